@@ -1,0 +1,48 @@
+# Every target works on a fresh clone with nothing but Python (3.11 or newer) and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test test-slow lint format docs clean
+
+demo: $(VENV)/installed            ## train CartPole, then evaluate what was learned
+	rm -rf runs/demo
+	$(BIN)/tightrope train CartPole-v1 --run-dir runs/demo
+	$(BIN)/tightrope eval runs/demo
+
+test: $(VENV)/installed-dev        ## the whole test suite
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)/installed-dev   ## the checks that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/installed-dev        ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev      ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/installed-docs       ## the documentation as a site, under site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:                             ## forget the virtual environment and everything built
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(PIP) install -c constraints.txt -e ".[docs]"
+	@touch $@

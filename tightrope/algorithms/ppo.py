@@ -1,0 +1,169 @@
+"""Proximal policy optimisation: Schulman et al. 2017, arXiv:1707.06347. The whole algorithm is on this page.
+
+Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
+advantages are standardised per minibatch, and the value loss carries a factor 1/2. docs/details37.md maps the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..engine import Noise, Optimizer, State, collect, draw_noise, final_values, gradient, halted, moments, optimize
+from ..functional import PPOLoss, explained_variance, gae, linear, standardize, successor_values
+from ..models import ActorCritic
+from ..types import Env, Rollout
+from .settings import at_least, divides, fraction, positive, some_phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Settings of PPO."""
+
+    total_timesteps: int = 500_000
+    """Environment steps in all, over every environment."""
+    num_envs: int = 8
+    """Environments that run side by side."""
+    num_steps: int = 128
+    """Steps of each environment between two learning phases."""
+    num_minibatches: int = 4
+    """Minibatches that one pass over the rollout is cut into."""
+    update_epochs: int = 4
+    """Passes over each rollout."""
+    learning_rate: float = 2.5e-4
+    """Step size of Adam in the first phase."""
+    learning_rate_end: float = 0.0
+    """What the learning rate decays to, with anneal_lr."""
+    anneal_lr: bool = True
+    """Decay the learning rate linearly over the run."""
+    gamma: float = 0.99
+    """Discount."""
+    gae_lambda: float = 0.95
+    """Trace decay of generalised advantage estimation."""
+    clip_coef: float = 0.2
+    """Half-width of the interval the probability ratio is clipped to."""
+    anneal_clip: bool = False
+    """Decay clip_coef linearly to 0 over the run."""
+    ent_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float | None = 0.5
+    """Limit on the global gradient norm, or None."""
+    target_kl: float | None = None
+    """End a phase's learning once the approximate KL divergence exceeds this, or None."""
+    norm_adv: bool = True
+    """Standardise advantages within each minibatch."""
+    clip_vloss: bool = False
+    """Clip the value loss as the policy loss is clipped."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "num_envs", "num_steps", "num_minibatches", "update_epochs")
+        at_least(self, 0, "learning_rate_end", "ent_coef", "vf_coef")
+        positive(self, "total_timesteps", "learning_rate", "clip_coef", "max_grad_norm", "target_kl")
+        fraction(self, "gamma", "gae_lambda")
+        divides(self, "num_minibatches", "the batch num_envs x num_steps", self.batch_size)
+        some_phases(self)
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def phases(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+    @property
+    def updates_per_phase(self) -> int:
+        return self.num_minibatches * self.update_epochs
+
+
+@dataclass(kw_only=True)
+class PPOState(State):
+    clip_coef: Tensor  # a tensor, so that captured code sees it change
+
+
+class PPOMetrics(NamedTuple):
+    """Means over a phase, as device scalars."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+    grad_norm: Tensor
+    learning_rate: Tensor
+    explained_variance: Tensor
+    episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
+
+
+def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOState:
+    """The state before the first phase."""
+    optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
+    clip_coef = torch.tensor(config.clip_coef, device=env.device)
+    return PPOState(
+        env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=env.reset(), seed=seed, clip_coef=clip_coef
+    )
+
+
+def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
+    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
+    env, policy = state.env, state.policy
+    schedule(state, config)
+    while state.phase < config.phases:
+        shuffle = (config.update_epochs, config.batch_size)
+        noise = draw_noise(env, policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
+        metrics = phase(state, config, noise)
+        state.phase += 1
+        state.steps += config.batch_size
+        schedule(state, config)
+        yield metrics
+
+
+def schedule(state: PPOState, config: PPOConfig) -> None:
+    """Set what decays to its value for phase k of P; after the last phase it reads exactly its end value."""
+    k, p = state.phase, config.phases
+    end = config.learning_rate_end if config.anneal_lr else config.learning_rate
+    state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, k, p))  # [detail 4]
+    state.clip_coef.fill_(linear(config.clip_coef, 0.0 if config.anneal_clip else config.clip_coef, k, p))
+
+
+def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
+    """PPO: collect, estimate, learn. Deterministic in (state, noise); reads no tensor on the host."""
+    env, policy, rollout, optimizer = state.env, state.policy, state.rollout, state.optimizer
+    learning_rate = optimizer.learning_rate.clone()
+
+    obs, _ = collect(env, policy, rollout, state.obs, noise)
+    state.obs.copy_(obs)
+
+    with torch.no_grad():
+        done = rollout.done
+        next_value = successor_values(rollout.value, policy.value(obs), done, final_values(policy, rollout))
+        advantage = gae(
+            rollout.reward, rollout.value, next_value, rollout.terminated, done, config.gamma, config.gae_lambda
+        )  # [detail 5]
+        batch = rollout.batch(advantage, target=advantage + rollout.value)
+
+    loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
+    stopped = torch.zeros((), device=obs.device)
+    rows, weights = [], []
+    for minibatch in batch.minibatches(config.num_minibatches, noise.shuffle):  # [detail 6]
+        if config.norm_adv:
+            minibatch.advantage = standardize(minibatch.advantage, *moments(minibatch.advantage))  # [detail 7]
+        terms = gradient(loss, policy, minibatch, optimizer)
+        if config.target_kl is not None:
+            stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
+            if halted(stopped):
+                break
+        grad_norm = optimize(optimizer, config.max_grad_norm, stopped)
+        rows.append(torch.stack([*terms, grad_norm]))
+        weights.append(1 - stopped)
+    weight = torch.stack(weights)
+    mean = (torch.stack(rows) * weight[:, None]).sum(0) / weight.sum()
+    return PPOMetrics(
+        *mean, learning_rate, explained_variance(rollout.value, advantage + rollout.value), env.finished_episodes()
+    )

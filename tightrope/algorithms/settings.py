@@ -1,0 +1,42 @@
+"""Checks shared by the two configurations: one line that names the setting, the value and a fix."""
+
+from typing import Any
+
+from ..errors import UsageError
+
+
+def at_least(config: Any, minimum: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= minimum:
+            raise UsageError(f"{name} {value} is too small: give at least {minimum}")
+
+
+def positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} {value} is not positive: give a number above 0")
+
+
+def fraction(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not 0 <= value <= 1:
+            raise UsageError(f"{name} {value} is out of range: give a number from 0 to 1")
+
+
+def divides(config: Any, count: str, whole: str, size: int) -> None:
+    parts = getattr(config, count)
+    if size % parts:
+        near = [d for d in range(1, size + 1) if size % d == 0]
+        best = min(near, key=lambda d: abs(d - parts))
+        raise UsageError(f"{count} {parts} does not divide {whole} = {size}: try {count} {best}")
+
+
+def some_phases(config: Any) -> None:
+    if config.phases < 1:
+        raise UsageError(
+            f"total_timesteps {config.total_timesteps} is less than one phase of num_envs {config.num_envs} x "
+            f"num_steps {config.num_steps} = {config.num_envs * config.num_steps}: raise it or lower one of the others"
+        )

@@ -1,0 +1,196 @@
+"""Vanilla policy gradient: REINFORCE with reward-to-go and a baseline (Williams 1992). The whole algorithm is on this page.
+
+Each environment lives one life per rollout: what happens in a column after its first episode has ended is not learned from.
+An episode that the window or the clock cuts short is kept, with its reward-to-go up to the cut (and V beyond it, with a
+critic): on tasks about survival those episodes are the successes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..engine import (
+    Noise,
+    Optimizer,
+    State,
+    collect,
+    draw_noise,
+    final_values,
+    gradient,
+    masked_moments,
+    optimize,
+)
+from ..errors import UsageError
+from ..functional import (
+    VPGLoss,
+    alive_mask,
+    discounted_returns,
+    linear,
+    running_mask,
+    standardize,
+    successor_values,
+    timestep_mean,
+)
+from ..models import ActorCritic
+from ..types import Env, Rollout
+from .settings import at_least, divides, fraction, positive, some_phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class VPGConfig:
+    """Settings of VPG."""
+
+    total_timesteps: int = 640_000
+    """Environment steps planned for, over every environment; rollouts that stop early take fewer."""
+    num_envs: int = 32
+    """Environments that run side by side."""
+    num_steps: int = 500
+    """The most steps of each environment in one rollout."""
+    learning_rate: float = 1e-2
+    """Step size of Adam in the first phase."""
+    learning_rate_end: float = 0.0
+    """What the learning rate decays to, with anneal_lr."""
+    anneal_lr: bool = False
+    """Decay the learning rate linearly."""
+    anneal_fraction: float = 1.0
+    """Fraction of the run over which it decays."""
+    gamma: float = 0.99
+    """Discount."""
+    baseline: Literal["timestep", "critic", "none"] = "timestep"
+    """What is subtracted from returns: the mean over environments at the same step, a learned critic, or nothing."""
+    normalize_returns: bool = False
+    """Standardise returns over the whole rollout."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the critic's loss, with baseline critic."""
+    max_grad_norm: float | None = None
+    """Limit on the global gradient norm, or None."""
+    rollout_uses: int = 1
+    """Times each rollout is learned from; more than 1 needs use_importance_weights."""
+    num_batches: int = 1
+    """Batches of whole trajectories per use of a rollout; more than 1 needs use_importance_weights."""
+    use_importance_weights: bool = False
+    """Weigh each step by how much likelier the current policy makes its action than the one that took it."""
+    weight_clamp: float | None = 0.2
+    """Clamp importance weights to [1 - c, 1 + c], or None."""
+    dead_fraction: float = 1.0
+    """A rollout ends once this fraction of the environments has terminated."""
+    full_reset: bool = True
+    """Start every environment anew at the head of each rollout; the timestep baseline needs it."""
+    stop_when_solved: bool = False
+    """End training once every environment survives a whole rollout."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "num_envs", "num_steps", "rollout_uses", "num_batches")
+        at_least(self, 0, "learning_rate_end", "ent_coef", "vf_coef")
+        positive(self, "total_timesteps", "learning_rate", "max_grad_norm", "anneal_fraction", "dead_fraction")
+        fraction(self, "gamma", "anneal_fraction", "dead_fraction", "weight_clamp")
+        divides(self, "num_batches", "num_envs", self.num_envs)
+        some_phases(self)
+        if self.updates_per_phase > 1 and not self.use_importance_weights:
+            raise UsageError(
+                f"rollout_uses {self.rollout_uses} x num_batches {self.num_batches} learns from a policy that has moved on: "
+                "set use_importance_weights, or both to 1"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def phases(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+    @property
+    def updates_per_phase(self) -> int:
+        return self.num_batches * self.rollout_uses
+
+
+class VPGMetrics(NamedTuple):
+    """Means over a phase, as device scalars."""
+
+    objective: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    importance_weight: Tensor
+    grad_norm: Tensor
+    learning_rate: Tensor
+    lifespan_mean: Tensor
+    lifespan_std: Tensor
+    lifespan_max: Tensor
+    steps: Tensor
+    solved: Tensor  # 1 if no environment terminated
+    episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
+
+
+def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
+    """The state before the first phase."""
+    optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
+    return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=env.reset(), seed=seed)
+
+
+def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
+    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
+    schedule(state, config)
+    while state.phase < config.phases:
+        shuffle = (config.rollout_uses, config.num_envs)
+        noise = draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
+        metrics = phase(state, config, noise)
+        state.phase += 1
+        state.steps += int(metrics.steps)
+        schedule(state, config)
+        yield metrics
+        if config.stop_when_solved and metrics.solved:
+            return
+
+
+def schedule(state: State, config: VPGConfig) -> None:
+    """Set the learning rate of phase k of P."""
+    end = config.learning_rate_end if config.anneal_lr else config.learning_rate
+    decay_phases = max(1, round(config.anneal_fraction * config.phases))
+    state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, state.phase, decay_phases))
+
+
+def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
+    """VPG: collect, estimate, learn. Deterministic in (state, noise)."""
+    env, policy, optimizer = state.env, state.policy, state.optimizer
+    learning_rate = optimizer.learning_rate.clone()
+
+    obs = env.reset(noise=noise.start) if config.full_reset else state.obs
+    obs, taken = collect(env, policy, state.rollout, obs, noise, stop_when_dead=config.dead_fraction)
+    state.obs.copy_(obs)
+
+    with torch.no_grad():
+        rollout = state.rollout.first(taken)
+        running = running_mask(rollout.terminated, config.dead_fraction)
+        alive = alive_mask(rollout.done) & running
+        next_value = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
+        returns = discounted_returns(rollout.reward, rollout.terminated, rollout.done, next_value, config.gamma)
+        baseline = {"timestep": timestep_mean(returns, alive), "critic": rollout.value}.get(config.baseline)
+        if config.normalize_returns:
+            mean, std = masked_moments(returns, alive)
+            advantage = standardize(returns, mean, std)
+            advantage = advantage if baseline is None else advantage - standardize(baseline, mean, std)
+        else:
+            advantage = returns if baseline is None else returns - baseline
+        batch = rollout.trajectories(advantage, target=returns, alive=alive)
+
+    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, config.vf_coef, config.ent_coef)
+    rows = []
+    for trajectories in batch.minibatches(config.num_batches, noise.shuffle):
+        terms = gradient(loss, policy, trajectories, optimizer)
+        grad_norm = optimize(optimizer, config.max_grad_norm)
+        rows.append(torch.stack([*terms, grad_norm]))
+
+    lifespan = alive.sum(0).float()
+    died = (rollout.terminated & alive).any()
+    return VPGMetrics(
+        *torch.stack(rows).mean(0), learning_rate, lifespan.mean(), lifespan.std(correction=0), lifespan.max(),
+        steps=running.sum() * env.num_envs, solved=~died, episodes=env.finished_episodes(),
+    )  # fmt: skip

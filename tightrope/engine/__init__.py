@@ -1,0 +1,23 @@
+"""How work is executed: collecting, differentiating, stepping; randomness and state."""
+
+from .collect import collect, final_values
+from .distributed import masked_moments, moments
+from .noise import Noise, draw_noise, stream, stream_seed
+from .optimize import Optimizer, gradient, halted, optimize
+from .state import State
+
+__all__ = [
+    "Noise",
+    "Optimizer",
+    "State",
+    "collect",
+    "draw_noise",
+    "final_values",
+    "gradient",
+    "halted",
+    "masked_moments",
+    "moments",
+    "optimize",
+    "stream",
+    "stream_seed",
+]

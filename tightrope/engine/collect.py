@@ -1,0 +1,48 @@
+"""Collection: the policy acts, the environments answer, the rollout remembers."""
+
+import torch
+from torch import Tensor
+
+from ..models import ActorCritic
+from ..types import Env, Rollout
+from .noise import Noise
+
+
+@torch.no_grad()
+def collect(
+    env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, stop_when_dead: float | None = None
+) -> tuple[Tensor, int]:
+    """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken.
+
+    With `stop_when_dead`, collection ends once that fraction of the environments has terminated. On the CPU it breaks off
+    there; on a device it runs on rather than read a tensor on the host, and `lived` masks what came after.
+    """
+    num_steps = rollout.reward.shape[0]
+    dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+    for t in range(num_steps):
+        distribution, value = policy(obs)
+        action = distribution.sample(noise.action[t])
+        step = env.step(policy.head.to_env(action), noise.reset[t])
+        rollout.write(t, obs, action, distribution.log_prob(action), value, step)
+        obs = step.obs
+        if stop_when_dead is not None and env.device.type == "cpu":
+            dead |= step.terminated
+            if dead.sum() >= stop_when_dead * env.num_envs:
+                return obs, t + 1
+    return obs, num_steps
+
+
+@torch.no_grad()
+def final_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
+    """V(final_obs) where an episode was truncated, 0 elsewhere. (T, N)
+
+    On the CPU only the truncated rows are evaluated; on a device all of them, in one pass that needs no host read.
+    """
+    truncated = rollout.truncated
+    value = torch.zeros_like(rollout.value)
+    if truncated.device.type == "cpu":
+        if truncated.any():
+            value[truncated] = policy.value(rollout.final_obs[truncated])
+        return value
+    every = policy.value(rollout.final_obs.flatten(0, 1)).view_as(value)
+    return torch.where(truncated, every, value)

@@ -1,0 +1,16 @@
+"""Statistics over all ranks. With one process they are the plain computation."""
+
+from torch import Tensor
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased standard deviation."""
+    return x.mean(), x.std()
+
+
+def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, over the entries where the mask is True."""
+    count = mask.sum()
+    mean = (x * mask).sum() / count.clamp(min=1)
+    variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)
+    return mean, variance.sqrt()

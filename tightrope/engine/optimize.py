@@ -1,0 +1,80 @@
+"""The gradient of a loss, and the only gradient step: clip by global norm, then Adam.
+
+Parameters, gradients and moments each live in one flat buffer, of which the network's tensors are views; clipping and the
+step are then a handful of operations whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+from ..types import Batch
+
+BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
+Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
+
+
+class Optimizer:
+    """Adam over a module's parameters in one flat buffer. Each parameter appears exactly once, shared ones too."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = list(module.parameters())
+        self.flat = torch.cat([p.detach().flatten() for p in self.parameters])
+        self.grad = torch.zeros_like(self.flat)
+        self.first_moment = torch.zeros_like(self.flat)
+        self.second_moment = torch.zeros_like(self.flat)
+        self.step = torch.zeros((), device=self.flat.device)
+        self.learning_rate = torch.zeros((), device=self.flat.device)  # written by the schedule before each phase
+        offset = 0
+        for p in self.parameters:
+            p.data = self.flat[offset : offset + p.numel()].view_as(p)
+            offset += p.numel()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        names = ("first_moment", "second_moment", "step", "learning_rate")
+        return {name: getattr(self, name).clone() for name in names}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            getattr(self, name).copy_(tensor)
+
+
+def gradient(
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: nn.Module, batch: Batch, optimizer: Optimizer
+) -> Terms:
+    """Write the loss's gradient into the flat buffer; returns the loss's terms."""
+    total, terms = loss(policy, batch)
+    grads = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
+    torch.cat([g.flatten() for g in grads], out=optimizer.grad)
+    return terms
+
+
+@torch.no_grad()
+def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
+    """Clip the gradient, take one Adam step, return the norm before clipping.
+
+    Where the device flag `stopped` is 1 the step changes nothing, neither parameters nor moments nor the step count.
+    """
+    o = optimizer
+    norm = o.grad.norm()
+    if max_grad_norm is not None:
+        o.grad.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))  # [detail 11]
+    adam(
+        [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step],
+        foreach=False, fused=True, capturable=o.flat.is_cuda, differentiable=False, has_complex=False,
+        grad_scale=None, found_inf=stopped,  # torch's own way of skipping a step on the device
+        amsgrad=False, maximize=False, weight_decay=0.0,
+        beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return norm
+
+
+def halted(stopped: Tensor) -> bool:
+    """Whether to break out of the learning loop: on the CPU as soon as the flag is set; on a device never, since what
+    follows a stop changes nothing there and looking would cost a synchronisation."""
+    return stopped.device.type == "cpu" and bool(stopped)

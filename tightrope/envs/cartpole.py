@@ -1,0 +1,124 @@
+"""CartPole-v1 (Barto, Sutton and Anderson 1983) with the constants of Gymnasium, and its reward-shaped relatives."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..draw import ACCENT, INK, MUTED, WARM, Canvas
+from ..types import Box, Discrete
+from .tensor import TensorEnv
+
+GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
+TOTAL_MASS, POLE_MOMENT = CART_MASS + POLE_MASS, POLE_MASS * HALF_LENGTH
+FORCE, TAU = 10.0, 0.02
+TRACK, LEAN = 2.4, 12 * 2 * math.pi / 360
+
+
+class CartPole(TensorEnv):
+    """Keep the pole up by pushing the cart left (0) or right (1). State and observation: x, v, theta, omega."""
+
+    observation = Box((4,))
+    action = Discrete(2)
+    noise_size = 4
+    time_limit = 500
+    solved_at = 495.0
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise * 0.1 - 0.05
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        x, v, theta, omega = state.unbind(-1)
+        force = action * (2 * FORCE) - FORCE
+        sin, cos = theta.sin(), theta.cos()
+        push = (force + POLE_MOMENT * omega.square() * sin) / TOTAL_MASS
+        angular = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS / TOTAL_MASS * cos.square()))
+        linear = push - POLE_MOMENT / TOTAL_MASS * angular * cos
+        return state + TAU * torch.stack([v, linear, omega, angular], -1)  # explicit Euler
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.ones_like(state[:, 0])
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return (state[:, 0].abs() > TRACK) | (state[:, 2].abs() > LEAN)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        return np.stack([self.draw_cart(*row[:3:2]).frame for row in obs.tolist()])
+
+    @staticmethod
+    def draw_cart(x: float, theta: float) -> Canvas:
+        canvas = Canvas(160, 112, span=2 * TRACK + 0.8, center=(0, 0.3))
+        canvas.line((-TRACK, 0), (TRACK, 0), MUTED, 0.03)
+        for end in (-TRACK, TRACK):
+            canvas.line((end, -0.12), (end, 0.12), MUTED, 0.04)
+        canvas.box((x, 0), 0.6, 0.3, INK)
+        length = 2 * HALF_LENGTH
+        canvas.line((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), WARM, 0.09)
+        canvas.disc((x, 0.1), 0.07, ACCENT)
+        return canvas
+
+
+class EasyCart(CartPole):
+    """CartPole paid for being upright and central: a denser reward for the same task, judged by episode length."""
+
+    solved_at = None
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return 1 - (next_state[:, 0].abs() / TRACK + next_state[:, 2].abs() / LEAN) / 2
+
+
+class SpinCart(CartPole):
+    """Whirl the pole as fast as it will go without leaving the middle of the track."""
+
+    solved_at = None
+    top_speed = 15.0  # rad/s beyond which faster pays no more
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        x, omega = next_state[:, 0], next_state[:, 3]
+        return omega.abs().clamp(max=self.top_speed) / self.top_speed * (1 - (x / TRACK).square())
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return state[:, 0].abs() > TRACK
+
+    def observe(self, state: Tensor) -> Tensor:
+        x, v, theta, omega = state.unbind(-1)
+        return torch.stack([x, v, torch.atan2(theta.sin(), theta.cos()), omega], -1)
+
+
+class DanceCart(CartPole):
+    """Sway from side to side in time with a beat, the pole held up.
+
+    The beat is a fifth number of the state, an angle that grows by 2 pi every `period` steps; the dancer is asked to be at
+    `sway` sin(beat). The observation shows the beat as its sine and cosine.
+    """
+
+    observation = Box((6,))
+    noise_size = 5
+    solved_at = None
+    sway, period = 1.0, 150
+
+    def initial(self, noise: Tensor) -> Tensor:
+        start = noise * 0.1 - 0.05
+        start[:, 4] = 0.0
+        return start
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        beat = state[:, 4:] + 2 * math.pi / self.period
+        return torch.cat([super().advance(state[:, :4], action), beat], -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        beat = state[:, 4:]
+        return torch.cat([state[:, :4], beat.sin(), beat.cos()], -1)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        target = self.sway * next_state[:, 4].sin()
+        return (1 - (next_state[:, 0] - target).abs() / self.sway).clamp(min=0.0)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        frames = []
+        for x, _, theta, _, sin, _ in obs.tolist():
+            canvas = self.draw_cart(x, theta)
+            canvas.disc((self.sway * sin, -0.45), 0.1, ACCENT)
+            frames.append(canvas.frame)
+        return np.stack(frames)

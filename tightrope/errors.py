@@ -1,0 +1,15 @@
+"""The one exception for mistakes in what was asked for: a single line that names the setting, the value and a fix."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
+
+
+def near_matches(name: str, known: Iterable[str]) -> str:
+    """' Did you mean A or B?' for the closest known names, or nothing."""
+    by_folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(by_folded[c] for c in close)}?" if close else ""

@@ -1,0 +1,96 @@
+"""Returns and advantages from rewards, values and the two ways in which an episode can end.
+
+`terminated` decides whether there is a future to bootstrap from; `done` (terminated or truncated) decides where the trace
+is cut. They are never merged. Time runs along the first axis, environments along the second.
+
+GAE is Schulman et al. 2016 (arXiv:1506.02438), eq. 16, with one departure: the value of a truncated step's successor is
+that of the final observation before the reset, where the paper has no time limits.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def successor_values(
+    value: Float[Tensor, "T N"],
+    last_value: Float[Tensor, "N"],
+    done: Bool[Tensor, "T N"],
+    final_value: Float[Tensor, "T N"],
+) -> Float[Tensor, "T N"]:
+    """V(s_{t+1}) everywhere: the next row's value, the value of the final observation where an episode ended, and
+    `last_value` (that of the observation carried to the next rollout) at the end of the window."""
+    following = torch.cat([value[1:], last_value[None]])
+    return torch.where(done, final_value, following)
+
+
+def gae(
+    reward: Float[Tensor, "T N"],
+    value: Float[Tensor, "T N"],
+    next_value: Float[Tensor, "T N"],
+    terminated: Bool[Tensor, "T N"],
+    done: Bool[Tensor, "T N"],
+    gamma: float,
+    gae_lambda: float,
+) -> Float[Tensor, "T N"]:
+    """Generalised advantage estimates; `next_value` is what `successor_values` gives."""
+    delta = reward + gamma * next_value * ~terminated - value  # eq. 12
+    decay = gamma * gae_lambda * ~done
+    return _backward_sum(delta, decay)  # eq. 16
+
+
+def discounted_returns(
+    reward: Float[Tensor, "T N"],
+    terminated: Bool[Tensor, "T N"],
+    done: Bool[Tensor, "T N"],
+    next_value: Float[Tensor, "T N"],
+    gamma: float,
+) -> Float[Tensor, "T N"]:
+    """G_t = r_t + gamma G_{t+1} while the episode goes on. Where the clock cuts it, and in the window's last row,
+    G_{t+1} is `next_value` (zeros when there is no critic: reward-to-go up to the cut)."""
+    cut = done.clone()
+    cut[-1] = True
+    return _backward_sum(reward + gamma * next_value * (cut & ~terminated), gamma * ~cut)
+
+
+def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
+    """y_t = x_t + decay_t y_{t+1}, from the last row to the first."""
+    y = torch.empty_like(x)
+    running = torch.zeros_like(x[0])
+    for t in reversed(range(x.shape[0])):
+        running = torch.addcmul(x[t], decay[t], running, out=y[t])
+    return y
+
+
+def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:
+    """True up to and including the step that ends the first episode of each column."""
+    ended_before = torch.cumsum(done, 0) - done.long()
+    return ended_before == 0
+
+
+def running_mask(terminated: Bool[Tensor, "T N"], fraction: float) -> Bool[Tensor, "T 1"]:
+    """True up to and including the step at which that fraction of the columns has terminated."""
+    deaths_before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1).sum(1, keepdim=True)
+    return deaths_before < fraction * terminated.shape[1]
+
+
+def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"]) -> Float[Tensor, ""]:
+    """Mean over the entries where the mask is True."""
+    return (x * mask).sum() / mask.sum().clamp(min=1)
+
+
+def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"]) -> Float[Tensor, "T 1"]:
+    """Mean over the environments still alive at each time step: the baseline that needs no critic."""
+    return ((x * alive).sum(1) / alive.sum(1).clamp(min=1)).unsqueeze(1)
+
+
+def standardize(x: Float[Tensor, "*S"], mean: Tensor, std: Tensor, eps: float = 1e-8) -> Float[Tensor, "*S"]:
+    """(x - mean) / (std + eps). The statistics are arguments, so that they can be those of all ranks together."""
+    return (x - mean) / (std + eps)
+
+
+def explained_variance(prediction: Float[Tensor, "*S"], target: Float[Tensor, "*S"]) -> Float[Tensor, ""]:
+    """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
+    variance = target.var(correction=0)
+    residual = (target - prediction).var(correction=0)
+    return torch.where(variance > 0, 1 - residual / variance.clamp(min=1e-12), 0.0)

@@ -1,0 +1,161 @@
+"""The objectives of REINFORCE and PPO, term by term, and the two loss records the pages minimise.
+
+REINFORCE: Williams 1992. PPO: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and eq. 9. A term that is ascended (surrogate,
+policy gradient, entropy) is returned with the paper's sign; only the records turn the total into a loss.
+
+A loss is a frozen record, callable on (policy, batch). It returns the scalar to minimise and the terms worth logging.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..types import Batch, Trajectories
+from .estimators import masked_mean
+
+
+class Distribution(Protocol):
+    def log_prob(self, action: Tensor) -> Tensor: ...
+    def entropy(self) -> Tensor: ...
+
+
+Policy = Callable[[Tensor], tuple[Distribution, Tensor]]
+
+
+def importance_weights(
+    log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"], clamp: float | None = None
+) -> Float[Tensor, "B"]:
+    """w = pi / pi_old as a constant: no gradient flows through it. Clamped to [1 - c, 1 + c] if c is given."""
+    weight = (log_prob - old_log_prob).detach().exp()
+    return weight if clamp is None else weight.clamp(1 - clamp, 1 + clamp)
+
+
+def policy_gradient(
+    log_prob: Float[Tensor, "B"],
+    advantage: Float[Tensor, "B"],
+    weight: Float[Tensor, "B"],
+    mask: Bool[Tensor, "B"],
+) -> Float[Tensor, ""]:
+    """REINFORCE, to be ascended: mean of w log pi(a|s) (G - b) over the steps that count."""
+    return masked_mean(weight.detach() * log_prob * advantage.detach(), mask)
+
+
+def clipped_surrogate(
+    log_prob: Float[Tensor, "B"],
+    old_log_prob: Float[Tensor, "B"],
+    advantage: Float[Tensor, "B"],
+    clip_coef: float | Tensor,
+) -> Float[Tensor, ""]:
+    """L^CLIP, to be ascended: mean of min(r A, clip(r, 1 - eps, 1 + eps) A)."""
+    advantage = advantage.detach()
+    ratio = (log_prob - old_log_prob.detach()).exp()
+    clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)  # type: ignore[arg-type]
+    return torch.min(ratio * advantage, clipped * advantage).mean()  # eq. 7 [detail 8]
+
+
+def value_loss(value: Float[Tensor, "B"], target: Float[Tensor, "B"]) -> Float[Tensor, ""]:
+    """Half the mean squared error."""
+    return 0.5 * (value - target.detach()).square().mean()
+
+
+def clipped_value_loss(
+    value: Float[Tensor, "B"], old_value: Float[Tensor, "B"], target: Float[Tensor, "B"], clip_coef: float | Tensor
+) -> Float[Tensor, ""]:
+    """Half the mean of the worse of two squared errors: the value's own, and that of the value kept near its old one."""
+    old_value, target = old_value.detach(), target.detach()
+    clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)  # type: ignore[arg-type]
+    return 0.5 * torch.max((value - target).square(), (clipped - target).square()).mean()  # [detail 9]
+
+
+def entropy_bonus(entropy: Float[Tensor, "B"]) -> Float[Tensor, ""]:
+    """S of eq. 9, to be ascended: the mean entropy."""
+    return entropy.mean()
+
+
+def approx_kl(log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"]) -> Float[Tensor, ""]:
+    """KL(pi_old || pi) from samples of pi_old: the mean of (r - 1) - log r, unbiased and never negative. [detail 12]"""
+    log_ratio = (log_prob - old_log_prob).detach()
+    return (log_ratio.exp() - 1 - log_ratio).mean()
+
+
+def clip_fraction(
+    log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"], clip_coef: float | Tensor
+) -> Float[Tensor, ""]:
+    """The share of the batch whose ratio has left [1 - eps, 1 + eps]."""
+    ratio = (log_prob - old_log_prob).detach().exp()
+    return ((ratio - 1).abs() > clip_coef).float().mean()
+
+
+class PPOTerms(NamedTuple):
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+@dataclass(frozen=True)
+class PPOLoss:
+    """-(L^CLIP - c1 L^VF + c2 S): eq. 9 with its sign turned, for a descent."""
+
+    clip_coef: float | Tensor
+    vf_coef: float
+    ent_coef: float
+    clip_vloss: bool
+
+    def __call__(self, policy: Policy, batch: Batch) -> tuple[Tensor, PPOTerms]:
+        distribution, value = policy(batch.obs)
+        log_prob = distribution.log_prob(batch.action)
+        surrogate = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, self.clip_coef)
+        if self.clip_vloss:
+            critic_loss = clipped_value_loss(value, batch.value, batch.target, self.clip_coef)
+        else:
+            critic_loss = value_loss(value, batch.target)
+        entropy = entropy_bonus(distribution.entropy())
+        total = -(surrogate - self.vf_coef * critic_loss + self.ent_coef * entropy)  # eq. 9 [detail 10]
+        return total, PPOTerms(
+            policy_loss=-surrogate.detach(),
+            value_loss=critic_loss.detach(),
+            entropy=entropy.detach(),
+            approx_kl=approx_kl(log_prob, batch.log_prob),
+            clip_fraction=clip_fraction(log_prob, batch.log_prob, self.clip_coef),
+        )
+
+
+class VPGTerms(NamedTuple):
+    objective: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    importance_weight: Tensor
+
+
+@dataclass(frozen=True)
+class VPGLoss:
+    """-(mean of w log pi (G - b) + c2 S) + c1 L^VF over the steps that were really lived."""
+
+    reuse_weights: bool
+    weight_clamp: float | None
+    vf_coef: float
+    ent_coef: float
+
+    def __call__(self, policy: Policy, batch: Trajectories) -> tuple[Tensor, VPGTerms]:
+        distribution, value = policy(batch.obs)
+        log_prob = distribution.log_prob(batch.action)
+        if self.reuse_weights:
+            weight = importance_weights(log_prob, batch.log_prob, self.weight_clamp)
+        else:
+            weight = torch.ones_like(log_prob)
+        objective = policy_gradient(log_prob, batch.advantage, weight, batch.alive)
+        critic_loss = 0.5 * masked_mean((value - batch.target.detach()).square(), batch.alive)
+        entropy = masked_mean(distribution.entropy(), batch.alive)
+        total = -(objective + self.ent_coef * entropy) + self.vf_coef * critic_loss
+        return total, VPGTerms(
+            objective=objective.detach(),
+            value_loss=critic_loss.detach(),
+            entropy=entropy.detach(),
+            importance_weight=masked_mean(weight, batch.alive),
+        )

@@ -1,0 +1,7 @@
+"""Networks, distributions, and the ActorCritic that joins them."""
+
+from .actor_critic import ActorCritic, NetworkConfig, actor_critic
+from .distributions import Categorical, Gaussian
+from .networks import MLP, NatureCNN
+
+__all__ = ["MLP", "ActorCritic", "Categorical", "Gaussian", "NatureCNN", "NetworkConfig", "actor_critic"]

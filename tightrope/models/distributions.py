@@ -1,0 +1,82 @@
+"""Two stateless distributions over actions. Sampling is a deterministic function of noise drawn elsewhere, so the same
+noise gives the same actions in eager, compiled and captured code. Tested against torch.distributions.
+
+Every quantity is summed over action dimensions: log_prob, entropy and kl have the batch's shape.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Categorical(NamedTuple):
+    """One of n actions, from unnormalised log-probabilities."""
+
+    logits: Tensor  # (..., n)
+
+    @staticmethod
+    def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """What `sample` consumes: one uniform number per action."""
+        return torch.rand(shape, generator=generator, device=generator.device)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Inverse of the cumulative distribution: the first action whose cumulative probability exceeds the noise."""
+        cumulative = self.logits.softmax(-1).cumsum(-1)
+        threshold = (noise * cumulative[..., -1]).unsqueeze(-1)  # the last sum may be a rounding away from 1
+        return (cumulative <= threshold).sum(-1)
+
+    def mode(self) -> Tensor:
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self.logits.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        log_prob = self.logits.log_softmax(-1)
+        return -(log_prob.exp() * log_prob).sum(-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """KL(self || other)."""
+        log_prob = self.logits.log_softmax(-1)
+        return (log_prob.exp() * (log_prob - other.logits.log_softmax(-1))).sum(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+
+class Gaussian(NamedTuple):
+    """Independent normals, one per action dimension."""
+
+    mean: Tensor  # (..., A)
+    log_std: Tensor  # (..., A) or (A,)
+
+    @staticmethod
+    def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """What `sample` consumes: one standard normal number per action dimension."""
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + self.log_std.exp() * noise
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        z = (action - self.mean) * (-self.log_std).exp()
+        return (-0.5 * (z.square() + LOG_2PI) - self.log_std).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std + 0.5 * (1 + LOG_2PI)).expand_as(self.mean).sum(-1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """KL(self || other)."""
+        ratio = (2 * (self.log_std - other.log_std)).exp()
+        shift = ((self.mean - other.mean) * (-other.log_std).exp()).square()
+        return (0.5 * (ratio + shift - 1) - (self.log_std - other.log_std)).sum(-1)

@@ -1,0 +1,160 @@
+"""The records that flow: Step (env to loop), Rollout (T, N), Batch (B); the Env protocol; what spaces look like.
+
+T is time within a rollout, N the number of parallel environments, B a flat batch of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real vectors (or images) of a fixed shape; `low` and `high` bound every entry."""
+
+    shape: tuple[int, ...]
+    low: float = -float("inf")
+    high: float = float("inf")
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of the integers 0 .. n-1."""
+
+    n: int
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.int64
+
+
+Spec = Box | Discrete
+
+
+class Step(NamedTuple):
+    """What one step of N environments returns.
+
+    Where an episode ended, `obs` is already the first observation of the next one; `final_obs` is the true successor of
+    the step in every row. `terminated` says that the task is over (its value is 0), `truncated` that only the clock ran
+    out (its value is V(final_obs)); a row is never both.
+    """
+
+    obs: Tensor  # (N, ...)
+    reward: Tensor  # (N,)
+    terminated: Tensor  # (N,) bool
+    truncated: Tensor  # (N,) bool
+    final_obs: Tensor  # (N, ...)
+
+
+class Env(Protocol):
+    """N copies of one environment. Same-step auto-reset; all randomness of a step comes in as `noise`."""
+
+    num_envs: int
+    device: torch.device
+    observation: Spec
+    action: Spec
+    noise_size: int  # uniform numbers a reset consumes, per environment
+    capturable: bool  # True when step never reads a tensor on the host
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
+    def spawn(self, num_envs: int, seed: int) -> Self: ...
+    def finished_episodes(self) -> Tensor: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Rollout:
+    """T steps of N environments, preallocated once and overwritten each phase. Observations are raw and never aliases."""
+
+    obs: Tensor  # (T, N, ...)
+    action: Tensor  # (T, N, ...) as sampled, before any clipping to the env's bounds
+    log_prob: Tensor  # (T, N)
+    value: Tensor  # (T, N)
+    reward: Tensor  # (T, N)
+    terminated: Tensor  # (T, N) bool
+    truncated: Tensor  # (T, N) bool
+    final_obs: Tensor  # (T, N, ...)
+
+    @classmethod
+    def allocate(cls, num_steps: int, env: Env) -> Rollout:
+        def empty(spec_shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(num_steps, env.num_envs, *spec_shape, dtype=dtype, device=env.device)
+
+        obs, action = env.observation, env.action
+        return cls(
+            obs=empty(obs.shape, obs.dtype),
+            action=empty(action.shape, action.dtype),
+            log_prob=empty(),
+            value=empty(),
+            reward=empty(),
+            terminated=empty(dtype=torch.bool),
+            truncated=empty(dtype=torch.bool),
+            final_obs=empty(obs.shape, obs.dtype),
+        )
+
+    @property
+    def done(self) -> Tensor:
+        return self.terminated | self.truncated
+
+    def write(self, t: int, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, step: Step) -> None:
+        self.obs[t], self.action[t], self.log_prob[t], self.value[t] = obs, action, log_prob, value
+        self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
+        self.final_obs[t] = step.final_obs
+
+    def batch(self, advantage: Tensor, target: Tensor) -> Batch:
+        """All T * N transitions with their advantages and targets, flat, as views where possible."""
+        columns = (self.obs, self.action, self.log_prob, self.value, advantage, target)
+        return Batch(*(column.flatten(0, 1) for column in columns))
+
+    def trajectories(self, advantage: Tensor, target: Tensor, alive: Tensor) -> Trajectories:
+        """The same, one row per environment."""
+        columns = (self.obs, self.action, self.log_prob, self.value, advantage, target, alive)
+        return Trajectories(*(column.transpose(0, 1) for column in columns))
+
+    def first(self, steps: int) -> Rollout:
+        """The first rows, as views: what was really collected when a rollout stopped early."""
+        return Rollout(**{f.name: getattr(self, f.name)[:steps] for f in fields(self)})
+
+
+@dataclass
+class Batch:
+    """Transitions to learn from, in any order."""
+
+    obs: Tensor  # (B, ...)
+    action: Tensor  # (B, ...)
+    log_prob: Tensor  # (B,) under the policy that acted
+    value: Tensor  # (B,) of the critic that acted
+    advantage: Tensor  # (B,)
+    target: Tensor  # (B,) what the critic should have said
+
+    def take(self, index: Tensor) -> Self:
+        """The rows at `index`."""
+        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def minibatches(self, count: int, keys: Tensor) -> Iterator[Self]:
+        """For each row of random keys, one pass over the batch in `count` disjoint, shuffled minibatches of equal size."""
+        for key in keys:
+            for index in key.argsort().view(count, -1):
+                yield self.take(index)
+
+
+@dataclass
+class Trajectories(Batch):
+    """One row per trajectory, (N, T, ...); taking rows gives a flat batch. Steps after a trajectory's end are padding."""
+
+    alive: Tensor  # (N, T) bool: False on padding
+
+    def take(self, index: Tensor) -> Self:
+        return replace(self, **{f.name: getattr(self, f.name)[index].flatten(0, 1) for f in fields(self)})
+
+
+Settings = dict[str, Any]
