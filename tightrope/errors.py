@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-class UsageError(ValueError):
+class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, Optimizer, State, collect, draw_noise, final_values, gradient, halted, moments, optimize
+from ..engine import Noise, Optimizer, State, collect, draw_noise, final_values, gradient, halted, moments, optimize, stream_seed
 from ..functional import PPOLoss, explained_variance, gae, linear, standardize, successor_values
 from ..models import ActorCritic
 from ..types import Env, Rollout
@@ -104,9 +104,10 @@ class PPOMetrics(NamedTuple):
 def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOState:
     """The state before the first phase."""
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
+    obs = env.reset(seed=stream_seed(seed, "env"))
     clip_coef = torch.tensor(config.clip_coef, device=env.device)
     return PPOState(
-        env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=env.reset(), seed=seed, clip_coef=clip_coef
+        env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed, clip_coef=clip_coef
     )
 
 

@@ -24,6 +24,7 @@ from ..engine import (
     gradient,
     masked_moments,
     optimize,
+    stream_seed,
 )
 from ..errors import UsageError
 from ..functional import (
@@ -132,7 +133,8 @@ class VPGMetrics(NamedTuple):
 def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
     """The state before the first phase."""
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
-    return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=env.reset(), seed=seed)
+    obs = env.reset(seed=stream_seed(seed, "env"))
+    return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed)
 
 
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:

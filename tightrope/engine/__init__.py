@@ -5,11 +5,13 @@ from .distributed import masked_moments, moments
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .state import State
+from .threads import choose_threads, threads
 
 __all__ = [
     "Noise",
     "Optimizer",
     "State",
+    "choose_threads",
     "collect",
     "draw_noise",
     "final_values",
@@ -20,4 +22,5 @@ __all__ = [
     "optimize",
     "stream",
     "stream_seed",
+    "threads",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ class State:
     seed: int
     phase: int = 0
     steps: int = 0
+    best_score: float = -math.inf  # of the evaluations so far
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor and counter, flat, by dotted name."""
@@ -36,6 +38,7 @@ class State:
                 "phase": torch.tensor(self.phase),
                 "steps": torch.tensor(self.steps),
                 "seed": torch.tensor(self.seed),
+                "best_score": torch.tensor(self.best_score, dtype=torch.float64),
             },
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
@@ -50,3 +53,4 @@ class State:
         run = part("run")
         self.obs.copy_(run["obs"])
         self.phase, self.steps, self.seed = (int(run[k]) for k in ("phase", "steps", "seed"))
+        self.best_score = float(run["best_score"])

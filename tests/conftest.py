@@ -1,0 +1,22 @@
+"""What every test starts from: shapes checked wherever `tightrope.functional` is called, one thread, repeatable examples."""
+
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import settings
+
+jaxtyping.install_import_hook("tightrope.functional", "beartype.beartype")  # before anything imports it
+
+settings.register_profile("tightrope", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("tightrope")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Shapes are not checked in this test: for code that torch.compile must see whole."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

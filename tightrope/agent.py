@@ -1,0 +1,160 @@
+"""The front door: PPO(...), VPG(...), load(...)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from .engine import State, stream_seed
+from .envs import ENVS
+from .errors import UsageError
+from .runs.build import build, check_env, make_env
+from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
+from .runs.config import Config, configure
+from .runs.evaluate import Evaluation, evaluate
+from .runs.train import Outcome, train
+from .types import Discrete, Env
+
+
+class Agent:
+    """A policy with its environment, settings and training state. Use `PPO` or `VPG`."""
+
+    algo: ClassVar[str]
+
+    def __init__(self, env: str | Env, **settings: Any) -> None:
+        """`env` is an id or an environment; settings are those of `tightrope train --help`, over the env's preset."""
+        if isinstance(env, str):
+            check_env(env)
+            self._setup(configure(env, self.algo, settings), None)
+            return
+        if settings.get("num_envs", env.num_envs) != env.num_envs:
+            raise UsageError(f"num_envs {settings['num_envs']} is not the {env.num_envs} of the environment given: drop one")
+        if "train_env" in settings:
+            raise UsageError("train_env needs an env given by its id: pass the environment to train on itself")
+        device = {"device": env.device.type}
+        self._setup(configure(name_of(env), self.algo, device, settings, {"num_envs": env.num_envs}), env)
+
+    @classmethod
+    def from_config(cls, config: Config, env: Env | None = None) -> Self:
+        """An untrained agent with exactly these settings."""
+        agent = cls.__new__(cls)
+        agent._setup(config, env)
+        return agent
+
+    def _setup(self, config: Config, env: Env | None) -> None:
+        self.config = config
+        self.state: State = build(config, env)
+        self.score_env: Env = env if env is not None else make_env(config, config.env, 1)
+        if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
+            raise UsageError(f"train_env {config.run.train_env!r} and env {config.env!r} have different spaces")
+
+    @property
+    def policy(self) -> torch.nn.Module:
+        """The network: `distribution, value = agent.policy(obs)`."""
+        return self.state.policy
+
+    @property
+    def steps(self) -> int:
+        """Environment steps trained on so far."""
+        return self.state.steps
+
+    def learn(self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False) -> Self:
+        """Train to `total_timesteps` steps in all (the setting's value if not given)."""
+        outcome = self.train(total_timesteps, run_dir, quiet)
+        if outcome.interrupted is not None:
+            raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
+        return self
+
+    def train(self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False) -> Outcome:
+        """`learn`, reporting how it ended instead of raising when interrupted."""
+        if total_timesteps is not None:
+            self.config = self.config.changed(total_timesteps=total_timesteps)
+        if self.state.phase >= self.config.algorithm.phases:
+            if not quiet:
+                print(f"nothing to do: the agent has its {self.config.algorithm.total_timesteps:,} steps already")
+            return Outcome([], None)
+        return train(self.state, self.config, self.score_env, Path(run_dir) if run_dir else None, quiet)
+
+    def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
+        """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
+        if episodes < 1:
+            raise UsageError(f"episodes {episodes} is not positive: give at least 1")
+        where = make_env(self.config, env, 1) if isinstance(env, str) else env if env is not None else self.score_env
+        if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
+            raise UsageError(f"env {env!r} has other spaces than {self.config.env!r}, on which this agent was trained")
+        if seed is None:
+            seed = stream_seed(self.config.run.seed, "evaluate")
+        return evaluate(self.state.policy, where, episodes, seed)
+
+    @torch.no_grad()
+    def predict(self, obs: Any, deterministic: bool = True) -> Any:
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor."""
+        as_tensor = isinstance(obs, Tensor)
+        spec = self.state.env.observation
+        batch = torch.as_tensor(obs, dtype=spec.dtype, device=self.state.env.device)
+        single = batch.shape == spec.shape
+        if not single and batch.shape[1:] != spec.shape:
+            raise UsageError(f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})")
+        distribution = self.state.policy.distribution(batch[None] if single else batch)
+        if deterministic:
+            action = distribution.mode()
+        else:
+            generator = torch.Generator(batch.device).manual_seed(torch.initial_seed() + torch.randint(2**31, ()).item())
+            shape = (1 if single else len(batch),)
+            action = distribution.sample(self.state.policy.head.noise(shape, generator))
+        action = self.state.policy.head.to_env(action)
+        action = action[0] if single else action
+        if as_tensor:
+            return action
+        array = action.cpu().numpy()
+        return int(array) if single and isinstance(self.state.env.action, Discrete) else array
+
+    def save(self, path: str | Path) -> None:
+        """Write settings and state to a directory, in formats that cannot run code."""
+        save_config(Path(path), self.config)
+        save_state(Path(path), self.state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"
+
+
+class PPO(Agent):
+    """Proximal policy optimisation."""
+
+    algo = "ppo"
+
+
+class VPG(Agent):
+    """Vanilla policy gradient, REINFORCE with a baseline."""
+
+    algo = "vpg"
+
+
+AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
+
+
+def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **settings: Any) -> Agent:
+    """The agent saved in a directory. An environment of one's own is passed as `env`; settings given here win."""
+    path = Path(path)
+    config = load_config(path)
+    if env is None and config.env not in ENVS:
+        raise UsageError(f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...)")
+    if env is not None:
+        settings = {"num_envs": env.num_envs, "device": env.device.type, **settings}
+    config = config.changed(**settings)
+    agent = AGENTS[config.algo].from_config(config, env)
+    restore(agent.state, load_tensors(path, checkpoint), path)
+    return agent
+
+
+def name_of(env: Env) -> str:
+    """The id of an environment's class, or module:Class where it has none."""
+    for env_id, cls in ENVS.items():
+        if cls is type(env):
+            return env_id
+    return f"{type(env).__module__}:{type(env).__qualname__}"
+
+

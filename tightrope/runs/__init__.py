@@ -1,0 +1,1 @@
+"""Around the algorithms: settings, presets, training, evaluation, saving."""

@@ -1,0 +1,162 @@
+"""One configuration for one run: what the algorithm, the network and the run itself are set to.
+
+To a user settings are flat: one namespace in keywords, flags and YAML. Later layers win: defaults, preset, file, flags.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from ..algorithms import ALGORITHMS, PPOConfig, VPGConfig
+from ..errors import UsageError, near_matches
+from ..models import NetworkConfig
+from ..types import Settings
+from .names import SETTINGS, here_called
+from .presets import preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Settings of a run, whatever the algorithm."""
+
+    seed: int = 1
+    """Every random stream of the run follows from it."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where everything lives; auto takes a CUDA device if there is one."""
+    threads: int | None = None
+    """Torch threads on the CPU; None chooses for the size of network and minibatch."""
+    train_env: str | None = None
+    """Train on this environment (a shaped one, say) while the score is taken on ENV."""
+    max_episode_steps: int | None = None
+    """Truncate episodes after this many steps instead of the environment's own limit."""
+    eval_every: int = 0
+    """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
+    eval_episodes: int = 100
+    """Episodes of each evaluation."""
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("eval_every", 0), ("eval_episodes", 1), ("max_episode_steps", 1), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise UsageError(f"{name} {value} is too small: give at least {minimum}")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed {self.seed} is out of range: give a whole number from 0 to 2^63 - 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that can be set about a run."""
+
+    env: str
+    algo: str
+    algorithm: PPOConfig | VPGConfig
+    network: NetworkConfig
+    run: RunConfig
+
+    def flat(self) -> Settings:
+        """The settings as one mapping, as they are written to config.yaml."""
+        parts = [asdict(part) for part in (self.algorithm, self.network, self.run)]
+        merged = {"env": self.env, "algo": self.algo, **{k: v for part in parts for k, v in part.items()}}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in merged.items()}
+
+    def changed(self, **settings: Any) -> Config:
+        """The same run with some settings changed."""
+        return configure(self.env, self.algo, self.flat(), settings, with_preset=False)
+
+
+NETWORK_DEFAULTS: dict[str, Settings] = {"vpg": {"hidden_sizes": (120, 84), "activation": "relu"}}
+
+
+def parts_of(algo: str) -> tuple[type[PPOConfig] | type[VPGConfig], type[NetworkConfig], type[RunConfig]]:
+    """The three groups that make up a run's settings."""
+    if algo not in ALGORITHMS:
+        raise UsageError(f"unknown algo {algo!r}.{near_matches(algo, ALGORITHMS)} Give one of: {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[algo].config, NetworkConfig, RunConfig
+
+
+def configure(env: str, algo: str, *layers: Settings, with_preset: bool = True) -> Config:
+    """The configuration of a run from layers of settings, the last one winning."""
+    parts = parts_of(algo)
+    annotations = {f.name: typing.get_type_hints(part)[f.name] for part in parts for f in fields(part)}
+    merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
+    if with_preset:
+        merged.update(preset(env, algo))
+    for layer in layers:
+        for name, value in layer.items():
+            if name in ("env", "algo"):
+                continue
+            if name not in annotations:
+                raise unknown_setting(name, algo, annotations)
+            merged[name] = coerce(name, value, annotations[name])
+
+    def build(part: type[Any]) -> Any:
+        return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})
+
+    algorithm, network, run = (build(part) for part in parts)
+    if not network.hidden_sizes or min(network.hidden_sizes) < 1:
+        raise UsageError(f"hidden_sizes {list(network.hidden_sizes)} will not do: give one or more positive widths")
+    return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
+
+
+def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageError:
+    name = name.replace("-", "_")
+    foreign = here_called(name, SETTINGS)
+    if foreign:
+        return UsageError(f"unknown setting {name!r}: {foreign}")
+    for other in ALGORITHMS:
+        if other != algo and name in {f.name for part in parts_of(other) for f in fields(part)}:
+            return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
+    return UsageError(f"unknown setting {name!r} for {algo}.{near_matches(name, known)}")
+
+
+def coerce(name: str, value: Any, annotation: Any) -> Any:
+    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text)."""
+    origin, options = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return coerce(name, value, next(o for o in options if o is not type(None)))
+    if origin is Literal:
+        if value in options:
+            return value
+        raise UsageError(f"{name} {value!r} is not a choice: give one of {', '.join(map(str, options))}")
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            value = [value]
+        return tuple(coerce(name, item, options[0]) for item in value)
+    if annotation is bool and isinstance(value, bool):
+        return value
+    if annotation is str and isinstance(value, str):
+        return value
+    if annotation in (int, float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if number == number and abs(number) != float("inf") and (annotation is float or number == int(number)):
+            return annotation(int(value) if isinstance(value, int) else number)
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
+    raise UsageError(f"{name} {value!r} is not {expected}")
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a YAML file."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UsageError(f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or 'not text'}") from None
+    if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
+        raise UsageError(f"config {path} is not a list of 'setting: value' lines")
+    return content
+
+

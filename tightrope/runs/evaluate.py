@@ -1,0 +1,76 @@
+"""Greedy evaluation: an environment and random stream of its own, the first episode of each of many copies."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..models import ActorCritic
+from ..types import Env
+
+LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What greedy episodes returned and how long they lasted."""
+
+    returns: list[float]
+    lengths: list[int]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.returns)
+
+    @property
+    def std(self) -> float:
+        return statistics.pstdev(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        return statistics.fmean(self.lengths)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "min": min(self.returns),
+            "max": max(self.returns),
+            "episodes": len(self.returns),
+            "mean_length": self.mean_length,
+            "returns": self.returns,
+            "lengths": self.lengths,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.mean:.2f} +- {self.std:.2f} (min {min(self.returns):.2f}, max {max(self.returns):.2f}, "
+            f"length {self.mean_length:.1f}) over {len(self.returns)} episodes"
+        )
+
+
+@torch.no_grad()
+def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluation:
+    """Run the policy greedily for the first episode of `episodes` fresh copies of `env`.
+
+    One episode per copy: taking the first to finish would favour short ones.
+    """
+    env = env.spawn(episodes, seed)
+    obs = env.reset(seed=seed)
+    total = torch.zeros(episodes, device=env.device)
+    length = torch.zeros(episodes, dtype=torch.int64, device=env.device)
+    running = torch.ones(episodes, dtype=torch.bool, device=env.device)
+    look_every = 1 if env.device.type == "cpu" else LOOK_EVERY
+    t = 0
+    while t % look_every or bool(running.any()):
+        step = env.step(policy.head.to_env(policy.distribution(obs).mode()))
+        total += step.reward * running
+        length += running
+        running &= ~(step.terminated | step.truncated)
+        obs = step.obs
+        t += 1
+    env.close()
+    return Evaluation(total.tolist(), length.tolist())

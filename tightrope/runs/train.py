@@ -1,0 +1,90 @@
+"""Drives an algorithm's loop: metrics, progress, evaluation and checkpoints are ordinary code between its yields."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import ALGORITHMS
+from ..engine import State, stream_seed, threads
+from ..errors import UsageError
+from ..types import Env
+from ..view import MetricsFile, Progress
+from .checkpoint import CONFIG, save_config, save_state
+from .config import Config
+from .evaluate import Evaluation, evaluate
+from .metrics import read
+from .plan import plan
+from .signals import Interrupts
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended."""
+
+    evaluations: list[tuple[int, Evaluation]]  # (steps, result) of the periodic ones
+    interrupted: int | None  # the signal that asked training to stop
+
+
+def train(state: State, config: Config, score_env: Env, run_dir: Path | None = None, quiet: bool = False) -> Outcome:
+    """Train `state` to the end of the configured plan; with a run directory, leave everything about the run there."""
+    algorithm, run = config.algorithm, config.run
+    the_plan = plan(state, config)
+    if not quiet:
+        for line in the_plan.lines():
+            print(line, flush=True)
+    metrics_file = None
+    if run_dir is not None:
+        save_config(run_dir, config)
+        metrics_file = MetricsFile(run_dir / "metrics.jsonl")
+    progress = Progress(f"{config.env} {config.algo}", algorithm.phases, state.phase, quiet)
+    evaluations: list[tuple[int, Evaluation]] = []
+    began, steps_before, steps_at_start = time.perf_counter(), state.steps, state.steps
+    try:
+        with threads(the_plan.threads), Interrupts() as interrupts:
+            for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
+                elapsed = time.perf_counter() - began
+                row: dict[str, Any] = {"step": state.steps, "phase": state.phase, **read(metrics)}
+                if run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every:
+                    seed = stream_seed(run.seed, "evaluation", state.phase)
+                    evaluation = evaluate(state.policy, score_env, run.eval_episodes, seed)
+                    evaluations.append((state.steps, evaluation))
+                    row["eval/episodic_return"] = evaluation.mean
+                    row["eval/episodic_length"] = evaluation.mean_length
+                    if evaluation.mean > state.best_score:
+                        state.best_score = evaluation.mean
+                        if run_dir is not None:
+                            save_state(run_dir, state, "best")
+                row["charts/SPS"] = (state.steps - steps_at_start) / elapsed
+                row["time"] = elapsed
+                steps_before = state.steps
+                if metrics_file is not None:
+                    metrics_file.write(row)
+                progress.update(row)
+                if interrupts.received is not None:
+                    break
+    finally:
+        progress.close()
+        if metrics_file is not None:
+            metrics_file.close()
+    if run_dir is not None:
+        save_state(run_dir, state)
+    return Outcome(evaluations, interrupts.received)
+
+
+def new_run_dir(run_dir: Path | None, config: Config) -> Path:
+    """Where a new run will live; refused if a run lives there already. Creates nothing."""
+    if run_dir is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        base = Path("runs") / f"{config.env.replace('/', '-')}__{config.algo}__{config.run.seed}__{stamp}"
+        run_dir, attempt = base, 1
+        while run_dir.exists():
+            attempt += 1
+            run_dir = base.with_name(f"{base.name}-{attempt}")
+    if (run_dir / CONFIG).exists():
+        raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UsageError(f"run_dir {run_dir} is a file: give a directory")
+    return run_dir

@@ -1,0 +1,6 @@
+"""What a person sees of a run. Takes records and paths, knows nothing of runs."""
+
+from .metrics_file import MetricsFile
+from .progress import Progress
+
+__all__ = ["MetricsFile", "Progress"]
