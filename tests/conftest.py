@@ -1,4 +1,4 @@
-"""What every test starts from: shapes checked wherever `tightrope.functional` is called, one thread, repeatable examples."""
+"""What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples."""
 
 from collections.abc import Iterator
 

@@ -65,6 +65,29 @@ def test_trajectories_in_float64(env_id: str) -> None:
     assert ends > 0 or env_id == "Pendulum-v1"
 
 
+@every_id
+def test_single_steps_from_the_edges_of_the_state_space(env_id: str) -> None:
+    """Walls, speed limits, wraps and ends, none of which gentle trajectories reach."""
+    ours, theirs, rng = make(env_id), gymnasium.make(env_id).unwrapped, np.random.default_rng(0)
+    edge = {
+        "CartPole-v1": [2.5, 3, 0.25, 3],
+        "Pendulum-v1": [12, 8],
+        "MountainCar-v0": [0.9, 0.07],
+        "Acrobot-v1": [np.pi, np.pi, 4 * np.pi, 9 * np.pi],
+    }[env_id]
+    center = [-0.3, 0] if env_id == "MountainCar-v0" else 0
+    for _ in range(300):
+        theirs.reset(seed=0)
+        start = center + np.array(edge) * np.sin(rng.uniform(-np.pi, np.pi, len(edge)))  # more often near the edges
+        action, batch = random_action(env_id, rng)
+        theirs.state, state = start.copy(), torch.tensor(start)[None]
+        _, reward, terminated, _, _ = theirs.step(action)
+        next_state, their_state = ours.advance(state, batch), torch.tensor(np.array(theirs.state))[None]
+        torch.testing.assert_close(ours.observe(next_state), ours.observe(their_state), rtol=0, atol=1e-9)
+        assert ours.reward(state, batch, next_state).item() == pytest.approx(reward, abs=1e-9)
+        assert ours.terminated(next_state).item() == terminated
+
+
 def pumping(env_id: str, obs: Tensor) -> Tensor:
     """Actions that reach the goal, or keep the pole up."""
     if env_id == "CartPole-v1":
@@ -116,23 +139,23 @@ def test_whole_episodes_step_by_step(env_id: str) -> None:
 
 @every_id
 def test_whole_episodes_in_float32(env_id: str) -> None:
-    """Random actions keep to gentle motion, where rounding errors stay small for as long as an episode lasts."""
-    count, rng = 6, np.random.default_rng(0)
-    ours = make(env_id, num_envs=count)
+    """Random actions keep to gentle motion, where rounding errors stay small for 200 steps."""
+    count, limit, rng = 6, 200, np.random.default_rng(0)
+    ours = make(env_id, num_envs=count, max_episode_steps=limit)
     noise = torch.rand(count, ours.noise_size, generator=torch.Generator().manual_seed(0))
     ours.reset(noise=0.9 + 0.1 * noise)  # a pendulum near its lowest point
-    theirs = [gymnasium.make(env_id) for _ in range(count)]
+    theirs = [gymnasium.make(env_id, max_episode_steps=limit) for _ in range(count)]
     for env, state in zip(theirs, ours.state, strict=True):
         env.reset(seed=0)
         env.unwrapped.state = state.double().numpy()
-    running = set(range(count))
-    for _ in range(ours.time_limit):
+    running, tolerance = set(range(count)), 5e-4
+    for _ in range(limit):
         actions = [random_action(env_id, rng) for _ in theirs]
         step = ours.step(torch.cat([batch for _, batch in actions]).to(ours.action.dtype))
         for i in sorted(running):
             obs, reward, terminated, truncated, _ = theirs[i].step(actions[i][0])
-            np.testing.assert_allclose(step.final_obs[i], obs, rtol=0, atol=5e-4)
-            assert step.reward[i].item() == pytest.approx(reward, abs=1e-3)
+            np.testing.assert_allclose(step.final_obs[i], obs, rtol=0, atol=tolerance)
+            assert step.reward[i].item() == pytest.approx(reward, abs=tolerance)
             assert (step.terminated[i].item(), step.truncated[i].item()) == (terminated, truncated)
             if terminated or truncated:
                 running.discard(i)

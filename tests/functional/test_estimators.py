@@ -21,6 +21,7 @@ from tightrope.functional import (
     gae,
     masked_mean,
     running_mask,
+    running_returns,
     standardize,
     successor_values,
     timestep_mean,
@@ -166,6 +167,29 @@ def test_nothing_that_follows_an_episode_reaches_back_into_it(window, gamma, dat
     torch.testing.assert_close(estimates(other), estimates(window), rtol=0, atol=0)
 
 
+@given(windows(), discounts)
+def test_running_returns_look_back_to_the_start_of_the_episode(window, gamma):
+    start = window.last_value
+
+    def definition(t, n):
+        first = max((u + 1 for u in range(t) if window.done[u, n]), default=0)
+        carried = gamma ** (t + 1) * float(start[n]) if first == 0 else 0.0
+        return sum(gamma ** (t - k) * float(window.reward[k, n]) for k in range(first, t + 1)) + carried
+
+    returns, carried = running_returns(window.reward, window.done, start, gamma)
+    torch.testing.assert_close(returns, table(definition, window), **CLOSE)
+    assert torch.equal(carried, torch.where(window.done[-1], 0.0, returns[-1]))
+
+
+def test_running_returns_go_on_from_one_rollout_to_the_next():
+    reward, done = torch.arange(12.0).view(6, 2), torch.zeros(6, 2, dtype=torch.bool)
+    done[1, 0] = True
+    whole, _ = running_returns(reward, done, torch.zeros(2), 0.9)
+    first, carried = running_returns(reward[:3], done[:3], torch.zeros(2), 0.9)
+    second, _ = running_returns(reward[3:], done[3:], carried, 0.9)
+    assert torch.equal(torch.cat([first, second]), whole)
+
+
 def one_column(*entries: float) -> Tensor:
     return torch.tensor(entries).unsqueeze(1)
 
@@ -187,7 +211,12 @@ def test_each_way_to_end_in_numbers():
     assert returns.flatten().tolist() == [1 + 8 / 2, 1 + 1 / 2, 1, 1 + 6 / 2]
     undisturbed = window._replace(terminated=never, truncated=never)
     returns = discounted_returns(window.reward, never, never, undisturbed.next_value, 0.5)
-    assert returns.flatten().tolist() == [1 + 1 / 2 + 1 / 4 + 1 / 8 + 6 / 16, 1 + 1 / 2 + 1 / 4 + 6 / 8, 1 + 1 / 2 + 6 / 4, 4]
+    assert returns.flatten().tolist() == [
+        1 + 1 / 2 + 1 / 4 + 1 / 8 + 6 / 16,
+        1 + 1 / 2 + 1 / 4 + 6 / 8,
+        1 + 1 / 2 + 6 / 4,
+        4,
+    ]
 
 
 @given(windows())
@@ -228,7 +257,9 @@ def test_a_rollout_runs_until_a_fraction_of_its_columns_has_died(terminated, ten
         assert runs == (dead_before < Fraction(tenths, 10) * terminated.shape[1])
 
 
-@pytest.mark.parametrize(("fraction", "columns", "deaths"), [(0.1, 30, 3), (0.07, 100, 7), (0.29, 100, 29), (0.5, 3, 2)])
+@pytest.mark.parametrize(
+    ("fraction", "columns", "deaths"), [(0.1, 30, 3), (0.07, 100, 7), (0.29, 100, 29), (0.5, 3, 2)]
+)
 def test_a_fraction_of_the_columns_is_counted_exactly(fraction, columns, deaths):
     """0.07 * 100 is a little over 7 in floating point; the seventh death still ends the rollout."""
     one_dies_each_step = torch.eye(columns, dtype=torch.bool)

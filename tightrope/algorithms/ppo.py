@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, Optimizer, State, collect, draw_noise, final_values, gradient, halted, moments, optimize, stream_seed
-from ..functional import PPOLoss, explained_variance, gae, linear, standardize, successor_values
+from ..functional import PPOLoss, explained_variance, gae, linear, running_returns, standardize, successor_values
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .settings import at_least, divides, fraction, positive, some_phases
@@ -58,6 +58,8 @@ class PPOConfig:
     """End a phase's learning once the approximate KL divergence exceeds this, or None."""
     norm_adv: bool = True
     """Standardise advantages within each minibatch."""
+    norm_reward: bool = False
+    """Scale rewards by the running standard deviation of the discounted return, which is part of the model."""
     clip_vloss: bool = False
     """Clip the value loss as the policy loss is clipped."""
 
@@ -85,6 +87,14 @@ class PPOConfig:
 @dataclass(kw_only=True)
 class PPOState(State):
     clip_coef: Tensor  # a tensor, so that captured code sees it change
+    running_return: Tensor  # (N,) discounted, of the episodes under way
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return super().state_dict() | {"run.running_return": self.running_return.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self.running_return.copy_(state["run.running_return"])
 
 
 class PPOMetrics(NamedTuple):
@@ -107,8 +117,9 @@ def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOSta
     obs = env.reset(seed=stream_seed(seed, "env"))
     clip_coef = torch.tensor(config.clip_coef, device=env.device)
     return PPOState(
-        env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed, clip_coef=clip_coef
-    )
+        env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed, clip_coef=clip_coef,
+        running_return=torch.zeros(env.num_envs, device=env.device),
+    )  # fmt: skip
 
 
 def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
@@ -144,8 +155,9 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     with torch.no_grad():
         done = rollout.done
         next_value = successor_values(rollout.value, policy.value(obs), done, final_values(policy, rollout))
+        reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
         advantage = gae(
-            rollout.reward, rollout.value, next_value, rollout.terminated, done, config.gamma, config.gae_lambda
+            reward, rollout.value, next_value, rollout.terminated, done, config.gamma, config.gae_lambda
         )  # [detail 5]
         batch = rollout.batch(advantage, target=advantage + rollout.value)
 
@@ -163,6 +175,12 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         grad_norm = optimize(optimizer, config.max_grad_norm, stopped)
         rows.append(torch.stack([*terms, grad_norm]))
         weights.append(1 - stopped)
+    policy.observe(rollout.obs)  # statistics move only between phases, so the first ratio of a phase is 1
+    if config.norm_reward:
+        returns, running = running_returns(rollout.reward, done, state.running_return, config.gamma)
+        policy.reward_scaler.merge(returns.flatten())
+        state.running_return.copy_(running)
+
     weight = torch.stack(weights)
     mean = (torch.stack(rows) * weight[:, None]).sum(0) / weight.sum()
     return PPOMetrics(

@@ -190,6 +190,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
         grad_norm = optimize(optimizer, config.max_grad_norm)
         rows.append(torch.stack([*terms, grad_norm]))
 
+    policy.observe(rollout.obs)  # statistics move only between phases
     lifespan = alive.sum(0).float()
     died = (rollout.terminated & alive).any()
     return VPGMetrics(

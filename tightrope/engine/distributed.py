@@ -4,8 +4,8 @@ from torch import Tensor
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation."""
-    return x.mean(), x.std()
+    """Mean and unbiased standard deviation (0 for a single number)."""
+    return x.mean(), x.std(correction=min(1, x.numel() - 1))
 
 
 def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,16 +39,16 @@ ActionNoise = Callable[[tuple[int, ...], torch.Generator], Tensor]
 
 
 def draw_noise(
-    env: Env, action_noise: ActionNoise, num_steps: int, shuffle: tuple[int, int], seed: int, phase: int
+    env: Env, action_noise: ActionNoise, num_steps: int, shuffle: tuple[int, int], seed: int, phase: int, rank: int = 0
 ) -> Noise:
     """The noise of phase number `phase`. `shuffle` is (passes over the data, rows to shuffle in each)."""
 
     def uniform(name: str, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=stream(env.device, seed, name, phase), device=env.device)
+        return torch.rand(shape, generator=stream(env.device, seed, name, phase, rank), device=env.device)
 
     return Noise(
         start=uniform("start", env.num_envs, env.noise_size),
-        action=action_noise((num_steps, env.num_envs), stream(env.device, seed, "action", phase)),
+        action=action_noise((num_steps, env.num_envs), stream(env.device, seed, "action", phase, rank)),
         reset=uniform("reset", num_steps, env.num_envs, env.noise_size),
         shuffle=uniform("shuffle", *shuffle),
     )

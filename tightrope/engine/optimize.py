@@ -23,7 +23,7 @@ class Optimizer:
     """Adam over a module's parameters in one flat buffer. Each parameter appears exactly once, shared ones too."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.parameters = list(module.parameters())
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.flat = torch.cat([p.detach().flatten() for p in self.parameters])
         self.grad = torch.zeros_like(self.flat)
         self.first_moment = torch.zeros_like(self.flat)
@@ -40,8 +40,10 @@ class Optimizer:
         return {name: getattr(self, name).clone() for name in names}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in state.items():
-            getattr(self, name).copy_(tensor)
+        for name, mine in self.state_dict().items():
+            if state[name].shape != mine.shape:
+                raise RuntimeError(f"{name} has shape {tuple(state[name].shape)}, expected {tuple(mine.shape)}")
+            getattr(self, name).copy_(state[name])
 
 
 def gradient(

@@ -35,7 +35,7 @@ def gae(
 ) -> Float[Tensor, "T N"]:
     """Generalised advantage estimates; `next_value` is what `successor_values` gives."""
     delta = reward + gamma * next_value * ~terminated - value  # eq. 12
-    decay = gamma * gae_lambda * ~done
+    decay = gamma * gae_lambda * (~done).to(delta.dtype)
     return _backward_sum(delta, decay)  # eq. 16
 
 
@@ -50,7 +50,19 @@ def discounted_returns(
     G_{t+1} is `next_value` (zeros when there is no critic: reward-to-go up to the cut)."""
     cut = done.clone()
     cut[-1] = True
-    return _backward_sum(reward + gamma * next_value * (cut & ~terminated), gamma * ~cut)
+    return _backward_sum(reward + gamma * next_value * (cut & ~terminated), gamma * (~cut).to(reward.dtype))
+
+
+def running_returns(
+    reward: Float[Tensor, "T N"], done: Bool[Tensor, "T N"], start: Float[Tensor, "N"], gamma: float
+) -> tuple[Float[Tensor, "T N"], Float[Tensor, "N"]]:
+    """R_t = r_t + gamma R_{t-1} within an episode, from the past on; and what to start the next rollout from. Its
+    standard deviation is the scale that reward normalisation divides by. [detail 33]"""
+    y = torch.empty_like(reward)
+    for t in range(reward.shape[0]):
+        y[t] = reward[t] + gamma * start
+        start = y[t] * ~done[t]
+    return y, start
 
 
 def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
@@ -76,7 +88,7 @@ def running_mask(terminated: Bool[Tensor, "T N"], fraction: float) -> Bool[Tenso
 
 def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"]) -> Float[Tensor, ""]:
     """Mean over the entries where the mask is True."""
-    return (x * mask).sum() / mask.sum().clamp(min=1)
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"]) -> Float[Tensor, "T 1"]:
@@ -93,4 +105,5 @@ def explained_variance(prediction: Float[Tensor, "*S"], target: Float[Tensor, "*
     """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
     variance = target.var(correction=0)
     residual = (target - prediction).var(correction=0)
-    return torch.where(variance > 0, 1 - residual / variance.clamp(min=1e-12), 0.0)
+    varies = target.max() > target.min()  # the variance of equal numbers is not exactly 0 in floating point
+    return torch.where(varies, 1 - residual / variance, 0.0)

@@ -79,7 +79,7 @@ def entropy_bonus(entropy: Float[Tensor, "B"]) -> Float[Tensor, ""]:
 def approx_kl(log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"]) -> Float[Tensor, ""]:
     """KL(pi_old || pi) from samples of pi_old: the mean of (r - 1) - log r, unbiased and never negative. [detail 12]"""
     log_ratio = (log_prob - old_log_prob).detach()
-    return (log_ratio.exp() - 1 - log_ratio).mean()
+    return (log_ratio.expm1() - log_ratio).mean()
 
 
 def clip_fraction(

@@ -6,5 +6,4 @@ def linear(start: float, end: float, phase: int, phases: int) -> float:
 
     Phase k = P - 1 is the last one trained, so no phase trains at `end` and everything after training reads it.
     """
-    progress = min(phase / phases, 1.0)
-    return (1.0 - progress) * start + progress * end
+    return end if phase >= phases else start + (phase / phases) * (end - start)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..types import Box, Discrete, Spec
 from .distributions import Categorical, Gaussian
+from .normalizer import ObservationNormalizer, RewardScaler
 from .networks import MLP, Activation, NatureCNN, Trunk, orthogonal
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
@@ -28,6 +29,8 @@ class NetworkConfig:
     """Activation after each hidden layer."""
     share_trunk: bool = False
     """One trunk for actor and critic (images always share theirs)."""
+    norm_obs: bool = False
+    """Normalise observations by their running mean and variance, which are part of the model."""
     log_std: Literal["free", "state"] = "free"
     """Continuous actions: a free parameter per dimension that starts at 0, or an output of the network (clamped to [-20, 2])."""
 
@@ -78,24 +81,45 @@ class GaussianHead(nn.Module):
 class ActorCritic(nn.Module):
     """A policy head and, unless `critic` is None, a value head, each on its trunk (possibly the same one)."""
 
-    def __init__(self, actor: Trunk, critic: Trunk | None, head: CategoricalHead | GaussianHead) -> None:
+    def __init__(
+        self,
+        actor: Trunk,
+        critic: Trunk | None,
+        head: CategoricalHead | GaussianHead,
+        normalizer: ObservationNormalizer | None = None,
+    ) -> None:
         super().__init__()
         self.actor, self.head, self.critic = actor, head, critic
         self.value_head = None if critic is None else orthogonal(nn.Linear(critic.out_features, 1), 1.0)
+        self.normalizer = normalizer
+        self.reward_scaler = RewardScaler()
 
     def forward(self, obs: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
+        obs = self._normalize(obs)
         features = self.actor(obs)
-        return self.head(features), self.value(obs, features)
+        return self.head(features), self._value(features if self.critic is self.actor else obs)
 
     def distribution(self, obs: Tensor) -> Categorical | Gaussian:
-        return self.head(self.actor(obs))
+        return self.head(self.actor(self._normalize(obs)))
 
-    def value(self, obs: Tensor, actor_features: Tensor | None = None) -> Tensor:
+    def value(self, obs: Tensor) -> Tensor:
+        obs = self._normalize(obs)
+        return self._value(self.actor(obs) if self.critic is self.actor else obs)
+
+    def _normalize(self, obs: Tensor) -> Tensor:
+        return obs if self.normalizer is None else self.normalizer(obs)
+
+    def _value(self, x: Tensor) -> Tensor:
+        """From the shared trunk's features, or from the observation where the critic has a trunk of its own."""
         if self.critic is None or self.value_head is None:
-            return torch.zeros(obs.shape[0], device=obs.device)
-        shared = self.critic is self.actor and actor_features is not None
-        features = actor_features if shared else self.critic(obs)
+            return torch.zeros(x.shape[0], device=x.device)
+        features = x if self.critic is self.actor else self.critic(x)
         return self.value_head(features).squeeze(-1)
+
+    def observe(self, obs: Tensor) -> None:
+        """Merge a rollout's observations (T, N, ...) into the normalizer, once its learning is done."""
+        if self.normalizer is not None:
+            self.normalizer.merge(obs.flatten(0, 1))
 
 
 def actor_critic(observation: Spec, action: Spec, network: NetworkConfig, critic: bool = True) -> ActorCritic:
@@ -106,8 +130,8 @@ def actor_critic(observation: Spec, action: Spec, network: NetworkConfig, critic
             return NatureCNN(observation.shape)
         return MLP(math.prod(observation.shape), network.hidden_sizes, network.activation)
 
-    if not isinstance(observation, Box):
-        raise UsageError(f"observations of {observation} are not supported: give a Box of numbers")
+    if not isinstance(observation, Box) or not (is_image(observation) or observation.dtype.is_floating_point):
+        raise UsageError(f"observations of {observation} are not supported: give floating-point numbers, or uint8 images as (channels, height, width)")
     if isinstance(action, Box) and len(action.shape) != 1:
         raise UsageError(f"actions of shape {action.shape} are not supported: give a Box with one axis")
     actor = trunk()
@@ -120,8 +144,10 @@ def actor_critic(observation: Spec, action: Spec, network: NetworkConfig, critic
         head = CategoricalHead(actor.out_features, action)
     else:
         head = GaussianHead(actor.out_features, action, network.log_std == "state")
-    return ActorCritic(actor, own, head)
+    normalizer = ObservationNormalizer(observation.shape) if network.norm_obs and not is_image(observation) else None
+    return ActorCritic(actor, own, head, normalizer)
 
 
 def is_image(spec: Spec) -> bool:
-    return len(spec.shape) == 3 and min(spec.shape[1:]) >= IMAGE_SIDE
+    """uint8 frames as (channels, height, width)."""
+    return spec.dtype == torch.uint8 and len(spec.shape) == 3 and min(spec.shape[1:]) >= IMAGE_SIDE

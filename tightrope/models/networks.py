@@ -30,6 +30,8 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
 class MLP(nn.Sequential):
     """Linear layers with an activation after each; the observation is flattened first."""
 
+    out_features: int
+
     def __init__(self, in_features: int, hidden_sizes: Sequence[int], activation: Activation = "tanh") -> None:
         layers: list[nn.Module] = [nn.Flatten()]
         for size in hidden_sizes:

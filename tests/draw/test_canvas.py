@@ -1,0 +1,214 @@
+"""Lines, discs, polygons and words land where they should, with soft edges; frames make grids."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tightrope.draw import ACCENT, BACKGROUND, INK, WARM, Canvas, grid
+
+SIZE, SPAN = 100, 10.0  # 10 pixels to the unit
+
+
+def canvas() -> Canvas:
+    return Canvas(SIZE, SIZE, SPAN)
+
+
+def pixel(c: Canvas, x: float, y: float) -> tuple[int, ...]:
+    """The colour at a world point."""
+    return tuple(c.frame[round(SIZE / 2 - y * 10), round(SIZE / 2 + x * 10)].tolist())
+
+
+def inked(c: Canvas) -> np.ndarray:
+    return (c.frame != BACKGROUND).any(-1)
+
+
+def coverage(c: Canvas, color: tuple[int, ...]) -> np.ndarray:
+    """How much of each pixel the colour fills, 0 to 1."""
+    return (BACKGROUND[0] - c.frame[..., 0].astype(float)) / (BACKGROUND[0] - color[0])
+
+
+def extent(c: Canvas) -> tuple[float, float, float, float]:
+    """Left, right, bottom, top of what is drawn, in world units."""
+    rows, columns = np.nonzero(inked(c))
+    return columns.min() / 10 - 5, columns.max() / 10 - 5, 5 - rows.max() / 10, 5 - rows.min() / 10
+
+
+def colours(c: Canvas) -> set[tuple[int, ...]]:
+    return {tuple(colour) for colour in np.unique(c.frame.reshape(-1, 3), axis=0).tolist()}
+
+
+def test_blank() -> None:
+    c = Canvas(60, 40, SPAN)
+    assert c.frame.shape == (40, 60, 3)
+    assert c.frame.dtype == np.uint8
+    assert colours(c) == {BACKGROUND}
+
+
+def test_line() -> None:
+    c = canvas()
+    c.line((-3, 2), (3, 2), INK, 0.4)
+    for x in (-2.9, 0, 2.9):
+        assert pixel(c, x, 2) == INK
+    for x, y in ((-3.6, 2), (3.6, 2), (0, 2.5), (0, 1.5), (0, -2)):
+        assert pixel(c, x, y) == BACKGROUND
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 3, 5, 8])
+def test_a_line_is_as_wide_as_asked(pixels: int) -> None:
+    c = canvas()
+    c.line((-3, 2), (3, 2), INK, pixels / 10)
+    assert coverage(c, INK)[:, 50].sum() == pytest.approx(pixels, abs=1.0)
+
+
+def test_y_is_up_and_x_is_right() -> None:
+    c = canvas()
+    c.disc((2, 3), 0.5, ACCENT)
+    rows, columns = np.nonzero(inked(c))
+    assert rows.mean() == pytest.approx(20, abs=0.6)
+    assert columns.mean() == pytest.approx(70, abs=0.6)
+
+
+def test_centre_of_the_picture() -> None:
+    c = Canvas(SIZE, SIZE, SPAN, center=(10, -4))
+    c.disc((10, -4), 0.5, ACCENT)
+    rows, columns = np.nonzero(inked(c))
+    assert (rows.mean(), columns.mean()) == pytest.approx((50, 50), abs=0.6)
+
+
+def test_disc() -> None:
+    c = canvas()
+    c.disc((1, -1), 2, WARM)
+    assert coverage(c, WARM).sum() == pytest.approx(math.pi * 20**2, rel=0.08)
+    assert extent(c) == pytest.approx((-1, 3, -3, 1), abs=0.2)
+    assert pixel(c, 1, -1) == WARM
+    assert pixel(c, 1 + 1.9 * math.sqrt(0.5), -1 + 1.9 * math.sqrt(0.5)) == WARM
+    assert pixel(c, 2.9, 0.9) == BACKGROUND
+
+
+def test_polygon() -> None:
+    c = canvas()
+    c.polygon([(-3, -3), (3, -3), (-3, 3)], ACCENT)
+    assert pixel(c, -2, -2) == ACCENT
+    assert pixel(c, 2, 2) == BACKGROUND
+    assert coverage(c, ACCENT).sum() == pytest.approx(60 * 60 / 2, rel=0.08)
+
+
+def test_box() -> None:
+    c = canvas()
+    c.box((1, 1), 4, 2, INK)
+    assert extent(c) == pytest.approx((-1, 3, 0, 2), abs=0.15)
+    assert pixel(c, 1, 1) == pixel(c, -0.8, 0.2) == pixel(c, 2.8, 1.8) == INK
+
+
+def test_arc_goes_anticlockwise() -> None:
+    c = canvas()
+    c.arc((0, 0), 3, 0, math.pi / 2, INK, 0.3)
+    for angle in (0.1, 0.8, 1.5):
+        assert pixel(c, 3 * math.cos(angle), 3 * math.sin(angle)) == INK
+    assert pixel(c, 0, 0) == BACKGROUND
+    assert not inked(c)[54:].any()
+    assert not inked(c)[:, :46].any()
+
+
+def test_path_joins_its_points() -> None:
+    c = canvas()
+    c.path([(-3, -3), (0, 3), (3, -3)], INK, 0.3)
+    assert pixel(c, -1.5, 0) == pixel(c, 1.5, 0) == pixel(c, 0, 3) == INK
+    assert pixel(c, 0, -3) == BACKGROUND  # not closed
+
+
+DRAWINGS = {
+    "line": lambda c: c.line((-3, -2), (3, 1.3), INK, 0.3),
+    "disc": lambda c: c.disc((0.33, 0.21), 2.2, INK),
+    "polygon": lambda c: c.polygon([(-3, -2), (3, -1), (0, 3)], INK),
+    "path": lambda c: c.path([(-3, -2), (3, -1), (0, 3)], INK, 0.3),
+    "arc": lambda c: c.arc((0, 0), 3, 0, 2, INK, 0.2),
+    "text": lambda c: c.text("Tightrope", (10, 50), INK, 14),
+}
+every_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
+
+
+@every_drawing
+def test_edges_are_soft(draw) -> None:
+    c = canvas()
+    draw(c)
+    between = {colour for colour in colours(c) if INK[0] < colour[0] < BACKGROUND[0]}
+    assert len(between) > 3
+
+
+def test_positions_are_finer_than_a_pixel() -> None:
+    frames = []
+    for shift in (0.0, 0.025, 0.05):
+        c = canvas()
+        c.disc((shift, 0), 1, INK)
+        frames.append(c.frame)
+    assert not np.array_equal(frames[0], frames[1])
+    assert not np.array_equal(frames[1], frames[2])
+
+
+@pytest.mark.parametrize("far", [1e6, -1e30, math.inf, -math.inf, math.nan])
+def test_far_away_and_nowhere(far: float) -> None:
+    c = canvas()
+    c.line((0, 0), (far, far), INK, 0.3)
+    c.disc((far, 0), 1, INK)
+    c.box((0, far), 1, 1, INK)
+    c.path([(0, 0), (far, 1)], INK, 0.1)
+    assert c.frame.shape == (SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize("far", [1e6, -1e30, math.inf, -math.inf])
+def test_what_is_far_away_is_not_seen(far: float) -> None:
+    c = canvas()
+    c.disc((far, 0), 1, INK)
+    c.box((0, far), 1, 1, INK)
+    assert not inked(c).any()
+
+
+def test_a_line_to_far_away_keeps_its_direction() -> None:
+    c = canvas()
+    c.line((0, 0), (1e4, 0), INK, 0.3)
+    assert pixel(c, 4.5, 0) == INK
+    assert pixel(c, -1, 0) == BACKGROUND
+    assert not inked(c)[:45].any()
+
+
+def test_text() -> None:
+    c = canvas()
+    c.text("500", (20, 60), INK, 14)
+    rows, columns = np.nonzero(inked(c))
+    assert 18 <= columns.min() <= 24
+    assert 57 <= rows.max() <= 62  # the baseline
+    assert 8 <= rows.max() - rows.min() + 1 <= 18
+    larger, other = canvas(), canvas()
+    larger.text("500", (20, 60), INK, 28)
+    other.text("300", (20, 60), INK, 14)
+    assert inked(larger).sum() > inked(c).sum()
+    assert not np.array_equal(other.frame, c.frame)
+
+
+def numbered(count: int) -> np.ndarray:
+    """Frames of 6 x 8 pixels, each of one grey."""
+    return np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None] * 10, (count, 6, 8, 3))
+
+
+def test_grid_of_sixteen() -> None:
+    picture = grid(numbered(16))
+    assert picture.shape == (24, 32, 3)
+    assert picture.dtype == np.uint8
+    for k in range(16):
+        row, column = divmod(k, 4)
+        assert (picture[6 * row : 6 * row + 6, 8 * column : 8 * column + 8] == 10 * k).all()
+
+
+def test_grid_of_five_leaves_cells_empty() -> None:
+    picture = grid(numbered(5))
+    assert picture.shape == (12, 32, 3)
+    assert (picture[6:, :8] == 40).all()
+    assert (picture[6:, 8:] == BACKGROUND).all()
+
+
+def test_grid_columns() -> None:
+    picture = grid(numbered(4), columns=2)
+    assert picture.shape == (12, 16, 3)
+    assert [picture[r, c, 0] for r in (0, 6) for c in (0, 8)] == [0, 10, 20, 30]

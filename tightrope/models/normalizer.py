@@ -1,0 +1,52 @@
+"""Running moments that live in the model: saved with it, frozen in evaluation, merged once a phase."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+CLIP, EPS = 10.0, 1e-8
+
+
+class Moments(nn.Module):
+    """Mean and variance of everything merged so far, exact under any split into batches (Chan et al. 1983)."""
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("variance", torch.ones(shape))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def merge(self, x: Tensor) -> None:
+        """Add a batch (B, *shape)."""
+        rows = x.shape[0]
+        mean, variance = x.mean(0), x.var(0, correction=0)
+        total = self.count + rows
+        share = (rows / total).to(x.dtype)
+        delta = mean - self.mean
+        self.variance.copy_((1 - share) * self.variance + share * variance + share * (1 - share) * delta.square())
+        self.mean.add_(share * delta)
+        self.count.copy_(total)
+
+    @property
+    def std(self) -> Tensor:
+        return (self.variance + EPS).sqrt()
+
+
+class ObservationNormalizer(Moments):
+    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 31, 32]"""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return ((obs - self.mean) / self.std).clamp(-CLIP, CLIP)
+
+
+class RewardScaler(Moments):
+    """Rewards divided by the standard deviation of the discounted return, clipped to [-10, 10]. [details 33, 34]"""
+
+    def forward(self, reward: Tensor) -> Tensor:
+        return (reward / self.std).clamp(-CLIP, CLIP)
