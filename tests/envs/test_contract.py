@@ -516,6 +516,7 @@ def test_contract_on_gpu(check: Callable[[Factory], None], env_id: str) -> None:
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @every_env
 def test_step_never_waits_on_gpu(env_id: str) -> None:
     env = make(env_id, num_envs=64, device="cuda", max_episode_steps=3)

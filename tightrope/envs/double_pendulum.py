@@ -28,8 +28,9 @@ class CartDoublePendulum(TensorEnv):
     time_limit = 500
 
     def initial(self, noise: Tensor) -> Tensor:
-        hanging = torch.tensor([0, 0, math.pi, math.pi, 0, 0], device=noise.device)
-        return hanging + 0.05 * (2 * noise - 1)
+        start = 0.05 * (2 * noise - 1)
+        start[:, 2:4] += math.pi  # hanging
+        return start
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         force = FORCE * action[:, 0].clamp(-1.0, 1.0)

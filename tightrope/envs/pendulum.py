@@ -23,8 +23,8 @@ class Pendulum(TensorEnv):
     solved_at = -200.0
 
     def initial(self, noise: Tensor) -> Tensor:
-        high = torch.tensor([math.pi, 1.0], device=noise.device)
-        return (2 * noise - 1) * high
+        angle, speed = (2 * noise - 1).unbind(-1)
+        return torch.stack([math.pi * angle, speed], -1)
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)

@@ -2,8 +2,21 @@
 
 from ..types import Settings
 
+_CARTPOLE: Settings = dict(
+    total_timesteps=100_000,
+    num_envs=64,
+    num_steps=16,
+    num_minibatches=2,
+    update_epochs=8,
+    learning_rate=0.015,
+    anneal_clip=True,
+    ent_coef=0.0,
+    hidden_sizes=(32, 32),
+)
+
 PRESETS: dict[tuple[str, str], Settings] = {
-    ("CartPole-v1", "ppo"): dict(total_timesteps=200_000, num_envs=64, num_steps=32, learning_rate=2.5e-3),
+    ("CartPole-v1", "ppo"): _CARTPOLE,
+    ("EasyCart-v0", "ppo"): _CARTPOLE,
 }
 
 
