@@ -55,7 +55,7 @@ class Acrobot(TensorEnv):
     @staticmethod
     def _frame(cos1: float, sin1: float, cos2: float, sin2: float) -> np.ndarray:
         canvas = Canvas(128, 128, span=4.6)
-        canvas.line((-2.2, 1), (2.2, 1), MUTED, 0.03)
+        canvas.line((-1.2, 1), (1.2, 1), MUTED, 0.05)
         elbow = (sin1, -cos1)
         tip = (elbow[0] + sin1 * cos2 + cos1 * sin2, elbow[1] - (cos1 * cos2 - sin1 * sin2))
         canvas.line((0, 0), elbow, WARM, 0.16)

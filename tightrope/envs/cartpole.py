@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..draw import ACCENT, INK, MUTED, WARM, Canvas
 from ..types import Box, Discrete
+from .physics import wrap_angle
 from .tensor import TensorEnv
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
@@ -24,6 +25,7 @@ class CartPole(TensorEnv):
     noise_size = 4
     time_limit = 500
     solved_at = 495.0
+    view = 2 * TRACK + 0.8  # metres across the picture
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0.1 - 0.05
@@ -46,16 +48,16 @@ class CartPole(TensorEnv):
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         return np.stack([self.draw_cart(*row[:3:2]).frame for row in obs.tolist()])
 
-    @staticmethod
-    def draw_cart(x: float, theta: float) -> Canvas:
-        canvas = Canvas(160, 112, span=2 * TRACK + 0.8, center=(0, 0.3))
+    def draw_cart(self, x: float, theta: float) -> Canvas:
+        theta = theta if math.isfinite(theta) else 0.0
+        canvas = Canvas(160, 96, span=self.view, center=(0, 0.35))
         canvas.line((-TRACK, 0), (TRACK, 0), MUTED, 0.03)
         for end in (-TRACK, TRACK):
             canvas.line((end, -0.12), (end, 0.12), MUTED, 0.04)
         canvas.box((x, 0), 0.6, 0.3, INK)
         length = 2 * HALF_LENGTH
-        canvas.line((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), WARM, 0.09)
-        canvas.disc((x, 0.1), 0.07, ACCENT)
+        canvas.line((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), WARM, 0.13)
+        canvas.disc((x, 0.1), 0.09, ACCENT)
         return canvas
 
 
@@ -73,6 +75,7 @@ class SpinCart(CartPole):
 
     solved_at = None
     top_speed = 15.0  # rad/s beyond which faster pays no more
+    view = 2 * TRACK + 2.4  # room for a level pole at the end of the track
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         x, omega = next_state[:, 0], next_state[:, 3]
@@ -83,7 +86,7 @@ class SpinCart(CartPole):
 
     def observe(self, state: Tensor) -> Tensor:
         x, v, theta, omega = state.unbind(-1)
-        return torch.stack([x, v, torch.atan2(theta.sin(), theta.cos()), omega], -1)
+        return torch.stack([x, v, wrap_angle(theta), omega], -1)
 
 
 class DanceCart(CartPole):
@@ -123,6 +126,7 @@ class DanceCart(CartPole):
         frames = []
         for x, _, theta, _, sin, _ in obs.tolist():
             canvas = self.draw_cart(x, theta)
-            canvas.disc((self.sway * sin, -0.45), 0.1, ACCENT)
+            canvas.line((-self.sway, -0.5), (self.sway, -0.5), MUTED, 0.04)
+            canvas.disc((self.sway * sin, -0.5), 0.11, ACCENT)
             frames.append(canvas.frame)
         return np.stack(frames)

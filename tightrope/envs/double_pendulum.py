@@ -58,15 +58,15 @@ class CartDoublePendulum(TensorEnv):
 
     @staticmethod
     def _frame(x: float, _: float, cos_a: float, sin_a: float, cos_b: float, sin_b: float) -> np.ndarray:
-        canvas = Canvas(176, 112, span=2 * RAIL + 0.6)
+        canvas = Canvas(240, 88, span=2 * (RAIL + 2 * LENGTH) + 0.7)
         canvas.line((-RAIL, 0), (RAIL, 0), MUTED, 0.04)
         canvas.box((x, 0), 0.5, 0.26, INK)
         elbow = (x + LENGTH * sin_a, LENGTH * cos_a)
         tip = (elbow[0] + LENGTH * sin_b, elbow[1] + LENGTH * cos_b)
-        canvas.line((x, 0), elbow, WARM, 0.1)
-        canvas.line(elbow, tip, ACCENT, 0.1)
+        canvas.line((x, 0), elbow, WARM, 0.13)
+        canvas.line(elbow, tip, ACCENT, 0.13)
         for bob in (elbow, tip):
-            canvas.disc(bob, 0.1, INK)
+            canvas.disc(bob, 0.12, INK)
         return canvas.frame
 
 

@@ -1,5 +1,7 @@
 """MountainCar-v0 (Moore 1990): a car too weak for the hill must first roll back. And a shaped variant to learn it from."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,7 +28,7 @@ class MountainCar(TensorEnv):
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         x, v = state.unbind(-1)
-        v = (v + (action - 1) * FORCE - GRAVITY * (3 * x).cos()).clamp(-TOP_SPEED, TOP_SPEED)
+        v = (v + (action - 1).to(state.dtype) * FORCE - GRAVITY * (3 * x).cos()).clamp(-TOP_SPEED, TOP_SPEED)
         x = (x + v).clamp(LEFT, RIGHT)
         v = torch.where(x <= LEFT, v.clamp(min=0.0), v)  # an inelastic wall
         return torch.stack([x, v], -1)
@@ -42,20 +44,28 @@ class MountainCar(TensorEnv):
 
     @staticmethod
     def _frame(x: float) -> np.ndarray:
-        height = lambda at: 0.45 * float(np.sin(3 * at))  # noqa: E731
+        x = x if math.isfinite(x) else LEFT
         canvas = Canvas(160, 112, span=RIGHT - LEFT + 0.2, center=((LEFT + RIGHT) / 2, 0.05))
-        canvas.path([(float(at), height(at)) for at in np.linspace(LEFT, RIGHT, 60)], MUTED, 0.025)
-        canvas.line((GOAL, height(GOAL)), (GOAL, height(GOAL) + 0.22), INK, 0.015)
-        canvas.polygon([(GOAL, height(GOAL) + 0.22), (GOAL - 0.12, height(GOAL) + 0.17), (GOAL, height(GOAL) + 0.12)], WARM)
-        canvas.disc((x, height(x) + 0.05), 0.06, ACCENT)
+        hill = [(float(at), _height(float(at))) for at in np.linspace(LEFT - 0.2, RIGHT + 0.2, 60)]
+        canvas.polygon([*hill, (RIGHT + 0.2, -2), (LEFT - 0.2, -2)], MUTED)
+        canvas.line((GOAL, _height(GOAL)), (GOAL, _height(GOAL) + 0.22), INK, 0.015)
+        canvas.polygon([(GOAL, _height(GOAL) + 0.22), (GOAL - 0.12, _height(GOAL) + 0.17), (GOAL, _height(GOAL) + 0.12)], WARM)
+        slope = 1.35 * math.cos(3 * x)  # the wheel touches the hill along its normal
+        steepness = math.hypot(1, slope)
+        canvas.disc((x - 0.07 * slope / steepness, _height(x) + 0.07 / steepness), 0.065, ACCENT)
         return canvas.frame
+
+
+def _height(x: float) -> float:
+    """Of the hill, as drawn."""
+    return 0.45 * math.sin(3 * x)
 
 
 class MountainCarShaped(MountainCar):
     """MountainCar plus gamma Phi(s') - Phi(s), with the energy v^2/2 + (gravity/3) sin 3x as the potential Phi.
 
     A potential leaves the best policy what it was (Ng et al. 1999); the energy itself as a reward would pay for never
-    finishing. The potential of a terminal state is 0 by definition.
+    finishing. The potential of a terminal state is 0 by definition. `gamma` must be the learner's discount.
     """
 
     gamma, scale = 0.99, 4000.0

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, MUTED, WARM, Canvas
+from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
 from ..types import Box
+from .physics import wrap_angle
 from .tensor import TensorEnv
 
 GRAVITY, MASS, LENGTH, DT, TOP_SPEED, TOP_TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
@@ -40,8 +41,7 @@ class Pendulum(TensorEnv):
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)
         torque = action[:, 0].clamp(-TOP_TORQUE, TOP_TORQUE)
-        wrapped = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-        return -(wrapped.square() + 0.1 * speed.square() + 0.001 * torque.square())
+        return -(wrap_angle(angle).square() + 0.1 * speed.square() + 0.001 * torque.square())
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         torques = [0.0] * len(obs) if action is None else action[:, 0].tolist()
@@ -51,7 +51,7 @@ class Pendulum(TensorEnv):
     def _frame(cos: float, sin: float, speed: float, torque: float) -> np.ndarray:
         canvas = Canvas(128, 128, span=2.6)
         canvas.disc((0, 0), 1.02, MUTED)
-        canvas.disc((0, 0), 1.0, (250, 250, 247))
+        canvas.disc((0, 0), 1.0, BACKGROUND)
         tip = (-LENGTH * sin, LENGTH * cos)
         canvas.line((0, 0), tip, WARM, 0.14)
         canvas.disc(tip, 0.11, INK)

@@ -51,7 +51,7 @@ class Probe2(Probe):
         return (noise < 0.5).to(noise.dtype) * 2 - 1
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return state[:, 0]
+        return state[:, 0].clone()
 
 
 class Probe3(Probe):
@@ -64,7 +64,7 @@ class Probe3(Probe):
         return state[:, 0] >= 2
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return state[:, 0]
+        return state[:, 0].clone()
 
 
 class Probe4(Probe):

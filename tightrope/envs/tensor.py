@@ -143,11 +143,13 @@ class TensorEnv:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state["state"].shape != self.state.shape:
+            raise RuntimeError(f"env state has shape {tuple(state['state'].shape)}, expected {tuple(self.state.shape)}")
         self.state.copy_(state["state"])
         self.clock.copy_(state["clock"])
         self._running_return.copy_(state["running_return"])
         self._finished.copy_(state["finished"])
-        self.generator.set_state(state["generator"])
+        self.generator.set_state(state["generator"].cpu())
 
     def close(self) -> None:
         """Nothing to release: the tensors go with the object."""
