@@ -57,7 +57,10 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             times[name].append(row["seconds_to_hold"] if row["seconds_to_hold"] is not None else float("inf"))
     for name, seconds in times.items():
-        print(f"{name:18s} seconds to hold: " + " ".join(f"{s:.2f}" for s in seconds), f"median {statistics.median(seconds):.2f}")
+        print(
+            f"{name:18s} seconds to hold: " + " ".join(f"{s:.2f}" for s in seconds),
+            f"median {statistics.median(seconds):.2f}",
+        )
     if args.sb3_python:
         ratio = statistics.median(times["tightrope"]) / statistics.median(times["stable-baselines3"])
         print(f"ratio of medians, tightrope / stable-baselines3: {ratio:.3f} (1/{1 / ratio:.1f})")

@@ -1,9 +1,9 @@
 """Tightrope: policy-gradient reinforcement learning in PyTorch that is exact, fast and a joy to read.
 
-    import tightrope as tr
-    agent = tr.PPO("CartPole-v1")
-    agent.learn()
-    print(agent.evaluate(episodes=100))
+import tightrope as tr
+agent = tr.PPO("CartPole-v1")
+agent.learn()
+print(agent.evaluate(episodes=100))
 """
 
 from typing import Any

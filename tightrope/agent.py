@@ -31,7 +31,9 @@ class Agent:
             self._setup(configure(env, self.algo, settings), None)
             return
         if settings.get("num_envs", env.num_envs) != env.num_envs:
-            raise UsageError(f"num_envs {settings['num_envs']} is not the {env.num_envs} of the environment given: drop one")
+            raise UsageError(
+                f"num_envs {settings['num_envs']} is not the {env.num_envs} of the environment given: drop one"
+            )
         if "train_env" in settings:
             raise UsageError("train_env needs an env given by its id: pass the environment to train on itself")
         device = {"device": env.device.type}
@@ -68,7 +70,9 @@ class Agent:
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
         return self
 
-    def train(self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False) -> Outcome:
+    def train(
+        self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False
+    ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted."""
         if total_timesteps is not None:
             self.config = self.config.changed(total_timesteps=total_timesteps)
@@ -97,12 +101,14 @@ class Agent:
         batch = torch.as_tensor(obs, dtype=spec.dtype, device=self.state.env.device)
         single = batch.shape == spec.shape
         if not single and batch.shape[1:] != spec.shape:
-            raise UsageError(f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})")
+            raise UsageError(
+                f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
+            )
         distribution = self.state.policy.distribution(batch[None] if single else batch)
         if deterministic:
             action = distribution.mode()
         else:
-            generator = torch.Generator(batch.device).manual_seed(torch.initial_seed() + torch.randint(2**31, ()).item())
+            generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
             shape = (1 if single else len(batch),)
             action = distribution.sample(self.state.policy.head.noise(shape, generator))
         action = self.state.policy.head.to_env(action)
@@ -156,5 +162,3 @@ def name_of(env: Env) -> str:
         if cls is type(env):
             return env_id
     return f"{type(env).__module__}:{type(env).__qualname__}"
-
-

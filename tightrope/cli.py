@@ -20,7 +20,7 @@ from .agent import AGENTS, Agent, load
 from .envs import ENVS
 from .errors import UsageError, near_matches
 from .runs.build import check_env
-from .runs.config import Config, configure, parts_of, read_settings, unknown_setting
+from .runs.config import Config, coerce, configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
 
@@ -56,7 +56,9 @@ def dispatch(args: list[str]) -> int:
         print(f"tightrope {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        raise UsageError(f"unknown command {args[0]!r}.{near_matches(args[0], COMMANDS)} Give one of: {', '.join(COMMANDS)}")
+        raise UsageError(
+            f"unknown command {args[0]!r}.{near_matches(args[0], COMMANDS)} Give one of: {', '.join(COMMANDS)}"
+        )
     return COMMANDS[args[0]](args[1:])
 
 
@@ -78,7 +80,10 @@ def train(args: list[str]) -> int:
         env = layers[0]["env"]
         check_env(env)
         args = [env, *args]
+    if env is None and not {"-h", "--help"} & set(args):
+        raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
     default = configure(env or "ENV", algo, *layers)
+    args = tidy(args, algo)
     parsed = parse(train_options(algo), args, "train", train.__doc__, algo=algo, defaults=default)
     config = Config(env=parsed.env, algo=algo, algorithm=parsed.algorithm, network=parsed.network, run=parsed.run)
     config = configure(config.env, algo, config.flat(), with_preset=False)
@@ -98,10 +103,13 @@ def train_options(algo: str) -> type[Any]:
     arg, omit = tyro.conf.arg, tyro.conf.OmitArgPrefixes
     help_dir = "Where the run lives; runs/<env>__<algo>__<seed>__<time> if not given."
     options: list[Any] = [
-        ("env", Annotated[str, tyro.conf.Positional, arg(help="Environment to train on; `tightrope envs` lists them.")]),
-        ("algorithm", omit[algorithm]),  # type: ignore[valid-type]
-        ("network", omit[network]),  # type: ignore[valid-type]
-        ("run", omit[run]),  # type: ignore[valid-type]
+        (
+            "env",
+            Annotated[str, tyro.conf.Positional, arg(help="Environment to train on; `tightrope envs` lists them.")],
+        ),
+        ("algorithm", omit[algorithm]),
+        ("network", omit[network]),
+        ("run", omit[run]),
         ("algo", Annotated[Literal["ppo", "vpg"], arg(help="Algorithm.")], "ppo"),
         ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
@@ -140,8 +148,7 @@ def evaluate(args: list[str]) -> int:
         if options.json:
             print(json.dumps({"env": env, **result.as_dict()}))
         else:
-            print(f"{env}: mean {result.mean:.2f}  std {result.std:.2f}  min {min(result.returns):.2f}  "
-                  f"max {max(result.returns):.2f}  length {result.mean_length:.1f}  episodes {len(result.returns)}")  # fmt: skip
+            print(f"{env}: {result}")
     return 0
 
 
@@ -154,7 +161,9 @@ def envs(args: list[str]) -> int:
     table = Table("env", "observation", "action", "steps", "solved at", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
         action = cls.action
-        choices = f"{action.n} choices" if hasattr(action, "n") else f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
+        choices = (
+            f"{action.n} choices" if hasattr(action, "n") else f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
+        )
         solved = "" if cls.solved_at is None else f"{cls.solved_at:g}"
         table.add_row(env_id, f"{cls.observation.shape[0]} numbers", choices, str(cls.time_limit or "-"), solved)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
@@ -186,7 +195,9 @@ def probe(args: list[str]) -> int:
         print(f"{verdict} {one.env}  error {finding.error:.1e} (at most {one.tolerance:.0e})")
         if options.show_probs:
             for i, obs in enumerate(one.observations):
-                value = "" if finding.values is None else f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
+                value = (
+                    "" if finding.values is None else f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
+                )
                 shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
                 print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
         if not finding.passed:
@@ -209,6 +220,21 @@ def positional(args: Sequence[str]) -> str | None:
     return known or (args[0] if args and not args[0].startswith("-") else None)
 
 
+def tidy(args: Sequence[str], algo: str) -> list[str]:
+    """The arguments with numbers checked, and written as Python writes them: `--total-timesteps 1e6` is a whole number."""
+    annotations, tidied = settings_of(algo), list(args)
+    for i, arg in enumerate(args):
+        name, equals, value = arg.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not arg.startswith("--") or annotations.get(name) not in (int, float):
+            continue
+        if equals:
+            tidied[i] = f"{arg.partition('=')[0]}={coerce(name, value, annotations[name])}"
+        elif i + 1 < len(args):
+            tidied[i + 1] = str(coerce(name, args[i + 1], annotations[name]))
+    return tidied
+
+
 def flag(args: Sequence[str], name: str) -> str | None:
     """The value of `--name VALUE` or `--name=VALUE`, before the real parsing."""
     for i, arg in enumerate(args):
@@ -219,7 +245,9 @@ def flag(args: Sequence[str], name: str) -> str | None:
     return None
 
 
-def parse(options: type[Any], args: list[str], command: str, doc: str | None, algo: str = "", defaults: Config | None = None) -> Any:
+def parse(
+    options: type[Any], args: list[str], command: str, doc: str | None, algo: str = "", defaults: Config | None = None
+) -> Any:
     """The command's options from its arguments; whatever is wrong with them becomes one line."""
     default = None
     if defaults is not None:
@@ -242,8 +270,7 @@ def parse(options: type[Any], args: list[str], command: str, doc: str | None, al
             raise UsageError(f"one argument too many: {first!r} (see tightrope {command} --help)")
         name = first.lstrip("-").partition("=")[0].replace("-", "_")
         if algo:
-            known = [f.name for part in parts_of(algo) for f in dataclasses.fields(part)] + ["run_dir", "config", "quiet", "algo"]
-            raise unknown_setting(name, algo, known)
+            raise unknown_setting(name, algo, [*settings_of(algo), "run_dir", "config", "quiet", "algo"])
         names = [f.name for f in dataclasses.fields(options)]
         raise UsageError(f"unknown option {first!r}.{near_matches(name, names)} (see tightrope {command} --help)")
     return parsed
@@ -253,4 +280,5 @@ def one_line(box: str) -> str:
     """The words inside the box that tyro draws around an error, without its pointer to --help."""
     words = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in box.splitlines()]
     words = [w for w in words if w and not re.match(r"(For full helptext|Parsing error|Required options)", w)]
-    return re.sub(r"\s+", " ", " ".join(words)) or "the arguments could not be read"
+    line = re.sub(r"\s+", " ", " ".join(words)).partition(" Argument helptext:")[0]
+    return re.sub(r"^(Value error|Invalid choice) ", "", line) or "the arguments could not be read"

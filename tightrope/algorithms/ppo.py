@@ -13,8 +13,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, Optimizer, State, collect, draw_noise, final_values, gradient, halted, moments, optimize, stream_seed
-from ..functional import PPOLoss, explained_variance, gae, linear, running_returns, standardize, successor_values
+from ..engine import (
+    Noise,
+    Optimizer,
+    State,
+    collect,
+    draw_noise,
+    final_values,
+    gradient,
+    halted,
+    moments,
+    optimize,
+    stream_seed,
+)
+from ..functional import (
+    PPOLoss,
+    PPOTerms,
+    explained_variance,
+    gae,
+    linear,
+    running_returns,
+    standardize,
+    successor_values,
+)
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .settings import at_least, divides, fraction, positive, some_phases
@@ -100,11 +121,7 @@ class PPOState(State):
 class PPOMetrics(NamedTuple):
     """Means over a phase, as device scalars."""
 
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy: Tensor
-    approx_kl: Tensor
-    clip_fraction: Tensor
+    terms: PPOTerms
     grad_norm: Tensor
     learning_rate: Tensor
     explained_variance: Tensor
@@ -175,6 +192,7 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         grad_norm = optimize(optimizer, config.max_grad_norm, stopped)
         rows.append(torch.stack([*terms, grad_norm]))
         weights.append(1 - stopped)
+
     policy.observe(rollout.obs)  # statistics move only between phases, so the first ratio of a phase is 1
     if config.norm_reward:
         returns, running = running_returns(rollout.reward, done, state.running_return, config.gamma)
@@ -184,5 +202,9 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     weight = torch.stack(weights)
     mean = (torch.stack(rows) * weight[:, None]).sum(0) / weight.sum()
     return PPOMetrics(
-        *mean, learning_rate, explained_variance(rollout.value, advantage + rollout.value), env.finished_episodes()
+        terms=PPOTerms(*mean[:-1]),
+        grad_norm=mean[-1],
+        learning_rate=learning_rate,
+        explained_variance=explained_variance(rollout.value, advantage + rollout.value),
+        episodes=env.finished_episodes(),
     )

@@ -29,6 +29,7 @@ from ..engine import (
 from ..errors import UsageError
 from ..functional import (
     VPGLoss,
+    VPGTerms,
     alive_mask,
     discounted_returns,
     linear,
@@ -116,10 +117,7 @@ class VPGConfig:
 class VPGMetrics(NamedTuple):
     """Means over a phase, as device scalars."""
 
-    objective: Tensor
-    value_loss: Tensor
-    entropy: Tensor
-    importance_weight: Tensor
+    terms: VPGTerms
     grad_norm: Tensor
     learning_rate: Tensor
     lifespan_mean: Tensor
@@ -193,7 +191,15 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     policy.observe(rollout.obs)  # statistics move only between phases
     lifespan = alive.sum(0).float()
     died = (rollout.terminated & alive).any()
+    mean = torch.stack(rows).mean(0)
     return VPGMetrics(
-        *torch.stack(rows).mean(0), learning_rate, lifespan.mean(), lifespan.std(correction=0), lifespan.max(),
-        steps=running.sum() * env.num_envs, solved=~died, episodes=env.finished_episodes(),
-    )  # fmt: skip
+        terms=VPGTerms(*mean[:-1]),
+        grad_norm=mean[-1],
+        learning_rate=learning_rate,
+        lifespan_mean=lifespan.mean(),
+        lifespan_std=lifespan.std(correction=0),
+        lifespan_max=lifespan.max(),
+        steps=running.sum() * env.num_envs,
+        solved=~died,
+        episodes=env.finished_episodes(),
+    )

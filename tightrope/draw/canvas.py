@@ -86,7 +86,14 @@ class Canvas:
         cv2 = _cv2()
         at = (corner[0] * SUPERSAMPLE, corner[1] * SUPERSAMPLE)
         cv2.putText(
-            self.large, words, at, cv2.FONT_HERSHEY_SIMPLEX, SUPERSAMPLE * size / FONT_HEIGHT, color, SUPERSAMPLE, cv2.LINE_AA
+            self.large,
+            words,
+            at,
+            cv2.FONT_HERSHEY_SIMPLEX,
+            SUPERSAMPLE * size / FONT_HEIGHT,
+            color,
+            SUPERSAMPLE,
+            cv2.LINE_AA,
         )
 
 

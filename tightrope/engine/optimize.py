@@ -71,7 +71,7 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
         foreach=False, fused=True, capturable=o.flat.is_cuda, differentiable=False, has_complex=False,
         grad_scale=None, found_inf=stopped,  # torch's own way of skipping a step on the device
         amsgrad=False, maximize=False, weight_decay=0.0,
-        beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,  # type: ignore[arg-type]
+        beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,
     )  # fmt: skip
     return norm
 

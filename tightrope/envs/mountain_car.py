@@ -1,6 +1,7 @@
 """MountainCar-v0 (Moore 1990): a car too weak for the hill must first roll back. And a shaped variant to learn it from."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ class MountainCar(TensorEnv):
     action = Discrete(3)
     noise_size = 1
     time_limit = 200
-    solved_at = -110.0
+    solved_at: ClassVar[float | None] = -110.0
 
     def initial(self, noise: Tensor) -> Tensor:
         return torch.cat([noise * 0.2 - 0.6, torch.zeros_like(noise)], -1)
@@ -49,7 +50,9 @@ class MountainCar(TensorEnv):
         hill = [(float(at), _height(float(at))) for at in np.linspace(LEFT - 0.2, RIGHT + 0.2, 60)]
         canvas.polygon([*hill, (RIGHT + 0.2, -2), (LEFT - 0.2, -2)], MUTED)
         canvas.line((GOAL, _height(GOAL)), (GOAL, _height(GOAL) + 0.22), INK, 0.015)
-        canvas.polygon([(GOAL, _height(GOAL) + 0.22), (GOAL - 0.12, _height(GOAL) + 0.17), (GOAL, _height(GOAL) + 0.12)], WARM)
+        canvas.polygon(
+            [(GOAL, _height(GOAL) + 0.22), (GOAL - 0.12, _height(GOAL) + 0.17), (GOAL, _height(GOAL) + 0.12)], WARM
+        )
         slope = 1.35 * math.cos(3 * x)  # the wheel touches the hill along its normal
         steepness = math.hypot(1, slope)
         canvas.disc((x - 0.07 * slope / steepness, _height(x) + 0.07 / steepness), 0.065, ACCENT)

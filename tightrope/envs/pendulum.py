@@ -45,10 +45,11 @@ class Pendulum(TensorEnv):
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         torques = [0.0] * len(obs) if action is None else action[:, 0].tolist()
-        return np.stack([self._frame(*row, torque) for row, torque in zip(obs.tolist(), torques, strict=True)])
+        return np.stack([self._frame(row, torque) for row, torque in zip(obs.tolist(), torques, strict=True)])
 
     @staticmethod
-    def _frame(cos: float, sin: float, speed: float, torque: float) -> np.ndarray:
+    def _frame(obs: list[float], torque: float) -> np.ndarray:
+        cos, sin, _ = obs
         canvas = Canvas(128, 128, span=2.6)
         canvas.disc((0, 0), 1.02, MUTED)
         canvas.disc((0, 0), 1.0, BACKGROUND)

@@ -21,7 +21,9 @@ def wrap_angle(angle: Tensor) -> Tensor:
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
-def solve_symmetric3(m: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], r: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+def solve_symmetric3(
+    m: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], r: tuple[Tensor, Tensor, Tensor]
+) -> list[Tensor]:
     """x of M x = r for symmetric 3 x 3 matrices given as (m00, m01, m02, m11, m12, m22), by cofactors."""
     m00, m01, m02, m11, m12, m22 = m
     c00, c01, c02 = m11 * m22 - m12 * m12, m02 * m12 - m01 * m22, m01 * m12 - m02 * m11

@@ -14,7 +14,9 @@ from .estimators import (
 )
 from .losses import (
     PPOLoss,
+    PPOTerms,
     VPGLoss,
+    VPGTerms,
     approx_kl,
     clip_fraction,
     clipped_surrogate,
@@ -28,7 +30,9 @@ from .schedules import linear
 
 __all__ = [
     "PPOLoss",
+    "PPOTerms",
     "VPGLoss",
+    "VPGTerms",
     "alive_mask",
     "approx_kl",
     "clip_fraction",

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..types import Box, Discrete, Spec
 from .distributions import Categorical, Gaussian
-from .normalizer import ObservationNormalizer, RewardScaler
 from .networks import MLP, Activation, NatureCNN, Trunk, orthogonal
+from .normalizer import ObservationNormalizer, RewardScaler
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
 IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
@@ -32,7 +32,7 @@ class NetworkConfig:
     norm_obs: bool = False
     """Normalise observations by their running mean and variance, which are part of the model."""
     log_std: Literal["free", "state"] = "free"
-    """Continuous actions: a free parameter per dimension that starts at 0, or an output of the network (clamped to [-20, 2])."""
+    """Continuous actions: a free parameter per dimension, from 0, or an output of the network in [-20, 2]."""
 
 
 class CategoricalHead(nn.Module):
@@ -131,14 +131,15 @@ def actor_critic(observation: Spec, action: Spec, network: NetworkConfig, critic
         return MLP(math.prod(observation.shape), network.hidden_sizes, network.activation)
 
     if not isinstance(observation, Box) or not (is_image(observation) or observation.dtype.is_floating_point):
-        raise UsageError(f"observations of {observation} are not supported: give floating-point numbers, or uint8 images as (channels, height, width)")
+        raise UsageError(
+            f"observations of {observation} are not supported: give floating-point numbers, or uint8 images as "
+            "(channels, height, width)"
+        )
     if isinstance(action, Box) and len(action.shape) != 1:
         raise UsageError(f"actions of shape {action.shape} are not supported: give a Box with one axis")
     actor = trunk()
-    if not critic:
-        own = None
-    else:
-        own = actor if network.share_trunk or is_image(observation) else trunk()
+    shared = network.share_trunk or is_image(observation)
+    own = None if not critic else actor if shared else trunk()
     head: CategoricalHead | GaussianHead
     if isinstance(action, Discrete):
         head = CategoricalHead(actor.out_features, action)

@@ -1,8 +1,8 @@
 """Saving and loading: YAML for settings, safetensors for tensors. Neither can run code.
 
-    RUN/config.yaml                      every setting
-    RUN/checkpoints/last.safetensors     the run's whole state
-    RUN/checkpoints/best.safetensors     the same, at the best evaluation, if there were any
+RUN/config.yaml                      every setting
+RUN/checkpoints/last.safetensors     the run's whole state
+RUN/checkpoints/best.safetensors     the same, at the best evaluation, if there were any
 """
 
 from __future__ import annotations

@@ -80,10 +80,14 @@ def parts_of(algo: str) -> tuple[type[PPOConfig] | type[VPGConfig], type[Network
     return ALGORITHMS[algo].config, NetworkConfig, RunConfig
 
 
+def settings_of(algo: str) -> dict[str, Any]:
+    """Every setting of a run and its type."""
+    return {f.name: typing.get_type_hints(part)[f.name] for part in parts_of(algo) for f in fields(part)}
+
+
 def configure(env: str, algo: str, *layers: Settings, with_preset: bool = True) -> Config:
     """The configuration of a run from layers of settings, the last one winning."""
-    parts = parts_of(algo)
-    annotations = {f.name: typing.get_type_hints(part)[f.name] for part in parts for f in fields(part)}
+    annotations = settings_of(algo)
     merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
     if with_preset:
         merged.update(preset(env, algo))
@@ -98,7 +102,7 @@ def configure(env: str, algo: str, *layers: Settings, with_preset: bool = True) 
     def build(part: type[Any]) -> Any:
         return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})
 
-    algorithm, network, run = (build(part) for part in parts)
+    algorithm, network, run = (build(part) for part in parts_of(algo))
     if not network.hidden_sizes or min(network.hidden_sizes) < 1:
         raise UsageError(f"hidden_sizes {list(network.hidden_sizes)} will not do: give one or more positive widths")
     return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
@@ -110,7 +114,7 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
     if foreign:
         return UsageError(f"unknown setting {name!r}: {foreign}")
     for other in ALGORITHMS:
-        if other != algo and name in {f.name for part in parts_of(other) for f in fields(part)}:
+        if other != algo and name in settings_of(other):
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
     return UsageError(f"unknown setting {name!r} for {algo}.{near_matches(name, known)}")
 
@@ -154,9 +158,9 @@ def read_settings(path: Path) -> Settings:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
-        raise UsageError(f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or 'not text'}") from None
+        raise UsageError(
+            f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or 'not text'}"
+        ) from None
     if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
         raise UsageError(f"config {path} is not a list of 'setting: value' lines")
     return content
-
-

@@ -47,8 +47,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         return (
-            f"{self.mean:.2f} +- {self.std:.2f} (min {min(self.returns):.2f}, max {max(self.returns):.2f}, "
-            f"length {self.mean_length:.1f}) over {len(self.returns)} episodes"
+            f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
+            f"over {len(self.returns)} episodes (mean length {self.mean_length:.1f})"
         )
 
 

@@ -26,7 +26,8 @@ TAGS = {
 
 def read(metrics: PPOMetrics | VPGMetrics) -> dict[str, float]:
     """Every metric by its tag. Return and length appear only in phases in which an episode finished."""
-    scalars = {TAGS[name]: value for name, value in metrics._asdict().items() if name in TAGS}
+    named = {**metrics.terms._asdict(), **metrics._asdict()}
+    scalars = {TAGS[name]: value for name, value in named.items() if name in TAGS}
     numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.episodes]).tolist()
     row = dict(zip(scalars, numbers, strict=False))
     episodes, returns, lengths = numbers[-3:]

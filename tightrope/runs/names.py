@@ -113,4 +113,6 @@ def here_called(name: str, table: dict[str, str]) -> str | None:
     if name not in table:
         return None
     other = table[name]
-    return f"here it is {other.removeprefix('nothing: ')}" if other.startswith("nothing") else f"here it is called {other}"
+    return (
+        f"here it is {other.removeprefix('nothing: ')}" if other.startswith("nothing") else f"here it is called {other}"
+    )

@@ -24,7 +24,11 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan in words."""
-        where = f"{self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else self.device
+        where = (
+            f"{self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+            if self.device == "cpu"
+            else self.device
+        )
         return [
             f"plan: {self.phases} phases x {self.batch:,} steps = {self.steps:,} steps; "
             f"{self.updates:,} updates on minibatches of {self.minibatch:,}; {self.parameters:,} parameters; {where}",
