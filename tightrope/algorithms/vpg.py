@@ -169,9 +169,10 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     with torch.no_grad():
         rollout = state.rollout.first(taken)
         running = running_mask(rollout.terminated, config.dead_fraction)
+        cut = rollout.done | ~torch.cat([running[1:], running[:1] & False])  # where the rollout stops, every trace ends
         alive = alive_mask(rollout.done) & running
         next_value = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
-        returns = discounted_returns(rollout.reward, rollout.terminated, rollout.done, next_value, config.gamma)
+        returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
         baseline = {"timestep": timestep_mean(returns, alive), "critic": rollout.value}.get(config.baseline)
         if config.normalize_returns:
             mean, std = masked_moments(returns, alive)

@@ -1,15 +1,18 @@
-"""How many threads torch may use on the CPU: a fixed rule, since the default (every core) makes small matrices slower."""
+"""How many threads torch may use on the CPU: a fixed rule, since the default (every core) makes small networks slower."""
 
 import os
 
 import torch
+from torch import nn
 
-ROWS_TIMES_PARAMETERS = 40_000_000  # work of one minibatch above which a second thread begins to pay
+LARGE = 4_000_000_000  # parameters x rows of a minibatch: below it a second thread costs more than it brings
 
 
-def choose_threads(parameters: int, minibatch_rows: int) -> int:
-    """One thread for small networks and batches, all cores for large ones."""
-    return 1 if parameters * minibatch_rows < ROWS_TIMES_PARAMETERS else os.cpu_count() or 1
+def choose_threads(network: nn.Module, minibatch_rows: int) -> int:
+    """All cores for convolutions and very large batches, otherwise one: most of the time goes into small operations."""
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in network.modules())
+    work = sum(p.numel() for p in network.parameters()) * minibatch_rows
+    return (os.cpu_count() or 1) if convolves or work >= LARGE else 1
 
 
 class threads:

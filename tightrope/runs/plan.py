@@ -58,6 +58,6 @@ def plan(state: State, config: Config) -> Plan:
         steps=phases * algorithm.batch_size,
         parameters=parameters,
         device=str(state.env.device),
-        threads=config.run.threads or choose_threads(parameters, minibatch),
+        threads=config.run.threads or choose_threads(state.policy, minibatch),
         warning=warning,
     )

@@ -17,6 +17,43 @@ _CARTPOLE: Settings = dict(
 PRESETS: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): _CARTPOLE,
     ("EasyCart-v0", "ppo"): _CARTPOLE,
+    ("Pendulum-v1", "ppo"): dict(
+        total_timesteps=400_000,
+        num_envs=64,
+        num_steps=64,
+        num_minibatches=16,
+        learning_rate=2e-3,
+        gamma=0.96,
+        ent_coef=0.0,
+        norm_reward=True,
+    ),
+    ("Acrobot-v1", "ppo"): dict(
+        total_timesteps=300_000,
+        num_envs=64,
+        num_steps=64,
+        learning_rate=2.5e-3,
+    ),
+    ("MountainCar-v0", "ppo"): dict(
+        train_env="MountainCarShaped-v0",
+        total_timesteps=200_000,
+        num_envs=16,
+        num_steps=64,
+        learning_rate=3e-3,
+        norm_obs=True,
+    ),
+    ("SpinCart-v0", "ppo"): dict(
+        total_timesteps=500_000,
+        num_envs=64,
+        num_steps=64,
+        learning_rate=1e-3,
+        norm_obs=True,
+    ),
+    ("DanceCart-v0", "ppo"): dict(
+        total_timesteps=500_000,
+        num_envs=64,
+        num_steps=64,
+        learning_rate=2e-3,
+    ),
 }
 
 

@@ -1,0 +1,49 @@
+"""Learning, on small budgets and several seeds: the probes to their tolerances, and the pole that stays up."""
+
+import pytest
+
+import tightrope as tr
+from tightrope.runs.probe import PROBES, probes_for, run_probe
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("probe", PROBES, ids=lambda p: p.env)
+def test_ppo_passes_every_probe(probe, seed):
+    finding = run_probe(probe, "ppo", seed)
+    assert finding.passed, f"error {finding.error}: look at {probe.meaning}"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("probe", probes_for("vpg"), ids=lambda p: p.env)
+def test_vpg_passes_the_probes_of_the_policy(probe, seed):
+    finding = run_probe(probe, "vpg", seed)
+    assert finding.passed, f"error {finding.error}: look at {probe.meaning}"
+
+
+def test_vpg_is_judged_on_the_policy_and_ppo_on_all_five():
+    assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0"]
+    assert len(probes_for("ppo")) == 5
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ppo_solves_cartpole_with_no_flags(seed):
+    agent = tr.PPO("CartPole-v1", seed=seed, device="cpu").learn(quiet=True)
+    assert agent.evaluate(episodes=100).mean >= 495
+
+
+@pytest.mark.parametrize("baseline", ["timestep", "critic"])
+def test_vpg_solves_cartpole(baseline):
+    agent = tr.VPG("CartPole-v1", seed=1, device="cpu", baseline=baseline, total_timesteps=16_000 * 25).learn(
+        quiet=True
+    )
+    assert agent.evaluate(episodes=100).mean >= 400
+
+
+def test_a_sign_error_is_found_by_the_probes(monkeypatch):
+    """The diagnosis can fail: with the surrogate's sign turned, probe 4 does not pass."""
+    from tightrope.functional import losses
+
+    original = losses.clipped_surrogate
+    monkeypatch.setattr(losses, "clipped_surrogate", lambda *args: -original(*args))
+    assert not run_probe(PROBES[3], "ppo", 1).passed
+    assert run_probe(PROBES[0], "ppo", 1).passed
