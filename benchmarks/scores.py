@@ -1,0 +1,106 @@
+"""Every shipped environment with no flags but its id: the score of each seed by that environment's own measure.
+
+    python benchmarks/scores.py [ENV ...] [--seeds 3] [--device cpu]
+
+Each measure is taken over 100 greedy episodes in fresh environments. The table says what was asked for and what came out.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+import tightrope as tr
+from tightrope.envs import DanceCart
+
+
+@torch.no_grad()
+def greedy_states(agent: tr.Agent, episodes: int = 100, steps: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
+    """States (T, N, S) of greedy episodes, and whether each ended before its time."""
+    env = agent.score_env.spawn(episodes, seed=7)
+    obs = env.reset(seed=7)
+    states, ended = [], torch.zeros(episodes, dtype=torch.bool, device=env.device)
+    for _ in range(steps):
+        states.append(env.state.clone())
+        step = env.step(agent.policy.head.to_env(agent.policy.distribution(obs).mode()))
+        ended |= step.terminated
+        obs = step.obs
+    return torch.stack(states), ended
+
+
+def mean_return(target: float) -> Callable[[tr.Agent], tuple[bool, str]]:
+    def measure(agent: tr.Agent) -> tuple[bool, str]:
+        result = agent.evaluate()
+        return result.mean >= target, f"return {result.mean:.1f} (at least {target:g})"
+
+    return measure
+
+
+def full_length(agent: tr.Agent) -> tuple[bool, str]:
+    lengths = agent.evaluate().lengths
+    return min(lengths) == 500, f"mean length {statistics.fmean(lengths):.1f}, shortest {min(lengths)} (500)"
+
+
+def flag_every_time(agent: tr.Agent) -> tuple[bool, str]:
+    result = agent.evaluate()
+    reached = sum(length < 200 for length in result.lengths)
+    return reached == 100, f"flag reached in {reached} of 100, return {result.mean:.1f} (100 of 100)"
+
+
+def spins(agent: tr.Agent) -> tuple[bool, str]:
+    states, ended = greedy_states(agent)
+    speed = states[..., 3].abs().mean(0)
+    furthest = states[..., 0].abs().amax(0)
+    ok = bool((speed > 8).all() and (furthest < 1).all() and not ended.any())
+    return ok, (
+        f"{speed.mean():.1f} rad/s (slowest episode {speed.min():.1f}), never further than {furthest.max():.2f} m "
+        "from the centre (above 8 rad/s within 1 m)"
+    )
+
+
+def dances(agent: tr.Agent) -> tuple[bool, str]:
+    """In step: the cart is on average within a quarter of the sway of where the beat wants it, and the pole stays up."""
+    states, ended = greedy_states(agent)
+    off = (states[..., 0] - DanceCart.sway * states[..., 4].sin()).abs().mean(0)
+    ok = bool((off < DanceCart.sway / 4).all() and not ended.any())
+    return ok, (
+        f"{off.mean():.3f} m off the beat (worst episode {off.max():.3f}), {int(ended.sum())} of 100 fell "
+        f"(under {DanceCart.sway / 4:g} m, none)"
+    )
+
+
+MEASURES = {
+    "CartPole-v1": mean_return(495),
+    "EasyCart-v0": full_length,
+    "Pendulum-v1": mean_return(-200),
+    "Acrobot-v1": mean_return(-90),
+    "MountainCar-v0": flag_every_time,
+    "SpinCart-v0": spins,
+    "DanceCart-v0": dances,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("envs", nargs="*", default=list(MEASURES), metavar="ENV")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    failed = 0
+    print("| env | seed | result (asked for) | steps | training |\n|---|---|---|---|---|")
+    for env in args.envs:
+        for seed in range(1, args.seeds + 1):
+            agent = tr.PPO(env, seed=seed, device=args.device)
+            began = time.perf_counter()
+            agent.learn(quiet=True)
+            seconds = time.perf_counter() - began
+            ok, words = MEASURES[env](agent)
+            failed += not ok
+            print(f"| {env} | {seed} | {'' if ok else 'MISSED: '}{words} | {agent.steps:,} | {seconds:.1f} s |", flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

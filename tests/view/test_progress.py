@@ -1,0 +1,120 @@
+"""Progress: a bar on a terminal, lines in a log, nothing when quiet."""
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from tightrope.view import Progress
+from tightrope.view.progress import LiveBar, PlainLines, facts
+
+ROW = {
+    "phase": 3,
+    "step": 12_345,
+    "charts/episodic_return": 21.25,
+    "charts/episodic_length": 20.6,
+    "charts/SPS": 54_321.9,
+    "losses/approx_kl": 0.01234,
+    "losses/entropy": 0.693,
+    "losses/value_loss": 99.0,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_facts_a_person_watches() -> None:
+    line = facts(ROW)
+    for part in ("12,345 steps", "return 21.2", "length 21", "KL 0.0123", "54,322 steps/s"):
+        assert part in line
+    assert "99" not in line
+    assert "greedy" not in line
+    assert "greedy 480.0" in facts({**ROW, "eval/episodic_return": 480.0})
+
+
+def test_what_is_not_there_is_not_shown() -> None:
+    assert facts({"step": 5}) == "5 steps"
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("CartPole-v1 ppo", phases=4)
+    for phase in range(1, 5):
+        progress.update({**ROW, "phase": phase})
+    progress.close()
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert len(lines) == 4
+    assert "\x1b" not in err
+    assert "\r" not in err
+    for phase, line in enumerate(lines, 1):
+        assert line.startswith(f"CartPole-v1 ppo {phase * 25:3d}%")
+        assert f"phase {phase}/4" in line
+        assert facts(ROW) in line
+
+
+def test_plain_lines_come_at_a_sensible_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("run", phases=1000)
+    for phase in range(1, 1001):
+        progress.update({**ROW, "phase": phase})
+    lines = capsys.readouterr().err.splitlines()
+    assert 8 <= len(lines) <= 11
+    assert "phase 1000/1000" in lines[-1]
+
+
+def test_a_slow_run_shows_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: clock[0])
+    progress = Progress("run", phases=10_000)
+    for phase in range(1, 11):
+        clock[0] += 10.0
+        progress.update({**ROW, "phase": phase})
+    lines = capsys.readouterr().err.splitlines()
+    assert ["phase 3/" in lines[0], "phase 6/" in lines[1], "phase 9/" in lines[2]] == [True] * 3
+    assert len(lines) == 3
+
+
+def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("run", phases=2)
+    progress.update({**ROW, "phase": 1})
+    progress.update({"phase": 2, "step": 20_000})
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "return 21.2" in last
+    assert "20,000 steps" in last
+
+
+def test_quiet_shows_nothing_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("run", phases=2, quiet=True)
+    progress.update({**ROW, "phase": 2})
+    progress.close()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    progress = Progress("CartPole-v1 ppo", phases=4, first_phase=1)
+    assert isinstance(progress.bar, LiveBar)
+    assert progress.bar.rich.tasks[0].completed == 1
+    progress.update(ROW)
+    task = progress.bar.rich.tasks[0]
+    assert (task.completed, task.total) == (3, 4)
+    progress.close()
+    shown = terminal.getvalue()
+    for part in ("CartPole-v1 ppo", "75%", "return 21.2", "KL 0.0123"):
+        assert part in shown
+    assert not progress.bar.rich.live.is_started
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_only_the_stream_that_progress_goes_to_decides(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    monkeypatch.setattr(sys, stream, Terminal())
+    progress = Progress("run", phases=4)
+    expected: Any = LiveBar if stream == "stderr" else PlainLines
+    assert isinstance(progress.bar, expected)
+    progress.close()
