@@ -98,7 +98,10 @@ def main() -> None:
             seconds = time.perf_counter() - began
             ok, words = MEASURES[env](agent)
             failed += not ok
-            print(f"| {env} | {seed} | {'' if ok else 'MISSED: '}{words} | {agent.steps:,} | {seconds:.1f} s |", flush=True)
+            print(
+                f"| {env} | {seed} | {'' if ok else 'MISSED: '}{words} | {agent.steps:,} | {seconds:.1f} s |",
+                flush=True,
+            )
     raise SystemExit(1 if failed else 0)
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from .algorithms import ALGORITHMS
 from .engine import State, stream_seed
 from .envs import ENVS
 from .errors import UsageError
@@ -15,7 +16,7 @@ from .runs.build import build, check_env, make_env
 from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
 from .runs.config import Config, configure
 from .runs.evaluate import Evaluation, evaluate
-from .runs.train import Outcome, train
+from .runs.train import Outcome, new_run_dir, train
 from .types import Discrete, Env
 
 
@@ -24,12 +25,20 @@ class Agent:
 
     algo: ClassVar[str]
 
-    def __init__(self, env: str | Env, **settings: Any) -> None:
+    def __init__(self, env: str | Env, *others: Any, **settings: Any) -> None:
         """`env` is an id or an environment; settings are those of `tightrope train --help`, over the env's preset."""
+        if others:
+            raise UsageError(
+                f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
+            )
         if isinstance(env, str):
             check_env(env)
             self._setup(configure(env, self.algo, settings), None)
             return
+        if not all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
+            raise UsageError(
+                f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv"
+            )
         if settings.get("num_envs", env.num_envs) != env.num_envs:
             raise UsageError(
                 f"num_envs {settings['num_envs']} is not the {env.num_envs} of the environment given: drop one"
@@ -48,6 +57,7 @@ class Agent:
 
     def _setup(self, config: Config, env: Env | None) -> None:
         self.config = config
+        self.run_dir: Path | None = None  # where this agent's training is being written
         self.state: State = build(config, env)
         self.score_env: Env = env if env is not None else make_env(config, config.env, 1)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
@@ -76,16 +86,24 @@ class Agent:
         """`learn`, reporting how it ended instead of raising when interrupted."""
         if total_timesteps is not None:
             self.config = self.config.changed(total_timesteps=total_timesteps)
-        if self.state.phase >= self.config.algorithm.phases:
+        if ALGORITHMS[self.algo].finished(self.state, self.config.algorithm):
             if not quiet:
-                print(f"nothing to do: the agent has its {self.config.algorithm.total_timesteps:,} steps already")
+                total = self.config.algorithm.total_timesteps
+                print(
+                    f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left"
+                )
             return Outcome([], None)
-        return train(self.state, self.config, self.score_env, Path(run_dir) if run_dir else None, quiet)
+        if run_dir is not None and self.run_dir != Path(run_dir).absolute():
+            new_run_dir(Path(run_dir), self.config)  # refuses another run's directory
+            self.run_dir = Path(run_dir).absolute()
+        return train(self.state, self.config, self.score_env, self.run_dir if run_dir is not None else None, quiet)
 
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
         if episodes < 1:
             raise UsageError(f"episodes {episodes} is not positive: give at least 1")
+        if seed is not None and not 0 <= seed < 2**63:
+            raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
         where = make_env(self.config, env, 1) if isinstance(env, str) else env if env is not None else self.score_env
         if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
             raise UsageError(f"env {env!r} has other spaces than {self.config.env!r}, on which this agent was trained")
@@ -153,6 +171,7 @@ def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **s
     config = config.changed(**settings)
     agent = AGENTS[config.algo].from_config(config, env)
     restore(agent.state, load_tensors(path, checkpoint), path)
+    agent.run_dir = path.absolute()
     return agent
 
 

@@ -23,6 +23,7 @@ from .runs.build import check_env
 from .runs.config import Config, coerce, configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
+from .types import Discrete
 
 USAGE = """\
 usage: tightrope COMMAND ...
@@ -81,6 +82,8 @@ def train(args: list[str]) -> int:
         check_env(env)
         args = [env, *args]
     if env is None and not {"-h", "--help"} & set(args):
+        for arg in args:
+            refuse_unknown(arg, algo)
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
     default = configure(env or "ENV", algo, *layers)
     args = tidy(args, algo)
@@ -105,12 +108,16 @@ def train_options(algo: str) -> type[Any]:
     options: list[Any] = [
         (
             "env",
-            Annotated[str, tyro.conf.Positional, arg(help="Environment to train on; `tightrope envs` lists them.")],
+            Annotated[
+                str,
+                tyro.conf.Positional,
+                arg(help="Environment to train on; `tightrope envs` lists them.", metavar="ENV"),
+            ],
         ),
         ("algorithm", omit[algorithm]),
         ("network", omit[network]),
         ("run", omit[run]),
-        ("algo", Annotated[Literal["ppo", "vpg"], arg(help="Algorithm.")], "ppo"),
+        ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
         ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
         ("quiet", Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Print only the result.")], False),
@@ -158,14 +165,15 @@ def envs(args: list[str]) -> int:
     from rich.table import Table
 
     parse(NoOptions, args, "envs", envs.__doc__)
-    table = Table("env", "observation", "action", "steps", "solved at", box=None, pad_edge=False)
+    table = Table("env", "numbers seen", "action", "steps", "solved at", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
         action = cls.action
-        choices = (
-            f"{action.n} choices" if hasattr(action, "n") else f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
-        )
+        if isinstance(action, Discrete):
+            choices = f"one of {action.n}"
+        else:
+            choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
         solved = "" if cls.solved_at is None else f"{cls.solved_at:g}"
-        table.add_row(env_id, f"{cls.observation.shape[0]} numbers", choices, str(cls.time_limit or "-"), solved)
+        table.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), solved)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     return 0
 
@@ -177,8 +185,8 @@ class NoOptions:
 
 @dataclass(kw_only=True)
 class ProbeOptions:
-    algo: Literal["ppo", "vpg"] = "ppo"
-    """Algorithm to diagnose."""
+    algo: str = "ppo"
+    """Algorithm to diagnose: ppo or vpg."""
     seed: int = 1
     """Seed of the diagnosis."""
     show_probs: bool = False
@@ -188,6 +196,7 @@ class ProbeOptions:
 def probe(args: list[str]) -> int:
     """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
     options: ProbeOptions = parse(ProbeOptions, args, "probe", probe.__doc__)
+    parts_of(options.algo)
     failures = 0
     for one in probes_for(options.algo):
         finding = run_probe(one, options.algo, options.seed)
@@ -211,6 +220,8 @@ def probe(args: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "eval": evaluate, "envs": envs, "probe": probe}
 
 
+NUMBERS = (int, float, int | None, float | None)
+
 # parsing -------------------------------------------------------------------------------------------------------------
 
 
@@ -226,13 +237,17 @@ def tidy(args: Sequence[str], algo: str) -> list[str]:
     for i, arg in enumerate(args):
         name, equals, value = arg.removeprefix("--").partition("=")
         name = name.replace("-", "_")
-        if not arg.startswith("--") or annotations.get(name) not in (int, float):
+        if not arg.startswith("--") or annotations.get(name) not in NUMBERS:
             continue
         if equals:
-            tidied[i] = f"{arg.partition('=')[0]}={coerce(name, value, annotations[name])}"
+            tidied[i] = f"{arg.partition('=')[0]}={number(name, value, annotations[name])}"
         elif i + 1 < len(args):
-            tidied[i + 1] = str(coerce(name, args[i + 1], annotations[name]))
+            tidied[i + 1] = number(name, args[i + 1], annotations[name])
     return tidied
+
+
+def number(name: str, text: str, annotation: Any) -> str:
+    return str(coerce(name, None if text == "None" else text, annotation))
 
 
 def flag(args: Sequence[str], name: str) -> str | None:
@@ -270,10 +285,18 @@ def parse(
             raise UsageError(f"one argument too many: {first!r} (see tightrope {command} --help)")
         name = first.lstrip("-").partition("=")[0].replace("-", "_")
         if algo:
-            raise unknown_setting(name, algo, [*settings_of(algo), "run_dir", "config", "quiet", "algo"])
+            refuse_unknown(first, algo)
         names = [f.name for f in dataclasses.fields(options)]
         raise UsageError(f"unknown option {first!r}.{near_matches(name, names)} (see tightrope {command} --help)")
     return parsed
+
+
+def refuse_unknown(arg: str, algo: str) -> None:
+    """An error if the argument is a flag that `train` does not have."""
+    name = arg.lstrip("-").partition("=")[0].replace("-", "_")
+    known = [*settings_of(algo), "run_dir", "config", "quiet", "algo"]
+    if arg.startswith("--") and name.removeprefix("no_") not in known:
+        raise unknown_setting(name, algo, known)
 
 
 def one_line(box: str) -> str:

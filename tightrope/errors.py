@@ -11,5 +11,5 @@ class UsageError(Exception):
 def near_matches(name: str, known: Iterable[str]) -> str:
     """' Did you mean A or B?' for the closest known names, or nothing."""
     by_folded = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.7)
     return f" Did you mean {' or '.join(by_folded[c] for c in close)}?" if close else ""

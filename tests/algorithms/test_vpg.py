@@ -164,10 +164,19 @@ def test_reuse_or_batches_without_weights_is_refused():
 
 
 def test_learning_rate_decays_over_the_chosen_fraction():
-    state, config = new_state(anneal_lr=True, learning_rate=1e-2, learning_rate_end=1e-3, anneal_fraction=0.4)
+    decay = dict(anneal_lr=True, learning_rate=1e-2, learning_rate_end=1e-3, anneal_fraction=0.4)
+    state, config = new_state(**decay, max_episode_steps=4)  # nobody dies, so every rollout is whole
     rates = [row["charts/learning_rate"] for row in run(state, config)]
     assert rates == pytest.approx([1e-2, 5.5e-3, 1e-3, 1e-3, 1e-3])
     assert state.optimizer.learning_rate == torch.tensor(1e-3)
+
+
+def test_total_timesteps_are_steps_really_taken():
+    state, config = new_state(anneal_lr=True, total_timesteps=8 * 64 * 8)
+    rows = run(state, config)
+    assert len(rows) > config.phases, "rollouts that stop early leave steps for more"
+    assert config.total_timesteps - config.batch_size < state.steps <= config.total_timesteps
+    assert state.optimizer.learning_rate == 0.0
 
 
 def test_stops_when_solved_if_asked_to():

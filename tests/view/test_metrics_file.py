@@ -34,5 +34,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     row = {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 0.5, "e": "text", "f": 3}
     file.write(row)
     file.close()
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"a": null, "b": null, "c": null, "d": 0.5, "e": "text", "f": 3}\n'
+    assert (
+        tmp_path / "metrics.jsonl"
+    ).read_text() == '{"a": null, "b": null, "c": null, "d": 0.5, "e": "text", "f": 3}\n'
     assert row["b"] == float("inf"), "the caller's row was changed"

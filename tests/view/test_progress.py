@@ -36,13 +36,17 @@ def test_the_facts_a_person_watches() -> None:
 
 
 def test_what_is_not_there_is_not_shown() -> None:
-    assert facts({"step": 5}) == "5 steps"
+    assert facts({"phase": 1, "step": 5}) == "phase 1  5 steps"
+
+
+def show(progress: Progress, *steps: int) -> None:
+    for phase, step in enumerate(steps, 1):
+        progress.update({**ROW, "phase": phase, "step": step})
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("CartPole-v1 ppo", phases=4)
-    for phase in range(1, 5):
-        progress.update({**ROW, "phase": phase})
+    progress = Progress("CartPole-v1 ppo", total=4000)
+    show(progress, 1000, 2000, 3000, 4000)
     progress.close()
     out, err = capsys.readouterr()
     lines = err.splitlines()
@@ -52,34 +56,46 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
     assert "\r" not in err
     for phase, line in enumerate(lines, 1):
         assert line.startswith(f"CartPole-v1 ppo {phase * 25:3d}%")
-        assert f"phase {phase}/4" in line
-        assert facts(ROW) in line
+        assert line.endswith(facts({**ROW, "phase": phase, "step": phase * 1000}))
 
 
 def test_plain_lines_come_at_a_sensible_pace(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", phases=1000)
-    for phase in range(1, 1001):
-        progress.update({**ROW, "phase": phase})
+    progress = Progress("run", total=10_000)
+    show(progress, *range(10, 10_001, 10))
+    progress.close()
     lines = capsys.readouterr().err.splitlines()
     assert 8 <= len(lines) <= 11
-    assert "phase 1000/1000" in lines[-1]
+    assert lines[-1].startswith("run 100%")
 
 
-def test_a_slow_run_shows_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_phase_is_shown_wherever_a_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("run", total=10_000)
+    show(progress, 10, 20)
+    assert capsys.readouterr().err == ""
+    progress.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "20 steps" in line
+    progress.close()
+    assert capsys.readouterr().err == "", "said twice"
+
+
+def test_a_slow_run_shows_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [0.0]
     monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: clock[0])
-    progress = Progress("run", phases=10_000)
+    progress = Progress("run", total=10_000)
     for phase in range(1, 11):
         clock[0] += 10.0
-        progress.update({**ROW, "phase": phase})
+        progress.update({**ROW, "phase": phase, "step": phase})
     lines = capsys.readouterr().err.splitlines()
-    assert ["phase 3/" in lines[0], "phase 6/" in lines[1], "phase 9/" in lines[2]] == [True] * 3
+    assert ["phase 3 " in lines[0], "phase 6 " in lines[1], "phase 9 " in lines[2]] == [True] * 3
     assert len(lines) == 3
 
 
 def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", phases=2)
-    progress.update({**ROW, "phase": 1})
+    progress = Progress("run", total=20_000)
+    progress.update({**ROW, "phase": 1, "step": 10_000})
     progress.update({"phase": 2, "step": 20_000})
     last = capsys.readouterr().err.splitlines()[-1]
     assert "return 21.2" in last
@@ -87,8 +103,8 @@ def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest
 
 
 def test_quiet_shows_nothing_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", phases=2, quiet=True)
-    progress.update({**ROW, "phase": 2})
+    progress = Progress("run", total=20_000, quiet=True)
+    progress.update(ROW)
     progress.close()
     assert capsys.readouterr() == ("", "")
 
@@ -98,12 +114,12 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm-256color")
-    progress = Progress("CartPole-v1 ppo", phases=4, first_phase=1)
+    progress = Progress("CartPole-v1 ppo", total=16_460, done=1000)
     assert isinstance(progress.bar, LiveBar)
-    assert progress.bar.rich.tasks[0].completed == 1
+    assert progress.bar.rich.tasks[0].completed == 1000
     progress.update(ROW)
     task = progress.bar.rich.tasks[0]
-    assert (task.completed, task.total) == (3, 4)
+    assert (task.completed, task.total) == (12_345, 16_460)
     progress.close()
     shown = terminal.getvalue()
     for part in ("CartPole-v1 ppo", "75%", "return 21.2", "KL 0.0123"):
@@ -114,7 +130,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_only_the_stream_that_progress_goes_to_decides(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     monkeypatch.setattr(sys, stream, Terminal())
-    progress = Progress("run", phases=4)
+    progress = Progress("run", total=4)
     expected: Any = LiveBar if stream == "stderr" else PlainLines
     assert isinstance(progress.bar, expected)
     progress.close()

@@ -8,21 +8,23 @@ from typing import Any
 
 from . import ppo, vpg
 from .ppo import PPOConfig, PPOMetrics
+from .settings import AlgorithmConfig
 from .vpg import VPGConfig, VPGMetrics
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a page offers: its settings, the state before the first phase, and the loop."""
+    """What a page offers: its settings, the state before the first phase, the loop, and whether the plan is done."""
 
-    config: type[PPOConfig] | type[VPGConfig]
+    config: type[Any]
     start: Callable[..., Any]
     loop: Callable[..., Any]
+    finished: Callable[..., bool]
 
 
 ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo.start, ppo.ppo),
-    "vpg": Algorithm(VPGConfig, vpg.start, vpg.vpg),
+    "ppo": Algorithm(PPOConfig, ppo.start, ppo.ppo, ppo.finished),
+    "vpg": Algorithm(VPGConfig, vpg.start, vpg.vpg, vpg.finished),
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "PPOConfig", "PPOMetrics", "VPGConfig", "VPGMetrics"]
+__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmConfig", "PPOConfig", "PPOMetrics", "VPGConfig", "VPGMetrics"]

@@ -101,8 +101,21 @@ class PPOConfig:
         return self.total_timesteps // self.batch_size
 
     @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
     def updates_per_phase(self) -> int:
         return self.num_minibatches * self.update_epochs
+
+    @property
+    def few_updates(self) -> int:
+        """Below this a plan hardly learns."""
+        return 100
+
+    @property
+    def has_critic(self) -> bool:
+        return True
 
 
 @dataclass(kw_only=True)
@@ -143,7 +156,7 @@ def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
     """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
     env, policy = state.env, state.policy
     schedule(state, config)
-    while state.phase < config.phases:
+    while not finished(state, config):
         shuffle = (config.update_epochs, config.batch_size)
         noise = draw_noise(env, policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
         metrics = phase(state, config, noise)
@@ -151,6 +164,11 @@ def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
         state.steps += config.batch_size
         schedule(state, config)
         yield metrics
+
+
+def finished(state: State, config: PPOConfig) -> bool:
+    """Whether the plan leaves no further phase."""
+    return state.phase >= config.phases
 
 
 def schedule(state: PPOState, config: PPOConfig) -> None:

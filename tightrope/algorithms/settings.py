@@ -1,8 +1,31 @@
 """Checks shared by the two configurations: one line that names the setting, the value and a fix."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import UsageError
+
+
+class AlgorithmConfig(Protocol):
+    """What every algorithm's configuration offers to those who run it."""
+
+    @property
+    def total_timesteps(self) -> int: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def minibatch_size(self) -> int: ...
+    @property
+    def phases(self) -> int: ...
+    @property
+    def updates_per_phase(self) -> int: ...
+    @property
+    def few_updates(self) -> int: ...
+    @property
+    def has_critic(self) -> bool: ...
 
 
 def at_least(config: Any, minimum: float, *names: str) -> None:

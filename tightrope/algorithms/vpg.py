@@ -48,7 +48,7 @@ class VPGConfig:
     """Settings of VPG."""
 
     total_timesteps: int = 640_000
-    """Environment steps planned for, over every environment; rollouts that stop early take fewer."""
+    """Environment steps in all, over every environment."""
     num_envs: int = 32
     """Environments that run side by side."""
     num_steps: int = 500
@@ -107,11 +107,25 @@ class VPGConfig:
 
     @property
     def phases(self) -> int:
+        """At least this many: rollouts that stop early leave steps for more."""
         return self.total_timesteps // self.batch_size
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_batches
 
     @property
     def updates_per_phase(self) -> int:
         return self.num_batches * self.rollout_uses
+
+    @property
+    def few_updates(self) -> int:
+        """Below this a plan hardly learns."""
+        return 20
+
+    @property
+    def has_critic(self) -> bool:
+        return self.baseline == "critic"
 
 
 class VPGMetrics(NamedTuple):
@@ -138,7 +152,7 @@ def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
     """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
     schedule(state, config)
-    while state.phase < config.phases:
+    while not finished(state, config):
         shuffle = (config.rollout_uses, config.num_envs)
         noise = draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
         metrics = phase(state, config, noise)
@@ -150,11 +164,17 @@ def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
             return
 
 
+def finished(state: State, config: VPGConfig) -> bool:
+    """Whether the steps that are left do not allow for another whole rollout."""
+    return state.steps + config.batch_size > config.total_timesteps
+
+
 def schedule(state: State, config: VPGConfig) -> None:
-    """Set the learning rate of phase k of P."""
+    """Set the learning rate by the share of steps taken; after the last rollout it reads exactly its end value."""
     end = config.learning_rate_end if config.anneal_lr else config.learning_rate
-    decay_phases = max(1, round(config.anneal_fraction * config.phases))
-    state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, state.phase, decay_phases))
+    taken = config.total_timesteps if finished(state, config) else state.steps
+    decay_steps = max(1, round(config.anneal_fraction * config.total_timesteps))
+    state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, decay_steps))
 
 
 def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:

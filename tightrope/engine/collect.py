@@ -15,7 +15,7 @@ def collect(
     """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken.
 
     With `stop_when_dead`, collection ends once that fraction of the environments has terminated. On the CPU it breaks off
-    there; on a device it runs on rather than read a tensor on the host, and `lived` masks what came after.
+    there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)

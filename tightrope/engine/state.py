@@ -37,7 +37,6 @@ class State:
                 "obs": self.obs.clone(),
                 "phase": torch.tensor(self.phase),
                 "steps": torch.tensor(self.steps),
-                "seed": torch.tensor(self.seed),
                 "best_score": torch.tensor(self.best_score, dtype=torch.float64),
             },
         }
@@ -52,5 +51,5 @@ class State:
         self.env.load_state_dict(part("env"))
         run = part("run")
         self.obs.copy_(run["obs"])
-        self.phase, self.steps, self.seed = (int(run[k]) for k in ("phase", "steps", "seed"))
+        self.phase, self.steps = int(run["phase"]), int(run["steps"])
         self.best_score = float(run["best_score"])

@@ -41,7 +41,8 @@ def register(env_id: str, env: type[TensorEnv]) -> None:
 def known(env_id: str) -> type[TensorEnv]:
     """The class behind an id."""
     if env_id not in ENVS:
-        raise UsageError(f"unknown env {env_id!r}.{near_matches(env_id, ENVS)} `tightrope envs` lists them all")
+        hint = near_matches(env_id, ENVS) or " Gymnasium's own are not there yet."
+        raise UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists them all")
     return ENVS[env_id]
 
 

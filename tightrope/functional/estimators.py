@@ -57,7 +57,7 @@ def running_returns(
     reward: Float[Tensor, "T N"], done: Bool[Tensor, "T N"], start: Float[Tensor, "N"], gamma: float
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "N"]]:
     """R_t = r_t + gamma R_{t-1} within an episode, from the past on; and what to start the next rollout from. Its
-    standard deviation is the scale that reward normalisation divides by. [detail 33]"""
+    standard deviation is the scale that reward normalisation divides by. [detail 30]"""
     y = torch.empty_like(reward)
     for t in range(reward.shape[0]):
         y[t] = reward[t] + gamma * start

@@ -64,7 +64,7 @@ class GaussianHead(nn.Module):
             self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, size), 0.01)
         else:
             self.log_std_layer = None
-            self.log_std = nn.Parameter(torch.zeros(size))  # [detail 23]
+            self.log_std = nn.Parameter(torch.zeros(size))  # [detail 24]
 
     def forward(self, features: Tensor) -> Gaussian:
         if self.log_std_layer is None:
@@ -75,7 +75,7 @@ class GaussianHead(nn.Module):
         return Gaussian.noise((*shape, self.size), generator)
 
     def to_env(self, action: Tensor) -> Tensor:
-        return action.clamp(self.low, self.high)  # [detail 26]
+        return action.clamp(self.low, self.high)  # [detail 27]
 
 
 class ActorCritic(nn.Module):

@@ -42,7 +42,7 @@ class MLP(nn.Sequential):
 
 
 class NatureCNN(nn.Module):
-    """The network of Mnih et al. 2015 over uint8 frames (C, H, W), scaled to [0, 1] on the device. [details 16, 17]"""
+    """The network of Mnih et al. 2015 over uint8 frames (C, H, W), scaled to [0, 1] on the device. [details 21, 22]"""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

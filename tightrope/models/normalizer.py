@@ -39,14 +39,14 @@ class Moments(nn.Module):
 
 
 class ObservationNormalizer(Moments):
-    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 31, 32]"""
+    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 28, 29]"""
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self.mean) / self.std).clamp(-CLIP, CLIP)
 
 
 class RewardScaler(Moments):
-    """Rewards divided by the standard deviation of the discounted return, clipped to [-10, 10]. [details 33, 34]"""
+    """Rewards divided by the standard deviation of the discounted return, clipped to [-10, 10]. [details 30, 31]"""
 
     def forward(self, reward: Tensor) -> Tensor:
         return (reward / self.std).clamp(-CLIP, CLIP)

@@ -44,8 +44,7 @@ def build(config: Config, env: Env | None = None) -> State:
     """A state before its first phase. `env` stands in for the configured training environment."""
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
-    critic = config.algo != "vpg" or getattr(config.algorithm, "baseline", None) == "critic"
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
-        policy = actor_critic(env.observation, env.action, config.network, critic).to(env.device)
+        policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic).to(env.device)
     return ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)

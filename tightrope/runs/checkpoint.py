@@ -66,5 +66,5 @@ def restore(state: State, tensors: dict[str, Tensor], source: Path) -> None:
     try:
         state.load_state_dict(tensors)
     except (KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"the checkpoint in {source} does not fit its config.yaml: {reason}") from None
+        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise UsageError(f"the checkpoint in {source} does not fit the settings: {reason}") from None

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from ..algorithms import ALGORITHMS, PPOConfig, VPGConfig
+from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..errors import UsageError, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
@@ -55,14 +55,15 @@ class Config:
 
     env: str
     algo: str
-    algorithm: PPOConfig | VPGConfig
+    algorithm: AlgorithmConfig
     network: NetworkConfig
     run: RunConfig
 
     def flat(self) -> Settings:
         """The settings as one mapping, as they are written to config.yaml."""
-        parts = [asdict(part) for part in (self.algorithm, self.network, self.run)]
-        merged = {"env": self.env, "algo": self.algo, **{k: v for part in parts for k, v in part.items()}}
+        parts: tuple[Any, ...] = (self.algorithm, self.network, self.run)
+        settings = [asdict(part) for part in parts]
+        merged = {"env": self.env, "algo": self.algo, **{k: v for part in settings for k, v in part.items()}}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in merged.items()}
 
     def changed(self, **settings: Any) -> Config:
@@ -73,7 +74,7 @@ class Config:
 NETWORK_DEFAULTS: dict[str, Settings] = {"vpg": {"hidden_sizes": (120, 84), "activation": "relu"}}
 
 
-def parts_of(algo: str) -> tuple[type[PPOConfig] | type[VPGConfig], type[NetworkConfig], type[RunConfig]]:
+def parts_of(algo: str) -> tuple[type[Any], type[NetworkConfig], type[RunConfig]]:
     """The three groups that make up a run's settings."""
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algo {algo!r}.{near_matches(algo, ALGORITHMS)} Give one of: {', '.join(ALGORITHMS)}")
@@ -112,7 +113,9 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
     name = name.replace("-", "_")
     foreign = here_called(name, SETTINGS)
     if foreign:
-        return UsageError(f"unknown setting {name!r}: {foreign}")
+        owner = next((o for o in ALGORITHMS if SETTINGS[name] in settings_of(o)), algo)
+        elsewhere = f", a setting of {owner}" if SETTINGS[name] not in known and owner != algo else ""
+        return UsageError(f"unknown setting {name!r}: {foreign}{elsewhere}")
     for other in ALGORITHMS:
         if other != algo and name in settings_of(other):
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from ..engine import choose_threads, threads
 from ..models import ActorCritic
 from ..types import Env
 
@@ -23,15 +24,15 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.returns)
+        return float(np.mean(self.returns))
 
     @property
     def std(self) -> float:
-        return statistics.pstdev(self.returns)
+        return float(np.std(self.returns))
 
     @property
     def mean_length(self) -> float:
-        return statistics.fmean(self.lengths)
+        return float(np.mean(self.lengths))
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -58,7 +59,11 @@ def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluat
 
     One episode per copy: taking the first to finish would favour short ones.
     """
-    env = env.spawn(episodes, seed)
+    with threads(choose_threads(policy, episodes)):
+        return _first_episodes(policy, env.spawn(episodes, seed), episodes, seed)
+
+
+def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluation:
     obs = env.reset(seed=seed)
     total = torch.zeros(episodes, device=env.device)
     length = torch.zeros(episodes, dtype=torch.int64, device=env.device)

@@ -15,15 +15,15 @@ SETTINGS = {
     "policy_kwargs": "hidden_sizes, activation, share_trunk and log_std",
     "net_arch": "hidden_sizes",
     "activation_fn": "activation",
-    "policy": "nothing: the network is chosen from the spaces; see hidden_sizes and activation",
-    "verbose": "quiet",
+    "policy": ": the network is chosen from the spaces; see hidden_sizes and activation",
+    "verbose": ": output is on unless quiet is set",
     "tensorboard_log": "run_dir (metrics are in its metrics.jsonl)",
     # CleanRL
-    "env_id": "the first argument, the env",
-    "gym_id": "the first argument, the env",
+    "env_id": ": give the env first, as in `tightrope train CartPole-v1`",
+    "gym_id": ": give the env first, as in `tightrope train CartPole-v1`",
     "exp_name": "run_dir",
     "cuda": "device",
-    "torch_deterministic": "nothing: a seed gives the same numbers",
+    "torch_deterministic": ": a seed always gives the same numbers",
     "minibatch_size": "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)",
     "num_iterations": "total_timesteps (iterations x num_envs x num_steps)",
     # Courses and papers
@@ -48,13 +48,16 @@ SETTINGS = {
     "iw_clip": "weight_clamp",
     "frac_dead_rollout": "dead_fraction",
     "early_stop": "stop_when_solved",
-    "mode": "the env's id: the network and the settings follow from it",
-    "show_probs": "`tightrope probe --show-probs`",
-    "live_viz": "the progress bar, on unless quiet is set",
-    "compile": "nothing yet: every run is eager",
-    "video_log_freq": "nothing yet: envs draw themselves with env.draw(obs)",
-    "use_wandb": "nothing yet: metrics are in the run directory's metrics.jsonl",
-    "wandb_project_name": "nothing yet: metrics are in the run directory's metrics.jsonl",
+    "mode": ": give the env's id; the network and the settings follow from it",
+    "show_probs": ": see `tightrope probe --show-probs`",
+    "live_viz": ": the progress bar is on unless quiet is set",
+    "compile": ": every run is eager for now",
+    "video_log_freq": ": no videos yet; envs draw themselves with env.draw(obs)",
+    "use_wandb": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
+    "wandb_entity": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
+    "track": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
+    "capture_video": ": no videos yet; envs draw themselves with env.draw(obs)",
+    "wandb_project_name": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
 }
 
 ENVS = {
@@ -62,11 +65,14 @@ ENVS = {
     "CartPole-v0": "CartPole-v1 (with --max-episode-steps 200)",
     "CartPole": "CartPole-v1",
     "Pendulum-v0": "Pendulum-v1",
-    "classic-control": "one of the ids that `tightrope envs` lists",
+    "classic-control": ": give one of the ids that `tightrope envs` lists",
+    "atari": ": Atari is not there yet",
+    "mujoco": ": MuJoCo is not there yet",
+    "MultiInputPolicy": ": give an env id; the network is chosen from its spaces",
     "probe": "Probe1-v0 to Probe5-v0",
     "pendulum": "Pendulum-v1",
-    "MlpPolicy": "nothing: give an env id; the network is chosen from its spaces",
-    "CnnPolicy": "nothing: give an env id; the network is chosen from its spaces",
+    "MlpPolicy": ": give an env id; the network is chosen from its spaces",
+    "CnnPolicy": ": give an env id; the network is chosen from its spaces",
 }
 
 FUNCTIONS = {
@@ -104,15 +110,17 @@ FUNCTIONS = {
     "rollout_episode": "tightrope.engine.collect",
     "evaluate_policy": "agent.evaluate()",
     "make_vec_env": "tightrope.envs.make",
-    "MlpPolicy": "nothing: the network is chosen from the spaces",
+    "VecNormalize": "norm_obs and norm_reward",
+    "NormalizeObservation": "norm_obs",
+    "NormalizeReward": "norm_reward",
+    "EvalCallback": "eval_every and eval_episodes",
+    "MlpPolicy": ": the network is chosen from the spaces",
 }
 
 
 def here_called(name: str, table: dict[str, str]) -> str | None:
-    """'here it is called X' for a name known from elsewhere."""
+    """'here it is called X' for a name known from elsewhere; an entry that starts with a colon is said as it is."""
     if name not in table:
         return None
     other = table[name]
-    return (
-        f"here it is {other.removeprefix('nothing: ')}" if other.startswith("nothing") else f"here it is called {other}"
-    )
+    return other.removeprefix(": ") if other.startswith(":") else f"here it is called {other}"

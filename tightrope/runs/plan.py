@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ..engine import State, choose_threads
 from .config import Config
 
-FEW_UPDATES = {"ppo": 100, "vpg": 20}  # below this a plan hardly learns
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -39,13 +37,11 @@ class Plan:
 def plan(state: State, config: Config) -> Plan:
     """The plan of a run from where its state stands."""
     algorithm = config.algorithm
-    minibatch = algorithm.batch_size // getattr(algorithm, "num_minibatches", getattr(algorithm, "num_batches", 1))
-    parameters = sum(p.numel() for p in state.policy.parameters())
-    phases = max(algorithm.phases - state.phase, 0)
+    steps = algorithm.phases * algorithm.batch_size - state.steps
+    phases = max(steps // algorithm.batch_size, 0)
     updates = phases * algorithm.updates_per_phase
-    few = FEW_UPDATES.get(config.algo, 1)
     warning = None
-    if state.phase == 0 and updates < few:
+    if state.phase == 0 and updates < algorithm.few_updates:
         warning = (
             f"only {updates} updates: total_timesteps {algorithm.total_timesteps:,} is short for num_envs "
             f"{algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
@@ -53,11 +49,11 @@ def plan(state: State, config: Config) -> Plan:
     return Plan(
         phases=phases,
         batch=algorithm.batch_size,
-        minibatch=minibatch,
+        minibatch=algorithm.minibatch_size,
         updates=updates,
         steps=phases * algorithm.batch_size,
-        parameters=parameters,
+        parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
-        threads=config.run.threads or choose_threads(state.policy, minibatch),
+        threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size),
         warning=warning,
     )

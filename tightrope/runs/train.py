@@ -37,11 +37,11 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
             print(line, flush=True)
     metrics_file = None
     if run_dir is not None:
-        save_config(run_dir, config)
+        save_config(run_dir, config.changed(threads=the_plan.threads))
         metrics_file = MetricsFile(run_dir / "metrics.jsonl")
-    progress = Progress(f"{config.env} {config.algo}", algorithm.phases, state.phase, quiet)
+    progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
     evaluations: list[tuple[int, Evaluation]] = []
-    began, steps_before, steps_at_start = time.perf_counter(), state.steps, state.steps
+    began, aside, steps_before, steps_at_start = time.perf_counter(), 0.0, state.steps, state.steps
     try:
         with threads(the_plan.threads), Interrupts() as interrupts:
             for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
@@ -57,8 +57,9 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
                         state.best_score = evaluation.mean
                         if run_dir is not None:
                             save_state(run_dir, state, "best")
-                row["charts/SPS"] = (state.steps - steps_at_start) / elapsed
+                row["charts/SPS"] = (state.steps - steps_at_start) / (elapsed - aside)
                 row["time"] = elapsed
+                aside += time.perf_counter() - began - elapsed  # evaluation and saving are not training
                 steps_before = state.steps
                 if metrics_file is not None:
                     metrics_file.write(row)

@@ -17,17 +17,18 @@ class Bar(Protocol):
 class Progress:
     """Shows phase after phase; `row` is what the metrics file gets."""
 
-    def __init__(self, title: str, phases: int, first_phase: int = 0, quiet: bool = False) -> None:
+    def __init__(self, title: str, total: int, done: int = 0, quiet: bool = False) -> None:
+        """`total` and `done` count environment steps."""
         self.seen: dict[str, float] = {}
         self.bar: Bar | None = None
         if not quiet:
-            self.bar = LiveBar(title, phases, first_phase) if sys.stderr.isatty() else PlainLines(title, phases)
+            self.bar = LiveBar(title, total, done) if sys.stderr.isatty() else PlainLines(title, total)
 
     def update(self, row: dict[str, Any]) -> None:
         if self.bar is None:
             return
         self.seen.update(row)  # a phase in which no episode finished shows the last return there was
-        self.bar.show(int(row["phase"]), facts(self.seen))
+        self.bar.show(int(row["step"]), facts(self.seen))
 
     def close(self) -> None:
         if self.bar is not None:
@@ -36,7 +37,7 @@ class Progress:
 
 def facts(row: dict[str, Any]) -> str:
     """The numbers a person watches, in one line."""
-    words = [f"{int(row['step']):,} steps"]
+    words = [f"phase {int(row['phase'])}", f"{int(row['step']):,} steps"]
     for tag, form in (
         ("charts/episodic_return", "return {:.1f}"),
         ("charts/episodic_length", "length {:.0f}"),
@@ -53,7 +54,7 @@ def facts(row: dict[str, Any]) -> str:
 class LiveBar:
     """A bar redrawn in place."""
 
-    def __init__(self, title: str, phases: int, first_phase: int) -> None:
+    def __init__(self, title: str, total: int, done: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
@@ -67,7 +68,7 @@ class LiveBar:
         )
         self.rich = RichProgress(*columns, console=Console(stderr=True))
         self.rich.start()
-        self.task = self.rich.add_task(title, total=phases, completed=first_phase, facts="")
+        self.task = self.rich.add_task(title, total=total, completed=done, facts="")
 
     def show(self, done: int, facts: str) -> None:
         self.rich.update(self.task, completed=done, facts=facts)
@@ -79,15 +80,22 @@ class LiveBar:
 class PlainLines:
     """A line now and then, for logs."""
 
-    def __init__(self, title: str, phases: int) -> None:
-        self.title, self.phases = title, phases
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total = title, total
         self.said, self.at = 0.0, time.monotonic()
+        self.unsaid: tuple[float, str] | None = None
 
     def show(self, done: int, facts: str) -> None:
-        share, now = done / self.phases, time.monotonic()
-        if share - self.said >= SHARE or now - self.at >= SECONDS or done == self.phases:
-            print(f"{self.title} {share:4.0%}  phase {done}/{self.phases}  {facts}", file=sys.stderr, flush=True)
-            self.said, self.at = share, now
+        self.unsaid = (done / self.total, facts)
+        if self.unsaid[0] - self.said >= SHARE or time.monotonic() - self.at >= SECONDS:
+            self.say()
+
+    def say(self) -> None:
+        if self.unsaid is not None:
+            self.said, facts = self.unsaid
+            self.at, self.unsaid = time.monotonic(), None
+            print(f"{self.title} {self.said:4.0%}  {facts}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """The last phase is always said."""
+        self.say()

@@ -1,0 +1,322 @@
+"""The front door: making, training, asking and keeping an agent."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tightrope as tr
+from tightrope.types import Box
+
+SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, total_timesteps=128, hidden_sizes=(8,), device="cpu")
+OWN = {k: v for k, v in SMALL.items() if k not in ("num_envs", "device")}  # beside an environment of one's own
+
+
+class Centered(tr.envs.CartPole):
+    """CartPole paid for being near the centre."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return 1 - next_state[:, 0].abs() / 2.4
+
+
+def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(tr.UsageError) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def same_parameters(one: tr.Agent, other: tr.Agent) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
+
+
+# making ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cls", "algo"), [(tr.PPO, "ppo"), (tr.VPG, "vpg")])
+def test_an_agent_by_id(cls: type[tr.Agent], algo: str) -> None:
+    agent = cls("CartPole-v1", **SMALL, gamma=0.9, seed=5)
+    assert (agent.config.env, agent.config.algo, agent.config.run.seed) == ("CartPole-v1", algo, 5)
+    assert agent.config.algorithm.gamma == 0.9
+    assert type(agent.state.env) is tr.envs.CartPole
+    assert (agent.state.env.num_envs, agent.steps) == (4, 0)
+    distribution, value = agent.policy(agent.state.obs)
+    assert (distribution.logits.shape, value.shape) == ((4, 2), (4,))
+
+
+def test_an_agent_by_environment() -> None:
+    env = Centered(num_envs=4)
+    agent = tr.PPO(env, **OWN)
+    assert agent.state.env is env
+    assert agent.config.algorithm.num_envs == 4
+    assert agent.config.env.endswith(":Centered")
+    agent.learn(quiet=True)
+    assert agent.steps == 128
+    result = agent.evaluate(10)
+    assert all(0 < r < n for r, n in zip(result.returns, result.lengths, strict=True)), "not the shaped reward"
+
+
+def test_an_environment_with_an_id_brings_its_preset() -> None:
+    agent = tr.PPO(tr.envs.CartPole(num_envs=64))
+    assert agent.config == tr.PPO("CartPole-v1", device="cpu").config
+
+
+def test_an_environment_given_is_the_one_trained_on_whatever_the_preset_says() -> None:
+    env = tr.envs.MountainCar(num_envs=16)
+    agent = tr.PPO(env)
+    assert agent.state.env is env
+    assert agent.config.run.train_env is None, "a run loaded from this config would train on something else"
+
+
+def test_the_seed_decides_the_network_and_the_global_stream_does_not() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one = tr.PPO("CartPole-v1", **SMALL)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    assert same_parameters(one, tr.PPO("CartPole-v1", **SMALL))
+    assert not same_parameters(one, tr.PPO("CartPole-v1", **SMALL, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("num_envs", 8), ("train_env", "EasyCart-v0"), ("device", "cuda"), ("max_episode_steps", 5)],
+)
+def test_what_an_environment_brings_itself_is_not_silently_overruled(setting: str, value: Any) -> None:
+    message = refusal(tr.PPO, Centered(num_envs=4), **OWN, **{setting: value})
+    assert setting in message
+    assert str(value) in message or setting == "train_env"
+
+
+def test_bad_requests_are_one_line() -> None:
+    assert "Did you mean CartPole-v1" in refusal(tr.PPO, "CartPoel-v1")
+    assert "here it is called num_steps" in refusal(tr.PPO, "CartPole-v1", n_steps=128)
+    assert "Did you mean num_steps" in refusal(tr.PPO, "CartPole-v1", num_stps=128)
+    assert "belongs to vpg" in refusal(tr.PPO, "CartPole-v1", baseline="none")
+    assert "gamma 1.5" in refusal(tr.PPO, "CartPole-v1", gamma=1.5)
+
+
+def test_the_algorithm_is_not_a_setting_of_an_agent() -> None:
+    assert "algo" in refusal(tr.PPO, "CartPole-v1", **SMALL, algo="vpg")
+
+
+def test_the_call_that_stable_baselines_users_make() -> None:
+    assert "the network is chosen from" in refusal(tr.PPO, "MlpPolicy", "CartPole-v1")
+
+
+def test_an_action_space_that_cannot_be_served() -> None:
+    class Matrix(tr.envs.Pendulum):
+        action = Box((2, 2), -1.0, 1.0)
+
+    for cls in (tr.PPO, tr.VPG):
+        message = refusal(cls, Matrix(num_envs=4), **OWN)
+        assert "(2, 2)" in message
+
+
+def test_agents_say_what_they_are() -> None:
+    agent = tr.VPG("CartPole-v1", **{**SMALL, "num_steps": 400, "total_timesteps": 3200})
+    assert repr(agent) == "VPG('CartPole-v1', steps=0)"
+    agent.state.steps = 1600
+    assert repr(agent) == "VPG('CartPole-v1', steps=1,600)"
+
+
+# predict --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> tr.Agent:
+    return tr.PPO("CartPole-v1", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def pendulum() -> tr.Agent:
+    return tr.PPO("Pendulum-v1", **SMALL)
+
+
+def test_one_observation_gets_one_action(cartpole: tr.Agent, pendulum: tr.Agent) -> None:
+    row = [0.01, 0.02, -0.03, 0.04]
+    expected = cartpole.policy(torch.tensor([row]))[0].logits.argmax().item()
+    for obs in (row, tuple(row), np.array(row), np.array(row, dtype=np.float32)):
+        action = cartpole.predict(obs)
+        assert type(action) is int
+        assert action == expected
+    action = cartpole.predict(torch.tensor(row))
+    assert isinstance(action, Tensor)
+    assert (action.shape, action.item()) == ((), expected)
+    action = pendulum.predict(np.array([1.0, 0.0, 0.0]))
+    assert isinstance(action, np.ndarray)
+    assert action.shape == (1,)
+
+
+def test_a_batch_gets_an_action_each(cartpole: tr.Agent, pendulum: tr.Agent) -> None:
+    batch = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    actions = cartpole.predict(batch)
+    assert isinstance(actions, Tensor)
+    assert actions.tolist() == [cartpole.predict(row.tolist()) for row in batch]
+    for obs in (batch.numpy(), batch.tolist()):
+        array = cartpole.predict(obs)
+        assert isinstance(array, np.ndarray)
+        assert array.tolist() == actions.tolist()
+    assert cartpole.predict(batch[:1].numpy()).shape == (1,)
+    assert pendulum.predict(np.zeros((5, 3))).shape == (5, 1)
+    assert not pendulum.predict(torch.zeros(5, 3)).requires_grad
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5,), (2, 3), (2, 2, 4)])
+def test_an_observation_of_another_shape_is_refused(cartpole: tr.Agent, shape: tuple[int, ...]) -> None:
+    message = refusal(cartpole.predict, np.zeros(shape))
+    assert str(shape) in message
+    assert "(4,)" in message
+
+
+def test_deterministic_actions_repeat_and_others_vary(cartpole: tr.Agent) -> None:
+    batch = np.zeros((200, 4))
+    assert len(set(cartpole.predict(batch).tolist())) == 1
+    torch.manual_seed(0)
+    sampled = cartpole.predict(batch, deterministic=False).tolist()
+    assert 50 < sum(sampled) < 150  # a fresh policy is nearly indifferent
+    assert cartpole.predict(batch, deterministic=False).tolist() != sampled
+    torch.manual_seed(0)
+    assert cartpole.predict(batch, deterministic=False).tolist() == sampled
+    assert cartpole.predict([0, 0, 0, 0], deterministic=False) in (0, 1)
+
+
+def test_actions_are_within_the_bounds(pendulum: tr.Agent) -> None:
+    sampled = pendulum.predict(np.zeros((500, 3)), deterministic=False)
+    assert (sampled.min(), sampled.max()) == (-2.0, 2.0)  # of a standard normal, clipped
+
+
+def test_asking_changes_nothing(cartpole: tr.Agent) -> None:
+    before = cartpole.state.state_dict()
+    cartpole.predict(np.zeros((3, 4)), deterministic=False)
+    after = cartpole.state.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+# learn ----------------------------------------------------------------------------------------------------------------
+
+
+def test_learning_is_to_a_number_of_steps_in_all(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    assert agent.learn(64, quiet=True) is agent
+    assert agent.steps == 64
+    parameters = [p.clone() for p in agent.policy.parameters()]
+    assert capsys.readouterr() == ("", "")
+    agent.learn(64)
+    assert "64 steps already" in capsys.readouterr().out
+    assert agent.steps == 64
+    assert all(torch.equal(a, b) for a, b in zip(parameters, agent.policy.parameters(), strict=True))
+    agent.learn(96, quiet=True)
+    assert agent.steps == 96
+    agent.learn(64, quiet=True)
+    assert capsys.readouterr().out == ""
+    assert agent.steps == 96
+
+
+def test_asking_for_less_than_there_is_leaves_the_settings_alone() -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL).learn(quiet=True)
+    config = agent.config
+    agent.learn(64, quiet=True)
+    assert agent.config == config
+
+
+def test_without_a_number_the_setting_counts() -> None:
+    assert tr.PPO("CartPole-v1", **SMALL).learn(quiet=True).steps == 128
+    assert tr.PPO("CartPole-v1", **SMALL).learn("1e2", quiet=True).steps == 96  # whole phases of 32
+
+
+def test_less_than_one_phase_is_refused() -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    assert "total_timesteps 31" in refusal(agent.learn, 31)
+    assert agent.steps == 0
+    assert agent.config.algorithm.total_timesteps == 128
+
+
+def test_learning_moves_the_policy() -> None:
+    for cls in (tr.PPO, tr.VPG):
+        agent, fresh = (cls("Pendulum-v1", **SMALL) for _ in range(2))
+        assert same_parameters(agent, fresh)
+        assert not same_parameters(agent.learn(quiet=True), fresh)
+
+
+class Interrupted(Centered):
+    """Presses Ctrl-C in the middle of the second phase."""
+
+    steps = 0
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
+        self.steps += 1
+        if self.steps == 12:
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action, noise)
+
+
+def test_an_interrupt_finishes_the_phase_saves_and_is_raised(tmp_path: Path) -> None:
+    agent = tr.PPO(Interrupted(num_envs=4), **OWN)
+    with pytest.raises(KeyboardInterrupt, match="64 steps"):
+        agent.learn(run_dir=tmp_path, quiet=True)
+    assert (agent.steps, agent.state.phase) == (64, 2)
+    saved = tr.load(tmp_path, env=Centered(num_envs=4))
+    assert saved.steps == 64
+    whole = tr.PPO(Centered(num_envs=4), **OWN).learn(quiet=True)
+    assert same_parameters(agent.learn(quiet=True), whole)
+    assert same_parameters(saved.learn(quiet=True), whole)
+
+
+# save and load --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def centered(tmp_path: Path) -> Path:
+    agent = tr.PPO(Centered(num_envs=4), **OWN, seed=3)
+    agent.learn(64, quiet=True)
+    agent.save(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_an_environment_of_ones_own_is_passed_when_loading(centered: Path) -> None:
+    message = refusal(tr.load, centered)
+    assert "Centered" in message
+    assert "env=..." in message
+    agent = tr.load(centered, env=Centered(num_envs=4))
+    assert isinstance(agent.state.env, Centered)
+    assert (agent.steps, agent.config.run.seed) == (64, 3)
+    assert agent.evaluate(5).mean < agent.evaluate(5).mean_length
+
+
+def test_an_environment_that_does_not_fit_is_refused(centered: Path) -> None:
+    for env in (tr.envs.Pendulum(num_envs=4), tr.envs.DanceCart(num_envs=4), Centered(num_envs=2)):
+        assert centered.name in refusal(tr.load, centered, env=env)
+
+
+def test_a_registered_environment_needs_no_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tr.envs.ENVS, "Centered-v0", Centered)
+    tr.VPG("Centered-v0", **SMALL).save(tmp_path)
+    agent = tr.load(tmp_path)
+    assert isinstance(agent, tr.VPG)
+    assert isinstance(agent.state.env, Centered)
+
+
+def test_settings_given_when_loading_win(tmp_path: Path) -> None:
+    tr.PPO("CartPole-v1", **SMALL).save(tmp_path)
+    agent = tr.load(tmp_path, learning_rate=0.5, eval_every=64)
+    assert (agent.config.algorithm.learning_rate, agent.config.run.eval_every) == (0.5, 64)
+    assert "here it is called learning_rate" in refusal(tr.load, tmp_path, lr=0.5)
+
+
+def test_a_seed_given_when_loading_is_the_one_used(tmp_path: Path) -> None:
+    tr.PPO("CartPole-v1", **SMALL, seed=1).save(tmp_path)
+    agent = tr.load(tmp_path, seed=7)
+    assert agent.config.run.seed == agent.state.seed == 7
+
+
+def test_a_loaded_agent_acts_as_the_saved_one(tmp_path: Path) -> None:
+    agent = tr.PPO("Pendulum-v1", **SMALL, norm_obs=True).learn(quiet=True)
+    agent.save(tmp_path)
+    obs = np.random.default_rng(0).normal(size=(20, 3))
+    assert (tr.load(tmp_path).predict(obs) == agent.predict(obs)).all()
+    assert tr.load(str(tmp_path)).evaluate(3) == agent.evaluate(3)

@@ -1,0 +1,475 @@
+"""The command line: what it does, what it prints, and the one line it answers a mistake with."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+import tightrope as tr
+from tightrope.cli import COMMANDS, main
+from tightrope.runs.probe import Finding, Probe, probes_for
+
+TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
+BUDGET = ["--total-timesteps", "64"]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Tightrope = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every command runs in a directory of its own."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def tightrope(capsys: pytest.CaptureFixture[str]) -> Tightrope:
+    def run(*args: str) -> Done:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main(args)
+        return Done(stop.value.code, *capsys.readouterr())  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that other commands may look at."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64, hidden_sizes=(8,), seed=2).learn(
+        run_dir=path, quiet=True
+    )
+    return str(path)
+
+
+def process(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
+    return subprocess.run(
+        [sys.executable, "-m", "tightrope", *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
+    )
+
+
+def settings_of_run(path: str = "run") -> dict[str, Any]:
+    return yaml.safe_load((Path(path) / "config.yaml").read_text())
+
+
+# help -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
+def test_without_a_command_the_commands_are_listed(tightrope: Tightrope, args: list[str]) -> None:
+    done = tightrope(*args)
+    assert (done.code, done.err) == (0, "")
+    for command in COMMANDS:
+        assert re.search(rf"^  {command}\b.*tightrope {command}", done.out, re.MULTILINE), "no example"
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, command: str, flag: str) -> None:
+    done = tightrope(command, flag)
+    assert (done.code, done.err) == (0, "")
+    assert f"usage: tightrope {command}" in done.out
+    assert re.search(rf"Example: tightrope {command}", done.out)
+
+
+@pytest.mark.parametrize(("algo", "other"), [("ppo", "baseline"), ("vpg", "clip-coef")])
+def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope, algo: str, other: str) -> None:
+    text = tightrope("train", "--algo", algo, "--help").out
+    for setting in tr.runs.config.settings_of(algo):
+        assert re.search(rf"--{setting.replace('_', '-')}\b", text)
+    for option in ("--run-dir", "--config", "--quiet", "--algo"):
+        assert option in text
+    assert f"--{other}" not in text
+    assert "Weight of the entropy bonus." in text
+
+
+def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
+    preset = tr.runs.presets.PRESETS["CartPole-v1", "ppo"]
+    text = " ".join(re.sub(r"[│\s]+", " ", tightrope("train", "CartPole-v1", "--help").out).split())
+    assert f"Environments that run side by side. (default: {preset['num_envs']})" in text
+
+
+def test_the_version(tightrope: Tightrope) -> None:
+    assert tightrope("--version") == (0, f"tightrope {tr.__version__}\n", "")
+
+
+# train ----------------------------------------------------------------------------------------------------------------
+
+
+def test_training_from_beginning_to_end(tightrope: Tightrope, empty_directory: Path) -> None:
+    done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--seed", "5")
+    assert done.code == 0
+    plan, *_, last = done.out.splitlines()
+    assert plan.startswith("plan: 2 phases x 32 steps = 64 steps")
+    end = re.fullmatch(r"CartPole-v1: greedy return mean ([\d.]+), std .* over 100 episodes .*; run in (\S+)", last)
+    assert end
+    run_dir = Path(end[2])
+    assert re.fullmatch(r"runs/CartPole-v1__ppo__5__\d{8}-\d{6}", run_dir.as_posix())
+    assert {p.name for p in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "checkpoints"}
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 2
+    assert [p.name for p in empty_directory.iterdir()] == ["runs"]
+    assert f"{tr.load(run_dir).evaluate(100).mean:.2f}" == end[1]
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(tightrope: Tightrope) -> None:
+    done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run")
+    lines = done.err.splitlines()
+    assert [re.match(r"CartPole-v1 ppo +(\d+%)", line)[1] for line in lines] == ["50%", "100%"]  # type: ignore[index]
+    assert "steps/s" in lines[-1]
+    assert "KL" in lines[-1]
+    assert "\x1b" not in done.out + done.err
+
+
+def test_quiet_prints_the_result_and_nothing_else(tightrope: Tightrope) -> None:
+    done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("CartPole-v1: greedy return mean")
+    assert done.out.endswith("run in run\n")
+    assert done.out.count("\n") == 1
+
+
+def test_training_with_vpg(tightrope: Tightrope) -> None:
+    done = tightrope("train", "CartPole-v1", "--algo", "vpg", "--num-envs", "4", "--num-steps", "16",
+                     "--total-timesteps", "128", "--run-dir", "run", "--quiet", "--no-full-reset")  # fmt: skip
+    assert done.code == 0
+    flat = settings_of_run()
+    assert (flat["algo"], flat["full_reset"], flat["hidden_sizes"]) == ("vpg", False, [120, 84])
+    assert isinstance(tr.load("run"), tr.VPG)
+
+
+def trained_settings(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
+    """The settings that `tightrope train ...` would train with."""
+    seen: list[tr.runs.config.Config] = []
+
+    def note(config: Any, env: Any = None) -> None:
+        seen.append(config)
+        raise tr.UsageError("that is all the test needs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tightrope.agent.build", note)
+        with pytest.raises(SystemExit):
+            main(["train", *args])
+    return seen[0].flat() if seen else {}
+
+
+@pytest.mark.parametrize(
+    ("args", "setting", "value"),
+    [
+        ("CartPole-v1 --total-timesteps 1e4", "total_timesteps", 10_000),
+        ("CartPole-v1 --total-timesteps=1e4", "total_timesteps", 10_000),
+        ("CartPole-v1 --total-timesteps 200_000", "total_timesteps", 200_000),
+        ("CartPole-v1 --total_timesteps 20000", "total_timesteps", 20_000),
+        ("--total-timesteps 20000 CartPole-v1", "total_timesteps", 20_000),
+        ("--total-timesteps=20000 --seed=4 CartPole-v1", "seed", 4),
+        ("--no-anneal-lr CartPole-v1", "anneal_lr", False),
+        ("CartPole-v1 --anneal-lr", "anneal_lr", True),
+        ("CartPole-v1 --learning-rate 1e-3", "learning_rate", 1e-3),
+        ("CartPole-v1 --learning-rate=.5", "learning_rate", 0.5),
+        ("CartPole-v1 --max-grad-norm None", "max_grad_norm", None),
+        ("CartPole-v1 --max-grad-norm 1e-1", "max_grad_norm", 0.1),
+        ("CartPole-v1 --target-kl=0.02", "target_kl", 0.02),
+        ("CartPole-v1 --max-episode-steps 1e2", "max_episode_steps", 100),
+        ("CartPole-v1 --hidden-sizes 32 16 --seed 3", "hidden_sizes", [32, 16]),
+        ("CartPole-v1 --hidden-sizes 32", "hidden_sizes", [32]),
+        ("CartPole-v1 --activation relu", "activation", "relu"),
+        ("CartPole-v1 --train-env EasyCart-v0", "train_env", "EasyCart-v0"),
+        ("--train-env EasyCart-v0 CartPole-v1", "train_env", "EasyCart-v0"),
+        ("--algo vpg CartPole-v1", "algo", "vpg"),
+        ("--algo=vpg CartPole-v1", "algo", "vpg"),
+        ("CartPole-v1 --seed 9223372036854775807", "seed", 2**63 - 1),
+    ],
+)
+def test_flags_may_be_written_and_placed_as_people_do(
+    args: str, setting: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = trained_settings(monkeypatch, *args.split())
+    assert flat.get(setting, "refused") == value
+    assert flat["env"] == "CartPole-v1"
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("my.yaml").write_text("num_envs: 16\ngamma: 0.5\nlearning_rate: 1e-3\nhidden_sizes: [5]\n")
+    preset = tr.runs.presets.PRESETS["CartPole-v1", "ppo"]
+    default = tr.algorithms.PPOConfig()
+    flags = ["--gamma", str(default.gamma)]  # explicit, though it equals the default
+    flat = trained_settings(monkeypatch, "CartPole-v1", "--config", "my.yaml", *flags)
+    assert (flat["gamma"], flat["num_envs"], flat["learning_rate"], flat["hidden_sizes"]) == (
+        default.gamma,
+        16,
+        1e-3,
+        [5],
+    )
+    assert flat["num_steps"] == preset["num_steps"]
+
+
+@pytest.mark.parametrize(
+    ("file", "flags"),
+    [
+        ("total_timesteps: 3", "--total-timesteps 1e5"),
+        ("num_envs: 100000000", "--num-envs 8"),
+        ("num_minibatches: 3", "--num-envs 9"),
+        ("algo: vpg\nrollout_uses: 4", "--use-importance-weights"),
+    ],
+)
+def test_a_file_and_flags_are_judged_together(file: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("my.yaml").write_text(file)
+    assert trained_settings(monkeypatch, "CartPole-v1", "--config=my.yaml", *flags.split()), "refused"
+
+
+def test_flags_are_judged_together_with_the_preset_only_as_they_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = trained_settings(
+        monkeypatch, "CartPole-v1", "--num-envs", "3", "--num-steps", "5", "--num-minibatches", "15"
+    )
+    assert (flat["num_envs"], flat["num_minibatches"]) == (3, 15)
+
+
+def test_a_file_can_name_the_environment_and_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("my.yaml").write_text("env: CartPole-v1\nalgo: vpg\nseed: 8\n")
+    flat = trained_settings(monkeypatch, "--config", "my.yaml")
+    assert (flat["env"], flat["algo"], flat["seed"]) == ("CartPole-v1", "vpg", 8)
+    flat = trained_settings(monkeypatch, "EasyCart-v0", "--config", "my.yaml", "--algo", "ppo")
+    assert (flat["env"], flat["algo"], flat["seed"]) == ("EasyCart-v0", "ppo", 8)
+    flat = trained_settings(monkeypatch, "--config", "my.yaml", "--train-env", "EasyCart-v0")
+    assert (flat.get("env"), flat.get("train_env")) == ("CartPole-v1", "EasyCart-v0")
+
+
+def test_the_config_of_a_run_makes_the_same_run_again(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = trained_settings(monkeypatch, "--config", str(Path(trained) / "config.yaml"))
+    assert flat == settings_of_run(trained)
+
+
+def test_the_preset_is_that_of_the_environment_wherever_its_name_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for preset, gamma in (("CartPole-v1", 0.11), ("EasyCart-v0", 0.22)):
+        monkeypatch.setitem(tr.runs.presets.PRESETS, (preset, "ppo"), {"gamma": gamma})
+    for args in (["CartPole-v1", "--train-env", "EasyCart-v0"], ["--train-env", "EasyCart-v0", "CartPole-v1"]):
+        assert trained_settings(monkeypatch, *args)["gamma"] == 0.11
+
+
+def test_ctrl_c_after_training_is_not_a_traceback(tightrope: Tightrope, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tr.Agent, "evaluate", press)
+    try:
+        done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run")
+    except KeyboardInterrupt:
+        pytest.fail("the interrupt left the command line as an exception")
+    assert done.code == 130
+    assert tr.load("run").steps == 64
+
+
+# eval -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_score_in_words(tightrope: Tightrope, trained: str) -> None:
+    done = tightrope("eval", trained, "--episodes", "7")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"CartPole-v1: {tr.load(trained).evaluate(7)}\n"
+    for word in ("mean", "std", "min", "max", "7 episodes"):
+        assert word in done.out
+
+
+def test_a_score_as_json(tightrope: Tightrope, trained: str) -> None:
+    done = tightrope("eval", trained, "--episodes", "7", "--json")
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+    result, expected = json.loads(done.out), tr.load(trained).evaluate(7)
+    assert (result["mean"], result["std"], result["episodes"]) == (expected.mean, expected.std, 7)
+    assert (result["returns"], result["lengths"]) == (expected.returns, expected.lengths)
+
+
+def test_a_hundred_episodes_unless_told_otherwise(tightrope: Tightrope, trained: str) -> None:
+    first, again, other = (json.loads(tightrope("eval", trained, "--json", *seed).out)
+                           for seed in ([], [], ["--seed", "9"]))  # fmt: skip
+    assert first["episodes"] == 100
+    assert first == again
+    assert first["returns"] != other["returns"]
+
+
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_scores_on_several_environments(tightrope: Tightrope, trained: str, order: str) -> None:
+    flags = ["--env", "EasyCart-v0", "CartPole-v1", "--json", "--episodes=3"]
+    done = tightrope("eval", *([trained, *flags] if order == "after" else [*flags, trained]))
+    easy, plain = (json.loads(line) for line in done.out.splitlines())
+    assert (easy["env"], plain["env"]) == ("EasyCart-v0", "CartPole-v1")
+    assert easy["mean"] < plain["mean"]
+
+
+def test_a_flag_given_again_adds_an_environment(tightrope: Tightrope, trained: str) -> None:
+    done = tightrope("eval", trained, "--env", "CartPole-v1", "--env", "EasyCart-v0", "--episodes", "2")
+    assert [line.partition(":")[0] for line in done.out.splitlines()] == ["CartPole-v1", "EasyCart-v0"]
+
+
+def test_the_best_checkpoint_can_be_scored(tightrope: Tightrope) -> None:
+    tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run", "--eval-every", "32", "--eval-episodes", "2")
+    assert tightrope("eval", "run", "--checkpoint", "best", "--episodes", "2").code == 0
+
+
+# envs and probe -------------------------------------------------------------------------------------------------------
+
+
+def test_every_environment_is_listed(tightrope: Tightrope) -> None:
+    done = tightrope("envs")
+    assert (done.code, done.err) == (0, "")
+    listed = [line.split()[0] for line in done.out.splitlines()[1:]]
+    assert listed == list(tr.envs.ENVS)
+    assert re.search(r"CartPole-v1 +4 .*\b2\b.* 500 +495", done.out)
+    assert re.search(r"Pendulum-v1 +3 .*\b1 in \[-2, 2\] +200", done.out)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "vpg"])
+@pytest.mark.parametrize("broken", [(), ("Probe4-v0", "Probe5-v0")])
+def test_probes_say_what_a_failure_means(
+    tightrope: Tightrope, monkeypatch: pytest.MonkeyPatch, algo: str, broken: tuple[str, ...]
+) -> None:
+    def run_probe(probe: Probe, algo: str, seed: int) -> Finding:
+        good = [[0.0, 1.0] if action else [1.0, 0.0] for action in probe.actions or probe.observations]
+        bad = [[0.5, 0.5] for _ in good]
+        values = list(probe.values) if algo == "ppo" else None
+        return Finding(probe, values, bad if probe.env in broken else good)
+
+    monkeypatch.setattr("tightrope.cli.run_probe", run_probe)
+    done = tightrope("probe", "--algo", algo)
+    probes = probes_for(algo)
+    assert (done.code, done.err) == (1 if broken else 0, "")
+    assert re.findall(r"^(?:ok|FAIL) +(\S+)", done.out, re.MULTILINE) == [probe.env for probe in probes]
+    assert re.findall(r"^FAIL +(\S+)", done.out, re.MULTILINE) == list(broken)
+    meanings = [probe.env for probe in probes if probe.meaning in done.out]
+    assert meanings == list(broken[:1]), "the first failure is the one to look at"
+    assert ("probabilities" in done.out) is False
+    assert "probabilities" in tightrope("probe", "--algo", algo, "--show-probs").out
+
+
+# mistakes -------------------------------------------------------------------------------------------------------------
+
+
+BAD = [
+    # arguments, what the line must contain
+    ("tarin", "'tarin' train"),
+    ("--total-timesteps 5", "'--total-timesteps'"),
+    ("train", "env CartPole-v1"),
+    ("train CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
+    ("train CartPole-gpu", "'CartPole-gpu' here called CartPole-v1 cuda"),
+    ("train --num-envs 8 CartPole-gpu", "'CartPole-gpu' here called CartPole-v1"),
+    ("train --num-envs 8 CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
+    ("train MlpPolicy", "'MlpPolicy' env id"),
+    ("train CartPole-v1 Pendulum-v1", "'Pendulum-v1'"),
+    ("train CartPole-v1 --num-step 5", "num_step num_steps"),
+    ("train CartPole-v1 --num-step=5", "num_step num_steps"),
+    ("train CartPole-v1 --n-steps 5", "'n_steps' here called num_steps"),
+    ("train CartPole-v1 --lr=1e-3", "'lr' here called learning_rate"),
+    ("train --lr 1e-3 CartPole-v1", "'lr' here called learning_rate"),
+    ("train --env-id CartPole-v1", "'env_id' env"),
+    ("train --env-id=CartPole-v1", "'env_id' env"),
+    ("train --mode probe", "'mode' env's id"),
+    ("train CartPole-v1 --baseline none", "'baseline' vpg"),
+    ("train CartPole-v1 --algo vpg --clip-coef 1", "'clip_coef' ppo"),
+    ("train CartPole-v1 --algo dqn", "'dqn' ppo, vpg"),
+    ("train CartPole-v1 --num-minibatches 7", "num_minibatches 7 8"),
+    ("train CartPole-v1 --total-timesteps 5", "total_timesteps 5 num_envs num_steps"),
+    ("train CartPole-v1 --total-timesteps many", "total_timesteps 'many' number"),
+    ("train CartPole-v1 --total-timesteps 1.5", "total_timesteps '1.5' whole"),
+    ("train CartPole-v1 --total-timesteps", "total timesteps value"),
+    ("train CartPole-v1 --learning-rate -1", "learning_rate -1 above 0"),
+    ("train CartPole-v1 --learning-rate=-1e-3", "learning_rate -0.001 above 0"),
+    ("train CartPole-v1 --max-grad-norm x", "max grad norm 'x' number"),
+    ("train CartPole-v1 --threads 1.5", "threads '1.5' whole number"),
+    ("train CartPole-v1 --hidden-sizes a", "hidden sizes 'a' whole number"),
+    ("train CartPole-v1 --hidden-sizes", "hidden_sizes []"),
+    ("train CartPole-v1 --activation step", "activation 'step' tanh"),
+    ("train CartPole-v1 --gamma 1.5", "gamma 1.5 from 0 to 1"),
+    ("train CartPole-v1 --seed -1", "seed -1"),
+    ("train CartPole-v1 --algo vpg --rollout-uses 2", "rollout_uses 2 use_importance_weights"),
+    ("train CartPole-v1 --device mps", "device 'mps' auto"),
+    ("train CartPole-v1 --device tpu", "device 'tpu' cpu cuda mps"),
+    ("train CartPole-v1 --train-env Pendulum-v1", "'Pendulum-v1' 'CartPole-v1' spaces"),
+    ("train CartPole-v1 --train-env EsyCart-v0", "'EsyCart-v0' EasyCart-v0"),
+    ("train CartPole-v1 --config nowhere.yaml", "nowhere.yaml"),
+    ("train CartPole-v1 --config ../broken.yaml", "broken.yaml line 2"),
+    ("train CartPole-v1 --config ../list.yaml", "list.yaml setting: value"),
+    ("train CartPole-v1 --config ../misspelt.yaml", "'gama' gamma"),
+    ("train CartPole-v1 --run-dir ../taken", "run_dir taken already"),
+    ("train CartPole-v1 --run-dir ../list.yaml", "run_dir list.yaml file"),
+    ("train CartPole-v1 --run-dir ../list.yaml/below", "run_dir list.yaml"),
+    ("eval", "run"),
+    ("eval nowhere", "nowhere not a run"),
+    ("eval ..", "not a run config.yaml"),
+    ("eval ../list.yaml", "list.yaml not a run"),
+    ("eval ../taken --episodes 0", "episodes 0 at least 1"),
+    ("eval ../taken --episodes x", "episodes 'x'"),
+    ("eval ../taken --env Pendulum-v1", "'Pendulum-v1' 'CartPole-v1' spaces"),
+    ("eval ../taken --env EsyCart-v0", "'EsyCart-v0' EasyCart-v0"),
+    ("eval ../taken --jsn", "'--jsn' json"),
+    ("eval ../taken --checkpoint best", "'best' best.safetensors"),
+    ("eval ../taken --seed 99999999999999999999", "seed 99999999999999999999"),
+    ("envs CartPole-v1", "'CartPole-v1'"),
+    ("probe --algo dqn", "'dqn' ppo vpg"),
+]
+
+
+@pytest.mark.parametrize(("args", "parts"), BAD, ids=[args for args, _ in BAD])
+def test_a_mistake_gets_one_line_and_leaves_nothing_behind(
+    tightrope: Tightrope, empty_directory: Path, trained: str, args: str, parts: str
+) -> None:
+    (empty_directory.parent / "broken.yaml").write_text("gamma: 0.9\nseed: [1, 2")
+    (empty_directory.parent / "list.yaml").write_text("- gamma\n")
+    (empty_directory.parent / "misspelt.yaml").write_text("gama: 0.9\n")
+    (empty_directory.parent / "taken").symlink_to(trained)
+    before = sorted(empty_directory.parent.rglob("*"))
+    done = tightrope(*args.split())
+    assert done.code == 2
+    assert done.err.startswith("tightrope: ")
+    assert done.err.count("\n") == 1
+    assert done.err.endswith("\n")
+    assert done.out == ""
+    for part in parts.split():
+        assert part in done.err
+    for ugly in ("<class", "Traceback", "Missing argument Missing", "{None}", "STR ", "PATH ", "---"):
+        assert ugly not in done.err
+    assert len(done.err) < 250
+    assert sorted(empty_directory.parent.rglob("*")) == before
+
+
+# as a process ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = process("train", "CartPole-v1", "--num-minibatches", "7", cwd=tmp_path / "here")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"tightrope: num_minibatches 7 .*\n", done.stderr)
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_training_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = process("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run", cwd=tmp_path / "here")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].endswith("run in run")
+    assert len(done.stderr.splitlines()) == 2  # progress, and not a warning more
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -u -m tightrope envs | true"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""

@@ -1,0 +1,148 @@
+"""The shape of the package: which way its rooms look, what importing it costs, what the equations depend on."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import tightrope as tr
+
+HOUSE = Path(tr.__file__).parent
+ROOMS = [
+    "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs", "agent", "cli",
+]  # fmt: skip
+MODULES = {
+    ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(HOUSE.rglob("*.py"))
+}
+
+
+def room_of(module: str) -> str:
+    """'runs' for tightrope.runs.config, '' for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imports_of(module: str, anywhere: bool = True) -> Iterator[str]:
+    """Modules and packages, ours by their full names, that a module imports; at its top level only, or anywhere in it."""
+    tree = ast.parse(MODULES[module].read_text())
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree) if anywhere else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                parent = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+                source = f"{parent}.{source}" if source else parent
+            inner = [f"{source}.{alias.name}" for alias in node.names if f"{source}.{alias.name}" in MODULES]
+            yield from inner or [source]
+
+
+def test_every_module_has_its_room() -> None:
+    assert {room_of(module) for module in MODULES} - {"", "__main__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ROOMS])
+def test_a_room_looks_only_at_rooms_before_it(module: str) -> None:
+    mine = ROOMS.index(room_of(module))
+    for imported in imports_of(module):
+        if imported.split(".")[0] != "tightrope":
+            continue
+        if imported == "tightrope":
+            assert room_of(module) == "cli", "only the command line may look at the package as a whole"
+        else:
+            assert ROOMS.index(room_of(imported)) <= mine, f"{module} imports {imported}"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = {module: {i for i in imports_of(module, anywhere=False) if i in MODULES} for module in MODULES}
+    for package in [m for m, path in MODULES.items() if path.name == "__init__.py"]:
+        graph[package].discard(package)
+    for module, imported in graph.items():
+        assert module not in imported
+        # a module of a package may look at its siblings, never at the package that gathers them
+        parent = module.rpartition(".")[0]
+        assert parent not in imported or parent == "tightrope", f"{module} imports its own package"
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "functional"])
+def test_the_equations_need_nothing_but_torch(module: str) -> None:
+    allowed = {"torch", "jaxtyping", "typing", "collections.abc", "dataclasses", "tightrope.types"}
+    for imported in imports_of(module):
+        assert imported in allowed or imported.startswith("tightrope.functional"), imported
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "view"])
+def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
+    ours = {i for i in imports_of(module) if i.startswith("tightrope")}
+    assert all(room_of(i) in ("view", "errors", "types", "draw") for i in ours), ours
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_every_module_says_what_it_is(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    assert ast.get_docstring(tree) or room_of(module) == "__main__"
+
+
+def test_git_ignores_no_source_and_no_test() -> None:
+    root = HOUSE.parent
+    files = [str(path.relative_to(root)) for folder in (HOUSE, root / "tests") for path in folder.rglob("*.py")]
+    try:
+        done = subprocess.run(["git", "check-ignore", *files], cwd=root, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("git is not here")
+    assert done.stdout.split() == []
+
+
+# what importing costs ---------------------------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOUSE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_does_not_bring_in_what_is_needed_only_now_and_then() -> None:
+    heavy = ("gymnasium", "cv2", "av", "rich", "tyro", "hypothesis", "beartype", "pytest", "torch.distributions")
+    code = f"""
+import sys, torch
+before = set(sys.modules)
+import tightrope
+print([name for name in {heavy} if name in sys.modules and name not in before])
+"""
+    assert python(code) == "[]"
+
+
+def test_importing_adds_at_most_half_a_second_to_torch() -> None:
+    code = "import torch, time; t = time.perf_counter(); import tightrope; print(time.perf_counter() - t)"
+    assert min(float(python(code)) for _ in range(3)) <= 0.5
+
+
+def test_importing_changes_nothing_outside() -> None:
+    code = """
+import signal, torch, warnings
+def outside():
+    return (torch.get_num_threads(), torch.get_default_dtype(), torch.initial_seed(), torch.is_grad_enabled(),
+            signal.getsignal(signal.SIGINT), len(warnings.filters))
+torch.manual_seed(5)
+before = outside(), torch.get_rng_state().tolist()
+import tightrope
+print(before == (outside(), torch.get_rng_state().tolist()))
+"""
+    assert python(code) == "True"
+
+
+def test_every_public_name_is_there() -> None:
+    for package in (tr, tr.functional, tr.models, tr.envs, tr.engine, tr.algorithms, tr.draw):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert len(package.__all__) == len(set(package.__all__))
