@@ -17,7 +17,7 @@ from .runs.checkpoint import load_config, load_tensors, restore, save_config, sa
 from .runs.config import Config, configure
 from .runs.evaluate import Evaluation, evaluate
 from .runs.train import Outcome, new_run_dir, train
-from .types import Discrete, Env
+from .types import Discrete, Env, Settings
 
 
 class Agent:
@@ -31,22 +31,16 @@ class Agent:
             raise UsageError(
                 f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
             )
+        if settings.pop("algo", self.algo) != self.algo:
+            raise UsageError(
+                f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
+            )
         if isinstance(env, str):
             check_env(env)
             self._setup(configure(env, self.algo, settings), None)
-            return
-        if not all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
-            raise UsageError(
-                f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv"
-            )
-        if settings.get("num_envs", env.num_envs) != env.num_envs:
-            raise UsageError(
-                f"num_envs {settings['num_envs']} is not the {env.num_envs} of the environment given: drop one"
-            )
-        if "train_env" in settings:
-            raise UsageError("train_env needs an env given by its id: pass the environment to train on itself")
-        device = {"device": env.device.type}
-        self._setup(configure(name_of(env), self.algo, device, settings, {"num_envs": env.num_envs}), env)
+        else:
+            fixed = settings_fixed_by(env, settings)
+            self._setup(configure(name_of(env), self.algo, settings, fixed, preset_env=ancestor_of(env)), env)
 
     @classmethod
     def from_config(cls, config: Config, env: Env | None = None) -> Self:
@@ -84,15 +78,17 @@ class Agent:
         self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted."""
+        config = self.config
         if total_timesteps is not None:
-            self.config = self.config.changed(total_timesteps=total_timesteps)
-        if ALGORITHMS[self.algo].finished(self.state, self.config.algorithm):
+            config = config.changed(total_timesteps=total_timesteps)
+        if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
             if not quiet:
-                total = self.config.algorithm.total_timesteps
+                total = config.algorithm.total_timesteps
                 print(
                     f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left"
                 )
             return Outcome([], None)
+        self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
             new_run_dir(Path(run_dir), self.config)  # refuses another run's directory
             self.run_dir = Path(run_dir).absolute()
@@ -106,7 +102,8 @@ class Agent:
             raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
         where = make_env(self.config, env, 1) if isinstance(env, str) else env if env is not None else self.score_env
         if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
-            raise UsageError(f"env {env!r} has other spaces than {self.config.env!r}, on which this agent was trained")
+            name = env if isinstance(env, str) else name_of(where)
+            raise UsageError(f"env {name!r} has other spaces than {self.config.env!r}, on which this agent was trained")
         if seed is None:
             seed = stream_seed(self.config.run.seed, "evaluate")
         return evaluate(self.state.policy, where, episodes, seed)
@@ -167,12 +164,40 @@ def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **s
     if env is None and config.env not in ENVS:
         raise UsageError(f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...)")
     if env is not None:
-        settings = {"num_envs": env.num_envs, "device": env.device.type, **settings}
+        settings = {"device": env.device.type, **settings}
     config = config.changed(**settings)
+    if env is not None:
+        env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
     agent = AGENTS[config.algo].from_config(config, env)
     restore(agent.state, load_tensors(path, checkpoint), path)
     agent.run_dir = path.absolute()
     return agent
+
+
+def settings_fixed_by(env: Any, settings: Settings) -> Settings:
+    """The settings that an environment given as an object decides; others may not contradict them."""
+    if not all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
+        raise UsageError(
+            f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv"
+        )
+    fixed = {
+        "num_envs": env.num_envs,
+        "device": env.device.type,
+        "max_episode_steps": getattr(env, "max_episode_steps", None),
+        "train_env": None,
+    }
+    for name, value in fixed.items():
+        if settings.get(name, value) not in (value, "auto"):
+            raise UsageError(
+                f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
+            )
+    return fixed
+
+
+def ancestor_of(env: Env) -> str | None:
+    """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
+    ids = {cls: env_id for env_id, cls in ENVS.items()}
+    return next((ids[cls] for cls in type(env).__mro__ if cls in ids), None)
 
 
 def name_of(env: Env) -> str:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from . import __version__
 from .agent import AGENTS, Agent, load
+from .arguments import read_arguments, show_help, wants_help
 from .envs import ENVS
 from .errors import UsageError, near_matches
 from .runs.build import check_env
-from .runs.config import Config, coerce, configure, parts_of, read_settings, settings_of, unknown_setting
+from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
-from .types import Discrete
+from .types import Discrete, Settings
 
 USAGE = """\
 usage: tightrope COMMAND ...
@@ -45,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("tightrope: interrupted", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
 
@@ -71,28 +72,31 @@ def train(args: list[str]) -> int:
 
     Settings not given come from the env's preset. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
     """
-    env, algo = positional(args), flag(args, "algo") or "ppo"
-    if env is not None:
-        check_env(env)
-    file = flag(args, "config")
-    layers = [read_settings(Path(file))] if file else []
-    algo = str(layers[0].get("algo", algo)) if layers and flag(args, "algo") is None else algo
-    if env is None and layers and isinstance(layers[0].get("env"), str):
-        env = layers[0]["env"]
-        check_env(env)
-        args = [env, *args]
-    if env is None and not {"-h", "--help"} & set(args):
-        for arg in args:
-            refuse_unknown(arg, algo)
+    algo = guess(args, "--algo") or "ppo"
+    if wants_help(args):
+        env = next((a for a in args if a in ENVS), "ENV")
+        config = configure(env, algo)
+        default = train_options(algo)(
+            env=env, algorithm=config.algorithm, network=config.network, run=config.run, algo=algo
+        )
+        return show_help(train_options(algo), "train", train.__doc__, default)
+    file = guess(args, "--config")
+    layer = read_settings(Path(file)) if file else {}
+    algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
+    types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool}
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
+    if len(words) > 1:
+        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
+    env = str(words[0] if words else layer.get("env", ""))
+    if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
-    default = configure(env or "ENV", algo, *layers)
-    args = tidy(args, algo)
-    parsed = parse(train_options(algo), args, "train", train.__doc__, algo=algo, defaults=default)
-    config = Config(env=parsed.env, algo=algo, algorithm=parsed.algorithm, network=parsed.network, run=parsed.run)
-    config = configure(config.env, algo, config.flat(), with_preset=False)
-    run_dir = new_run_dir(parsed.run_dir, config)
+    check_env(env)
+    quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
+    flags.pop("config", None)
+    config = configure(env, algo, layer, flags)
+    run_dir = new_run_dir(chosen_dir, config)
     agent = AGENTS[algo].from_config(config)
-    outcome = agent.train(run_dir=run_dir, quiet=parsed.quiet)
+    outcome = agent.train(run_dir=run_dir, quiet=quiet)
     if outcome.interrupted is not None:
         print(f"stopped after {agent.steps:,} steps; what was learned is in {run_dir}")
         return 128 + outcome.interrupted
@@ -146,7 +150,12 @@ class EvalOptions:
 
 def evaluate(args: list[str]) -> int:
     """Score a trained agent greedily. Example: tightrope eval runs/demo --episodes 100 --json"""
-    options: EvalOptions = parse(EvalOptions, args, "eval", evaluate.__doc__)
+    if wants_help(args):
+        return show_help(EvalOptions, "eval", evaluate.__doc__)
+    words, flags = read_options(EvalOptions, args, "eval")
+    if len(words) != 1:
+        raise UsageError("eval needs one run directory, such as `tightrope eval runs/demo`")
+    options = EvalOptions(run=Path(words[0]), **flags)
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
     agent: Agent = load(options.run, checkpoint=options.checkpoint)
@@ -164,7 +173,9 @@ def envs(args: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    parse(NoOptions, args, "envs", envs.__doc__)
+    if wants_help(args):
+        return show_help(NoOptions, "envs", envs.__doc__)
+    read_options(NoOptions, args, "envs", words=0)
     table = Table("env", "numbers seen", "action", "steps", "solved at", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
         action = cls.action
@@ -195,7 +206,9 @@ class ProbeOptions:
 
 def probe(args: list[str]) -> int:
     """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
-    options: ProbeOptions = parse(ProbeOptions, args, "probe", probe.__doc__)
+    if wants_help(args):
+        return show_help(ProbeOptions, "probe", probe.__doc__)
+    options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
     parts_of(options.algo)
     failures = 0
     for one in probes_for(options.algo):
@@ -220,88 +233,28 @@ def probe(args: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "eval": evaluate, "envs": envs, "probe": probe}
 
 
-NUMBERS = (int, float, int | None, float | None)
-
-# parsing -------------------------------------------------------------------------------------------------------------
+# arguments -----------------------------------------------------------------------------------------------------------
 
 
-def positional(args: Sequence[str]) -> str | None:
-    """The env among the arguments: a known id anywhere, or else the first word."""
-    known = next((a for a in args if a in ENVS), None)
-    return known or (args[0] if args and not args[0].startswith("-") else None)
+def read_options(options: type[Any], args: Sequence[str], command: str, words: int = 1) -> tuple[list[str], Settings]:
+    """(plain words, flags) of one of the smaller commands."""
+    types = {name: kind for name, kind in get_type_hints(options).items() if name != "run"}
+
+    def unknown(name: str) -> UsageError:
+        flag = f"--{name.replace('_', '-')}"
+        return UsageError(f"unknown option {flag}.{near_matches(name, types)} `tightrope {command} --help` lists them")
+
+    found, flags = read_arguments(args, types, unknown)
+    if len(found) > words:
+        raise UsageError(f"one word too many: {found[words]!r}. `tightrope {command} --help` says what there is")
+    return found, flags
 
 
-def tidy(args: Sequence[str], algo: str) -> list[str]:
-    """The arguments with numbers checked, and written as Python writes them: `--total-timesteps 1e6` is a whole number."""
-    annotations, tidied = settings_of(algo), list(args)
+def guess(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides how the others are read."""
     for i, arg in enumerate(args):
-        name, equals, value = arg.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        if not arg.startswith("--") or annotations.get(name) not in NUMBERS:
-            continue
-        if equals:
-            tidied[i] = f"{arg.partition('=')[0]}={number(name, value, annotations[name])}"
-        elif i + 1 < len(args):
-            tidied[i + 1] = number(name, args[i + 1], annotations[name])
-    return tidied
-
-
-def number(name: str, text: str, annotation: Any) -> str:
-    return str(coerce(name, None if text == "None" else text, annotation))
-
-
-def flag(args: Sequence[str], name: str) -> str | None:
-    """The value of `--name VALUE` or `--name=VALUE`, before the real parsing."""
-    for i, arg in enumerate(args):
-        if arg == f"--{name}" and i + 1 < len(args):
+        if arg == flag and i + 1 < len(args):
             return args[i + 1]
-        if arg.startswith(f"--{name}="):
+        if arg.startswith(flag + "="):
             return arg.partition("=")[2]
     return None
-
-
-def parse(
-    options: type[Any], args: list[str], command: str, doc: str | None, algo: str = "", defaults: Config | None = None
-) -> Any:
-    """The command's options from its arguments; whatever is wrong with them becomes one line."""
-    default = None
-    if defaults is not None:
-        parts = {"algorithm": defaults.algorithm, "network": defaults.network, "run": defaults.run}
-        default = options(env=tyro.MISSING, **parts, algo=algo)
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            parsed, unknown = tyro.cli(
-                options, args=args, prog=f"tightrope {command}", description=doc, return_unknown_args=True,
-                **({} if default is None else {"default": default}),
-            )  # fmt: skip
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UsageError(f"{one_line(errors.getvalue())} (see tightrope {command} --help)") from None
-    if unknown:
-        first = unknown[0]
-        if not first.startswith("-"):
-            raise UsageError(f"one argument too many: {first!r} (see tightrope {command} --help)")
-        name = first.lstrip("-").partition("=")[0].replace("-", "_")
-        if algo:
-            refuse_unknown(first, algo)
-        names = [f.name for f in dataclasses.fields(options)]
-        raise UsageError(f"unknown option {first!r}.{near_matches(name, names)} (see tightrope {command} --help)")
-    return parsed
-
-
-def refuse_unknown(arg: str, algo: str) -> None:
-    """An error if the argument is a flag that `train` does not have."""
-    name = arg.lstrip("-").partition("=")[0].replace("-", "_")
-    known = [*settings_of(algo), "run_dir", "config", "quiet", "algo"]
-    if arg.startswith("--") and name.removeprefix("no_") not in known:
-        raise unknown_setting(name, algo, known)
-
-
-def one_line(box: str) -> str:
-    """The words inside the box that tyro draws around an error, without its pointer to --help."""
-    words = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in box.splitlines()]
-    words = [w for w in words if w and not re.match(r"(For full helptext|Parsing error|Required options)", w)]
-    line = re.sub(r"\s+", " ", " ".join(words)).partition(" Argument helptext:")[0]
-    return re.sub(r"^(Value error|Invalid choice) ", "", line) or "the arguments could not be read"

@@ -5,6 +5,8 @@ To a user settings are flat: one namespace in keywords, flags and YAML. Later la
 
 from __future__ import annotations
 
+import contextlib
+import math
 import types
 import typing
 from dataclasses import asdict, dataclass, fields
@@ -86,12 +88,14 @@ def settings_of(algo: str) -> dict[str, Any]:
     return {f.name: typing.get_type_hints(part)[f.name] for part in parts_of(algo) for f in fields(part)}
 
 
-def configure(env: str, algo: str, *layers: Settings, with_preset: bool = True) -> Config:
-    """The configuration of a run from layers of settings, the last one winning."""
+def configure(
+    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None
+) -> Config:
+    """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset."""
     annotations = settings_of(algo)
     merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
     if with_preset:
-        merged.update(preset(env, algo))
+        merged.update(preset(preset_env or env, algo))
     for layer in layers:
         for name, value in layer.items():
             if name in ("env", "algo"):
@@ -119,7 +123,9 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
     for other in ALGORITHMS:
         if other != algo and name in settings_of(other):
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
-    return UsageError(f"unknown setting {name!r} for {algo}.{near_matches(name, known)}")
+    return UsageError(
+        f"unknown setting {name!r} for {algo}.{near_matches(name, known)} `tightrope train --help` lists them"
+    )
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
@@ -141,15 +147,26 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return value
     if annotation is str and isinstance(value, str):
         return value
-    if annotation in (int, float) and not isinstance(value, bool):
-        try:
+    if annotation is int and not isinstance(value, bool):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
+    if annotation is float and not isinstance(value, bool):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(value)
-        except (TypeError, ValueError):
-            number = float("nan")
-        if number == number and abs(number) != float("inf") and (annotation is float or number == int(number)):
-            return annotation(int(value) if isinstance(value, int) else number)
+            if math.isfinite(number):
+                return number
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {value!r} is not {expected}")
+
+
+def whole(value: Any) -> int:
+    """A whole number, however it is written; ValueError for anything else."""
+    if isinstance(value, int):
+        return value
+    number = float(value)
+    if number != int(number):
+        raise ValueError
+    return int(number)
 
 
 def read_settings(path: Path) -> Settings:

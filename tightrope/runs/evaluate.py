@@ -12,6 +12,7 @@ from ..engine import choose_threads, threads
 from ..models import ActorCritic
 from ..types import Env
 
+MOST_STEPS = 100_000  # of an episode that nothing else ends
 LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
 
 
@@ -70,9 +71,9 @@ def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> 
     running = torch.ones(episodes, dtype=torch.bool, device=env.device)
     look_every = 1 if env.device.type == "cpu" else LOOK_EVERY
     t = 0
-    while t % look_every or bool(running.any()):
+    while t < MOST_STEPS and (t % look_every or bool(running.any())):
         step = env.step(policy.head.to_env(policy.distribution(obs).mode()))
-        total += step.reward * running
+        total += torch.where(running, step.reward, 0.0)
         length += running
         running &= ~(step.terminated | step.truncated)
         obs = step.obs

@@ -14,6 +14,16 @@ _CARTPOLE: Settings = dict(
     hidden_sizes=(32, 32),
 )
 
+_SWING_UP: Settings = dict(
+    total_timesteps=60_000_000,
+    num_envs=2048,
+    num_steps=32,
+    num_minibatches=8,
+    learning_rate=1e-3,
+    norm_obs=True,
+    norm_reward=True,
+)
+
 PRESETS: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): _CARTPOLE,
     ("EasyCart-v0", "ppo"): _CARTPOLE,
@@ -48,6 +58,8 @@ PRESETS: dict[tuple[str, str], Settings] = {
         learning_rate=1e-3,
         norm_obs=True,
     ),
+    ("CartDoublePendulum-v0", "ppo"): _SWING_UP,
+    ("CartPole-v1", "vpg"): dict(anneal_lr=True),
     ("DanceCart-v0", "ppo"): dict(
         total_timesteps=500_000,
         num_envs=64,

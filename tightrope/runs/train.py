@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,10 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
             print(line, flush=True)
     metrics_file = None
     if run_dir is not None:
-        save_config(run_dir, config.changed(threads=the_plan.threads))
+        try:
+            save_config(run_dir, config.changed(threads=the_plan.threads))
+        except OSError as error:
+            raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
         metrics_file = MetricsFile(run_dir / "metrics.jsonl")
     progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
     evaluations: list[tuple[int, Evaluation]] = []
@@ -86,6 +90,7 @@ def new_run_dir(run_dir: Path | None, config: Config) -> Path:
             run_dir = base.with_name(f"{base.name}-{attempt}")
     if (run_dir / CONFIG).exists():
         raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UsageError(f"run_dir {run_dir} is a file: give a directory")
+    nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UsageError(f"run_dir {run_dir} cannot be made: {nearest} is not a directory one can write to")
     return run_dir

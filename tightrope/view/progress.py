@@ -87,7 +87,7 @@ class PlainLines:
 
     def show(self, done: int, facts: str) -> None:
         self.unsaid = (done / self.total, facts)
-        if self.unsaid[0] - self.said >= SHARE or time.monotonic() - self.at >= SECONDS:
+        if self.unsaid[0] - self.said >= SHARE - 1e-9 or time.monotonic() - self.at >= SECONDS:
             self.say()
 
     def say(self) -> None:

@@ -1,0 +1,152 @@
+"""The names that people bring: each is known, and what it is said to be called here really exists."""
+
+import dataclasses
+import re
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+from tightrope.cli import COMMANDS, EvalOptions, ProbeOptions, train_options
+from tightrope.runs.build import check_env
+from tightrope.runs.config import configure, settings_of
+from tightrope.runs.names import ENVS, FUNCTIONS, SETTINGS, here_called
+
+OURS = set(settings_of("ppo")) | set(settings_of("vpg"))
+OPTIONS = OURS | {
+    f.name for options in (train_options("ppo"), EvalOptions, ProbeOptions) for f in dataclasses.fields(options)
+}
+TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS}
+EVERY_ENTRY = [pytest.param(table, name, id=name) for table in TABLES.values() for name in table]
+
+# section 5 of the description of the system, in its order
+BROUGHT = re.findall(
+    r"\S+",
+    """
+n_steps batch_size n_epochs clip_range MlpPolicy env-id num-steps update-epochs VPGArgs PPOArgs VPGTrainer PPOTrainer
+VPGAgent PPOAgent Rollout RolloutTensors ReplayMemory get_minibatches compute_returns normalize_returns
+compute_logprobs_and_entropy compute_importance_weights compute_reinforce_loss compute_gae
+calc_clipped_surrogate_objective calc_value_function_loss calc_entropy_bonus PPOScheduler make_optimizer rollout_phase
+learning_phase ENV_DICT mode classic-control atari mujoco pendulum probe CartPole-gpu num_steps_per_rollout total_phases
+batches_per_learning_phase lr rollout_use_count num_batches_per_rollout use_iw use_lr_decay lr_end lr_frac
+frac_dead_rollout early_stop full_reset normalize_returns show_probs live_viz compile video_log_freq use_wandb
+wandb_project_name record_grid_video render_rollout_grid_html rollout_grid_frames get_episode_data_from_infos
+evaluate_actions train_one_trajectory rollout_episode num_updates_per_epoch max_trajectory_len clip_eps discount
+""",
+)
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(BROUGHT))
+def test_every_name_people_bring_is_known(name: str) -> None:
+    setting = name.replace("-", "_")
+    assert setting in OURS or setting in SETTINGS or name in ENVS or name in FUNCTIONS
+
+
+@pytest.mark.parametrize(("table", "name"), EVERY_ENTRY)
+def test_whatever_a_hint_names_exists(table: dict[str, str], name: str) -> None:
+    hint = here_called(name, table)
+    assert hint is not None
+    for dotted in re.findall(r"tightrope(?:\.\w+)+", hint):
+        assert resolve(dotted) is not None
+    for env_id in re.findall(r"\w+-v\d", hint):
+        assert env_id in tr.envs.ENVS
+    for command in re.findall(r"`tightrope (\w+)", hint):
+        assert command in COMMANDS
+    for flag in re.findall(r"--([a-z-]+)", hint):
+        assert flag.replace("-", "_") in OPTIONS
+    for method in re.findall(r"\benv\.(\w+)\(", hint):
+        assert callable(getattr(tr.envs.TensorEnv, method))
+    for method in re.findall(r"\bagent\.(\w+)\(", hint):
+        assert callable(getattr(tr.Agent, method))
+    if table is SETTINGS:
+        for setting in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", hint):
+            assert setting in OPTIONS
+        for setting in re.findall(r"here it is called (\w+)", hint):
+            assert setting in OPTIONS
+
+
+def resolve(dotted: str) -> Any:
+    """The object behind a dotted name, importing as much of it as is a module."""
+    names = dotted.split(".")
+    for split in range(len(names), 0, -1):
+        try:
+            module = import_module(".".join(names[:split]))
+        except ModuleNotFoundError:
+            continue
+        return reduce(getattr, names[split:], module)
+    raise ModuleNotFoundError(dotted)
+
+
+def test_no_name_of_ours_is_called_foreign() -> None:
+    assert not OURS & set(SETTINGS)
+    assert not set(tr.envs.ENVS) & set(ENVS)
+    assert not {name for name in FUNCTIONS if name in dir(tr)}
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_a_foreign_setting_is_answered_with_ours(name: str) -> None:
+    for written in (name, name.replace("_", "-")):
+        with pytest.raises(tr.UsageError) as error:
+            configure("CartPole-v1", "ppo", {written: 1})
+        message = str(error.value)
+        assert here_called(name, SETTINGS) in message
+        assert repr(name) in message
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", list(ENVS))
+def test_a_foreign_id_is_answered_with_ours(name: str) -> None:
+    with pytest.raises(tr.UsageError) as error:
+        check_env(name)
+    assert repr(name) in str(error.value)
+    assert here_called(name, ENVS) in str(error.value)
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_a_foreign_function_is_answered_with_ours(name: str) -> None:
+    with pytest.raises(AttributeError) as error:
+        getattr(tr, name)
+    assert here_called(name, FUNCTIONS) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "hint"),
+    [
+        ("n_steps", SETTINGS, "here it is called num_steps"),
+        ("lr", SETTINGS, "here it is called learning_rate"),
+        ("use_lr_decay", SETTINGS, "here it is called anneal_lr"),
+        ("PPOTrainer", FUNCTIONS, "here it is called tightrope.PPO"),
+        ("compute_gae", FUNCTIONS, "here it is called tightrope.functional.gae"),
+        ("CartPole-gpu", ENVS, "here it is called CartPole-v1 (with --device cuda)"),
+    ],
+)
+def test_some_hints_to_the_letter(name: str, table: dict[str, str], hint: str) -> None:
+    assert here_called(name, table) == hint
+
+
+def test_a_name_of_nobodys_is_a_plain_error() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'tightrope' has no 'nonsense'$"):
+        tr.nonsense  # noqa: B018
+    assert not hasattr(tr, "PPOTrainer")
+    assert here_called("nonsense", SETTINGS) is None
+
+
+def test_hints_read_as_sentences() -> None:
+    hints = {name: here_called(name, table) or "" for table in TABLES.values() for name in table}
+    assert all(hints.values())
+    garbled = r"here it is (?!called )|here it is called (:|nothing|give|no )|:|nothing"
+    assert not {name: hint for name, hint in hints.items() if re.match(garbled, hint)}
+
+
+def test_the_page_for_newcomers_has_every_name() -> None:
+    page = Path(tr.__file__).parents[1] / "docs" / "coming-from.md"
+    if not page.exists():
+        pytest.skip("docs/coming-from.md is not written yet")
+    text = page.read_text()
+    words = set(re.findall(r"[\w-]+", text))
+    missing = {name for table in TABLES.values() for name in table if not {name, name.replace("_", "-")} & words}
+    assert not missing
+    assert not {name for name in BROUGHT if not {name, name.replace("-", "_")} & words}

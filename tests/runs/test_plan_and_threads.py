@@ -1,0 +1,165 @@
+"""The plan that is printed before training, and the number of threads it settles on."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tightrope as tr
+from tightrope.engine import choose_threads, threads
+from tightrope.runs.plan import Plan, plan
+
+
+def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
+    agent = cls("CartPole-v1", device="cpu", **settings)
+    return plan(agent.state, agent.config)
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+
+
+def test_the_numbers_of_a_ppo_plan() -> None:
+    p = plan_of(
+        tr.PPO, num_envs=6, num_steps=50, num_minibatches=3, update_epochs=5, total_timesteps=1000, hidden_sizes=(8, 4)
+    )
+    assert (p.phases, p.batch, p.minibatch, p.steps) == (3, 300, 100, 900)
+    assert p.updates == 3 * 3 * 5
+    trunk = (4 * 8 + 8) + (8 * 4 + 4)
+    assert p.parameters == 2 * trunk + (4 * 2 + 2) + (4 + 1)
+    assert (p.device, p.threads) == ("cpu", 1)
+
+
+def test_the_numbers_of_a_vpg_plan() -> None:
+    p = plan_of(
+        tr.VPG,
+        num_envs=6,
+        num_steps=50,
+        num_batches=3,
+        rollout_uses=2,
+        use_importance_weights=True,
+        total_timesteps=1e4,
+    )
+    assert (p.phases, p.batch, p.minibatch, p.steps, p.updates) == (33, 300, 100, 9900, 33 * 6)
+    assert p.parameters == (4 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)
+
+
+def test_a_plan_counts_from_where_the_run_stands() -> None:
+    agent = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=320, device="cpu")
+    agent.learn(96, quiet=True)
+    p = plan(agent.state, agent.config.changed(total_timesteps=320))
+    assert (p.phases, p.steps) == (7, 224)
+
+
+def test_every_number_is_said() -> None:
+    p = plan_of(tr.PPO, num_envs=64, num_steps=64, num_minibatches=4, update_epochs=4, total_timesteps=1e6)
+    (line,) = p.lines()
+    for part in (
+        "244 phases",
+        "4,096 steps",
+        "999,424 steps",
+        "3,904 updates",
+        "1,024",
+        f"{p.parameters:,}",
+        "cpu",
+        "1 thread",
+    ):
+        assert part in line
+    assert "1 threads" not in line
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "few"),
+    [
+        (tr.PPO, dict(num_envs=2048, num_steps=16, total_timesteps=1e5), True),  # three phases
+        (tr.PPO, dict(num_envs=8, num_steps=128, total_timesteps=1e5), False),
+        (tr.VPG, dict(num_envs=500, num_steps=100, total_timesteps=1e5), True),  # two updates
+        (tr.VPG, dict(num_envs=32, num_steps=100, total_timesteps=1e5), False),
+    ],
+)
+def test_a_plan_of_too_few_updates_warns(cls: type[tr.Agent], settings: dict[str, Any], few: bool) -> None:
+    if cls is tr.PPO:
+        settings = {**settings, "num_minibatches": 4, "update_epochs": 4}
+    p = plan_of(cls, **settings)
+    assert (p.warning is not None) is few
+    assert len(p.lines()) == 1 + few
+    if p.warning is not None:
+        assert p.lines()[1] == f"warning: {p.warning}"
+        for part in (f"{p.updates} updates", "total_timesteps", f"num_envs {settings['num_envs']}", "raise"):
+            assert part in p.warning
+
+
+# threads --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_small_networks_get_one_thread_and_large_ones_every_core() -> None:
+    assert choose_threads(nn.Linear(64, 64), 512) == 1
+    assert choose_threads(nn.Linear(4096, 4096), 65_536) == 8
+    assert choose_threads(nn.Conv2d(4, 32, 8), 256) == 8
+
+
+def test_one_thread_where_the_number_of_cores_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert choose_threads(nn.Linear(4096, 4096), 65_536) == 1
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize("env", list(tr.envs.ENVS))
+def test_every_shipped_environment_runs_on_one_thread_at_ordinary_sizes(env: str) -> None:
+    agent = tr.PPO(env, device="cpu", num_envs=64, num_steps=64, num_minibatches=4, total_timesteps=1e6)
+    assert plan(agent.state, agent.config).threads == 1
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_the_setting_wins_over_the_rule() -> None:
+    p = plan_of(tr.PPO, threads=3)
+    assert p.threads == 3
+    assert "3 threads" in p.lines()[0]
+
+
+def test_threads_are_set_inside_and_restored_outside() -> None:
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ZeroDivisionError), threads(before + 1):
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
+
+
+class Looks(tr.envs.CartPole):
+    """Notes how many threads torch may use while it is stepped."""
+
+    seen: set[int]
+
+    def advance(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        self.seen.add(torch.get_num_threads())
+        return super().advance(state, action)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """On a machine where torch starts out with two threads. (Really using them would take seconds.)"""
+    count = [2]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: count.__setitem__(0, n))
+    env = Looks(num_envs=4)
+    env.seen = set()
+    return env
+
+
+@pytest.mark.parametrize("setting", [None, 3])
+def test_training_uses_the_threads_of_the_plan_and_gives_them_back(looks: Looks, setting: int | None) -> None:
+    tr.PPO(looks, num_steps=8, total_timesteps=64, threads=setting).learn(quiet=True)
+    assert looks.seen == {setting or 1}
+    assert torch.get_num_threads() == 2
+
+
+def test_evaluation_does_too(looks: Looks) -> None:
+    tr.PPO(looks, num_steps=8, total_timesteps=64).evaluate(3)
+    assert looks.seen == {1}, "a thousand episodes take 25 times as long on two threads as on one"
+    assert torch.get_num_threads() == 2

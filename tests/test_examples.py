@@ -1,0 +1,70 @@
+"""The examples run as they are, and the README's code does what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+
+
+def run(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def means(output: str) -> list[float]:
+    return [float(number) for number in re.findall(r"mean (-?[\d.]+),", output)]
+
+
+def example(name: str, cwd: Path) -> str:
+    return run([sys.executable, str(ROOT / "examples" / name)], cwd)
+
+
+def test_cartpole(tmp_path):
+    trained, loaded = means(example("cartpole.py", tmp_path))
+    assert trained == loaded >= 495
+
+
+def test_reward_shaping(tmp_path):
+    assert all(mean >= 400 for mean in means(example("reward_shaping.py", tmp_path)))
+
+
+def test_own_env(tmp_path):
+    before, after = means(example("own_env.py", tmp_path))
+    assert after > before / 2  # returns are negative: at least twice as good
+
+
+def test_write_the_loop(tmp_path):
+    returns = [float(r) for r in re.findall(r"return +([\d.]+)", example("write_the_loop.py", tmp_path))]
+    assert returns[-1] > 2 * returns[0]
+
+
+def test_readme_code(tmp_path):
+    """Both Python blocks, one after the other, as a reader would type them."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks))
+    first, vpg, centered = means(run([sys.executable, str(script)], tmp_path))
+    assert first >= 495
+    assert vpg >= 475
+    assert centered > 300  # out of 500, by its own reward
+
+
+def test_readme_commands_exist():
+    text = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
