@@ -289,8 +289,15 @@ def test_an_environment_of_ones_own_is_passed_when_loading(centered: Path) -> No
 
 
 def test_an_environment_that_does_not_fit_is_refused(centered: Path) -> None:
-    for env in (tr.envs.Pendulum(num_envs=4), tr.envs.DanceCart(num_envs=4), Centered(num_envs=2)):
+    for env in (tr.envs.Pendulum(num_envs=4), tr.envs.DanceCart(num_envs=4)):
         assert centered.name in refusal(tr.load, centered, env=env)
+
+
+def test_an_environment_passed_when_loading_may_have_any_number_of_copies(centered: Path) -> None:
+    assert (
+        tr.load(centered, env=Centered(num_envs=2)).state.env.num_envs
+        == tr.load(centered, env=Centered(4)).state.env.num_envs
+    )
 
 
 def test_a_registered_environment_needs_no_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,7 +396,7 @@ BAD = [
     ("train CartPole-v1 --max-grad-norm x", "max grad norm 'x' number"),
     ("train CartPole-v1 --threads 1.5", "threads '1.5' whole number"),
     ("train CartPole-v1 --hidden-sizes a", "hidden sizes 'a' whole number"),
-    ("train CartPole-v1 --hidden-sizes", "hidden_sizes []"),
+    ("train CartPole-v1 --hidden-sizes", "hidden_sizes value"),
     ("train CartPole-v1 --activation step", "activation 'step' tanh"),
     ("train CartPole-v1 --gamma 1.5", "gamma 1.5 from 0 to 1"),
     ("train CartPole-v1 --seed -1", "seed -1"),

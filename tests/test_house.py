@@ -14,7 +14,8 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs", "agent", "cli",
+    "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
+    "agent", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -180,18 +180,14 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
         raise UsageError(
             f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv"
         )
-    fixed = {
-        "num_envs": env.num_envs,
-        "device": env.device.type,
-        "max_episode_steps": getattr(env, "max_episode_steps", None),
-        "train_env": None,
-    }
+    limit = getattr(env, "max_episode_steps", None)
+    fixed = {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit, "train_env": None}
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
             raise UsageError(
                 f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
             )
-    return fixed
+    return fixed | {"max_episode_steps": None if limit == getattr(env, "time_limit", None) else limit}
 
 
 def ancestor_of(env: Env) -> str | None:

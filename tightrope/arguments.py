@@ -37,10 +37,9 @@ def read_arguments(args: Sequence[str], types: dict[str, Any], unknown: Unknown)
         else:
             values = [value] if equals else take(rest, many=get_origin(types[name]) is tuple)
             if not values:
-                raise UsageError(f"{word} needs a value")
-            if name in flags and get_origin(types[name]) is tuple:
-                raise UsageError(f"{word} is given twice: give it once, followed by all its values")
-            flags[name] = from_text(name, values, types[name])
+                raise UsageError(f"{name} needs a value: give it after {word}")
+            given = from_text(name, values, types[name])
+            flags[name] = flags.get(name, ()) + given if get_origin(types[name]) is tuple else given
     return words, flags
 
 

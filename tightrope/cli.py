@@ -242,7 +242,9 @@ def read_options(options: type[Any], args: Sequence[str], command: str, words: i
 
     def unknown(name: str) -> UsageError:
         flag = f"--{name.replace('_', '-')}"
-        return UsageError(f"unknown option {flag}.{near_matches(name, types)} `tightrope {command} --help` lists them")
+        return UsageError(
+            f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them"
+        )
 
     found, flags = read_arguments(args, types, unknown)
     if len(found) > words:

@@ -149,12 +149,14 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return value
     if annotation is int and not isinstance(value, bool):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            return int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
+            number = int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
+            if abs(number) < 2**63:
+                return number
     if annotation is float and not isinstance(value, bool):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = float(value)
-            if math.isfinite(number):
-                return number
+            real = float(value)
+            if math.isfinite(real):
+                return real
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {value!r} is not {expected}")
 

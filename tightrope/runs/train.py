@@ -91,6 +91,8 @@ def new_run_dir(run_dir: Path | None, config: Config) -> Path:
     if (run_dir / CONFIG).exists():
         raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
     nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"run_dir {run_dir} cannot be made: {nearest} is not a directory one can write to")
+    if not nearest.is_dir():
+        raise UsageError(f"run_dir {run_dir} will not do, {nearest} is a file: give a directory")
+    if not os.access(nearest, os.W_OK):
+        raise UsageError(f"run_dir {run_dir} cannot be made, {nearest} is read-only: give another directory")
     return run_dir
