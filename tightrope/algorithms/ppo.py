@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from .settings import at_least, divides, fraction, positive, some_phases
 class PPOConfig:
     """Settings of PPO."""
 
+    has_critic: ClassVar[bool] = True
     total_timesteps: int = 500_000
     """Environment steps in all, over every environment."""
     num_envs: int = 8
@@ -107,15 +108,6 @@ class PPOConfig:
     @property
     def updates_per_phase(self) -> int:
         return self.num_minibatches * self.update_epochs
-
-    @property
-    def few_updates(self) -> int:
-        """Below this a plan hardly learns."""
-        return 100
-
-    @property
-    def has_critic(self) -> bool:
-        return True
 
 
 @dataclass(kw_only=True)

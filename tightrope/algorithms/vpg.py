@@ -119,11 +119,6 @@ class VPGConfig:
         return self.num_batches * self.rollout_uses
 
     @property
-    def few_updates(self) -> int:
-        """Below this a plan hardly learns."""
-        return 20
-
-    @property
     def has_critic(self) -> bool:
         return self.baseline == "critic"
 

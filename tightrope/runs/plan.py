@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ..engine import State, choose_threads
 from .config import Config
 
+FEW_PHASES = 10  # below this a policy hardly gets to see what its changes did
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -41,9 +43,9 @@ def plan(state: State, config: Config) -> Plan:
     phases = max(steps // algorithm.batch_size, 0)
     updates = phases * algorithm.updates_per_phase
     warning = None
-    if state.phase == 0 and updates < algorithm.few_updates:
+    if state.phase == 0 and phases < FEW_PHASES:
         warning = (
-            f"only {updates} updates: total_timesteps {algorithm.total_timesteps:,} is short for num_envs "
+            f"only {phases} phases, {updates} updates: total_timesteps {algorithm.total_timesteps:,} is short for num_envs "
             f"{algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
         )
     return Plan(
