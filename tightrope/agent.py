@@ -16,6 +16,7 @@ from .runs.build import build, check_env, make_env
 from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
 from .runs.config import Config, configure
 from .runs.evaluate import Evaluation, evaluate
+from .runs.record import record
 from .runs.train import Outcome, new_run_dir, train
 from .types import Discrete, Env, Settings
 
@@ -107,6 +108,17 @@ class Agent:
         if seed is None:
             seed = stream_seed(self.config.run.seed, "evaluate")
         return evaluate(self.state.policy, where, episodes, seed)
+
+    def record(self, path: str | Path, episodes: int = 16, seed: int | None = None) -> Path:
+        """Write greedy episodes, side by side, to an MP4. Changes nothing about the agent or its training."""
+        if episodes < 1:
+            raise UsageError(f"episodes {episodes} is not positive: give at least 1")
+        path = Path(path)
+        if path.suffix != ".mp4":
+            raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
+        seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
+        record(self.state.policy, self.score_env, path, episodes, seed)
+        return path
 
     @torch.no_grad()
     def predict(self, obs: Any, deterministic: bool = True) -> Any:

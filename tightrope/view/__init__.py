@@ -2,5 +2,6 @@
 
 from .metrics_file import MetricsFile
 from .progress import Progress
+from .video import Video
 
-__all__ = ["MetricsFile", "Progress"]
+__all__ = ["MetricsFile", "Progress", "Video"]
