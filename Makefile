@@ -27,7 +27,7 @@ format: $(VENV)/installed-dev      ## rewrite the code in the house style
 	$(BIN)/ruff format .
 
 docs: $(VENV)/installed-docs       ## the documentation as a site, under site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:                             ## forget the virtual environment and everything built
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
