@@ -113,14 +113,14 @@ class PPOConfig:
 @dataclass(kw_only=True)
 class PPOState(State):
     clip_coef: Tensor  # a tensor, so that captured code sees it change
-    running_return: Tensor  # (N,) discounted, of the episodes under way
+    discounted_return: Tensor  # (N,) discounted, of the episodes under way
 
     def state_dict(self) -> dict[str, Tensor]:
-        return super().state_dict() | {"run.running_return": self.running_return.clone()}
+        return super().state_dict() | {"run.discounted_return": self.discounted_return.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.running_return.copy_(state["run.running_return"])
+        self.discounted_return.copy_(state["run.discounted_return"])
 
 
 class PPOMetrics(NamedTuple):
@@ -140,7 +140,7 @@ def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOSta
     clip_coef = torch.tensor(config.clip_coef, device=env.device)
     return PPOState(
         env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed, clip_coef=clip_coef,
-        running_return=torch.zeros(env.num_envs, device=env.device),
+        discounted_return=torch.zeros(env.num_envs, device=env.device),
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def schedule(state: PPOState, config: PPOConfig) -> None:
 
 
 def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
-    """PPO: collect, estimate, learn. Deterministic in (state, noise); reads no tensor on the host."""
+    """PPO: collect, estimate, learn. Deterministic in (state, noise); on a device, no tensor is read on the host."""
     env, policy, rollout, optimizer = state.env, state.policy, state.rollout, state.optimizer
     learning_rate = optimizer.learning_rate.clone()
 
@@ -190,12 +190,13 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
 
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
     stopped = torch.zeros((), device=obs.device)
-    rows, weights = [], []
+    rows: list[Tensor] = []
+    weights: list[Tensor] = []
     for minibatch in batch.minibatches(config.num_minibatches, noise.shuffle):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = standardize(minibatch.advantage, *moments(minibatch.advantage))  # [detail 7]
         terms = gradient(loss, policy, minibatch, optimizer)
-        if config.target_kl is not None:
+        if config.target_kl is not None and rows:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
             if halted(stopped):
                 break
@@ -203,11 +204,11 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         rows.append(torch.stack([*terms, grad_norm]))
         weights.append(1 - stopped)
 
-    policy.observe(rollout.obs)  # statistics move only between phases, so the first ratio of a phase is 1
+    policy.update_statistics(rollout.obs)  # statistics move only between phases, so the first ratio of a phase is 1
     if config.norm_reward:
-        returns, running = running_returns(rollout.reward, done, state.running_return, config.gamma)
+        returns, carried = running_returns(rollout.reward, done, state.discounted_return, config.gamma)
         policy.reward_scaler.merge(returns.flatten())
-        state.running_return.copy_(running)
+        state.discounted_return.copy_(carried)
 
     weight = torch.stack(weights)
     mean = (torch.stack(rows) * weight[:, None]).sum(0) / weight.sum()

@@ -32,6 +32,7 @@ from ..functional import (
     VPGTerms,
     alive_mask,
     discounted_returns,
+    last_row,
     linear,
     running_mask,
     standardize,
@@ -82,7 +83,7 @@ class VPGConfig:
     weight_clamp: float | None = 0.2
     """Clamp importance weights to [1 - c, 1 + c], or None."""
     dead_fraction: float = 1.0
-    """A rollout ends once this fraction of the environments has terminated."""
+    """A rollout ends once this fraction of the environments has terminated (with full_reset)."""
     full_reset: bool = True
     """Start every environment anew at the head of each rollout; the timestep baseline needs it."""
     stop_when_solved: bool = False
@@ -95,6 +96,14 @@ class VPGConfig:
         fraction(self, "gamma", "anneal_fraction", "dead_fraction", "weight_clamp")
         divides(self, "num_batches", "num_envs", self.num_envs)
         some_phases(self)
+        if self.baseline == "timestep" and not self.full_reset:
+            raise UsageError(
+                "baseline timestep needs full_reset, so that all clocks agree: set it, or choose critic or none"
+            )
+        if self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0:
+            raise UsageError(
+                f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0"
+            )
         if self.updates_per_phase > 1 and not self.use_importance_weights:
             raise UsageError(
                 f"rollout_uses {self.rollout_uses} x num_batches {self.num_batches} learns from a policy that has moved on: "
@@ -134,11 +143,13 @@ class VPGMetrics(NamedTuple):
     lifespan_max: Tensor
     steps: Tensor
     solved: Tensor  # 1 if no environment terminated
-    episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
+    episodes: Tensor  # number, sum of returns, sum of lengths of the lives in the rollout, cut ones included
 
 
 def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
     """The state before the first phase."""
+    if config.stop_when_solved and not getattr(env, "solved_by_surviving", False):
+        raise UsageError("stop_when_solved needs an env that is solved by not failing, such as CartPole-v1: drop it")
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
     obs = env.reset(seed=stream_seed(seed, "env"))
     return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed)
@@ -178,33 +189,40 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     learning_rate = optimizer.learning_rate.clone()
 
     obs = env.reset(noise=noise.start) if config.full_reset else state.obs
-    obs, taken = collect(env, policy, state.rollout, obs, noise, stop_when_dead=config.dead_fraction)
+    dead_fraction = config.dead_fraction if config.full_reset else None
+    obs, taken = collect(env, policy, state.rollout, obs, noise, dead_fraction)
     state.obs.copy_(obs)
 
     with torch.no_grad():
         rollout = state.rollout.first(taken)
-        running = running_mask(rollout.terminated, config.dead_fraction)
-        cut = rollout.done | ~torch.cat([running[1:], running[:1] & False])  # where the rollout stops, every trace ends
-        alive = alive_mask(rollout.done) & running
+        collected = running_mask(rollout.terminated, dead_fraction)  # (T, 1) False once the rollout has stopped
+        alive = alive_mask(rollout.done) & collected
+        cut = rollout.done | last_row(collected)
         next_value = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
         returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
-        baseline = {"timestep": timestep_mean(returns, alive), "critic": rollout.value}.get(config.baseline)
+        if config.baseline == "timestep":
+            baseline = timestep_mean(returns, alive).expand_as(returns)
+        elif config.baseline == "critic":
+            baseline = rollout.value
+        else:
+            baseline = torch.zeros_like(returns)
+        advantage = returns - baseline
         if config.normalize_returns:
             mean, std = masked_moments(returns, alive)
-            advantage = standardize(returns, mean, std)
-            advantage = advantage if baseline is None else advantage - standardize(baseline, mean, std)
-        else:
-            advantage = returns if baseline is None else returns - baseline
+            advantage = (
+                standardize(returns, mean, std) if config.baseline == "none" else standardize(advantage, 0.0, std)
+            )
         batch = rollout.trajectories(advantage, target=returns, alive=alive)
 
-    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, config.vf_coef, config.ent_coef)
+    vf_coef = config.vf_coef if config.has_critic else 0.0
+    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, vf_coef, config.ent_coef)
     rows = []
     for trajectories in batch.minibatches(config.num_batches, noise.shuffle):
         terms = gradient(loss, policy, trajectories, optimizer)
         grad_norm = optimize(optimizer, config.max_grad_norm)
         rows.append(torch.stack([*terms, grad_norm]))
 
-    policy.observe(rollout.obs)  # statistics move only between phases
+    policy.update_statistics(rollout.obs, alive)  # statistics move only between phases
     lifespan = alive.sum(0).float()
     died = (rollout.terminated & alive).any()
     mean = torch.stack(rows).mean(0)
@@ -215,7 +233,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
         lifespan_mean=lifespan.mean(),
         lifespan_std=lifespan.std(correction=0),
         lifespan_max=lifespan.max(),
-        steps=running.sum() * env.num_envs,
+        steps=collected.sum() * env.num_envs,
         solved=~died,
-        episodes=env.finished_episodes(),
+        episodes=torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()]),
     )

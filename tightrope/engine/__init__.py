@@ -1,6 +1,7 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
 from .collect import collect, final_values
+from .device import reads_are_free
 from .distributed import masked_moments, moments
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
@@ -20,6 +21,7 @@ __all__ = [
     "masked_moments",
     "moments",
     "optimize",
+    "reads_are_free",
     "stream",
     "stream_seed",
     "threads",

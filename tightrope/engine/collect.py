@@ -5,16 +5,17 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout
+from .device import reads_are_free
 from .noise import Noise
 
 
 @torch.no_grad()
 def collect(
-    env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, stop_when_dead: float | None = None
+    env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None = None
 ) -> tuple[Tensor, int]:
     """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken.
 
-    With `stop_when_dead`, collection ends once that fraction of the environments has terminated. On the CPU it breaks off
+    With `dead_fraction`, collection ends once that fraction of the environments has terminated. On the CPU it breaks off
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
@@ -25,9 +26,9 @@ def collect(
         step = env.step(policy.head.to_env(action), noise.reset[t])
         rollout.write(t, obs, action, distribution.log_prob(action), value, step)
         obs = step.obs
-        if stop_when_dead is not None and env.device.type == "cpu":
+        if dead_fraction is not None and reads_are_free(env.device):
             dead |= step.terminated
-            if dead.sum() >= stop_when_dead * env.num_envs:
+            if dead.sum() >= dead_fraction * env.num_envs:
                 return obs, t + 1
     return obs, num_steps
 
@@ -40,7 +41,7 @@ def final_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
     """
     truncated = rollout.truncated
     value = torch.zeros_like(rollout.value)
-    if truncated.device.type == "cpu":
+    if reads_are_free(truncated.device):
         if truncated.any():
             value[truncated] = policy.value(rollout.final_obs[truncated])
         return value

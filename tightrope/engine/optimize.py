@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
+from .device import reads_are_free
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
@@ -79,4 +80,4 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
 def halted(stopped: Tensor) -> bool:
     """Whether to break out of the learning loop: on the CPU as soon as the flag is set; on a device never, since what
     follows a stop changes nothing there and looking would cost a synchronisation."""
-    return stopped.device.type == "cpu" and bool(stopped)
+    return reads_are_free(stopped.device) and bool(stopped)

@@ -26,6 +26,7 @@ class CartPole(TensorEnv):
     noise_size = 4
     time_limit = 500
     solved_at: ClassVar[float | None] = 495.0
+    solved_by_surviving = True
     view = 2 * TRACK + 0.8  # metres across the picture
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -75,6 +76,7 @@ class SpinCart(CartPole):
     """Whirl the pole as fast as it will go without leaving the middle of the track."""
 
     solved_at = None
+    solved_by_surviving = False
     top_speed = 15.0  # rad/s beyond which faster pays no more
     view = 2 * TRACK + 2.4  # room for a level pole at the end of the track
 
@@ -101,6 +103,7 @@ class DanceCart(CartPole):
     observation = Box((6,))
     noise_size = 5
     solved_at = None
+    solved_by_surviving = False
     sway, period, lean = 0.8, 150, math.pi / 4  # metres, steps, radians
 
     def initial(self, noise: Tensor) -> Tensor:

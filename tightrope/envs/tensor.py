@@ -34,6 +34,7 @@ class TensorEnv:
     noise_size: int = 1
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
+    solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
     capturable = True
 
     def __init__(
@@ -149,7 +150,8 @@ class TensorEnv:
         self.clock.copy_(state["clock"])
         self._running_return.copy_(state["running_return"])
         self._finished.copy_(state["finished"])
-        self.generator.set_state(state["generator"].cpu())
+        if state["generator"].numel() == self.generator.get_state().numel():  # not so between kinds of device
+            self.generator.set_state(state["generator"].cpu())
 
     def close(self) -> None:
         """Nothing to release: the tensors go with the object."""

@@ -80,10 +80,18 @@ def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:
     return ended_before == 0
 
 
-def running_mask(terminated: Bool[Tensor, "T N"], fraction: float) -> Bool[Tensor, "T 1"]:
-    """True up to and including the step at which that fraction of the columns has terminated."""
+def running_mask(terminated: Bool[Tensor, "T N"], fraction: float | None) -> Bool[Tensor, "T 1"]:
+    """True up to and including the step at which that fraction of the columns has terminated; None for everywhere."""
+    if fraction is None:
+        return torch.ones_like(terminated[:, :1])
     deaths_before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1).sum(1, keepdim=True)
     return deaths_before < fraction * terminated.shape[1]
+
+
+def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:
+    """True at the last row of a mask that is True from the start on."""
+    following = torch.cat([mask[1:], torch.zeros_like(mask[:1])])
+    return mask & ~following
 
 
 def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"]) -> Float[Tensor, ""]:
@@ -96,7 +104,7 @@ def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"]) -> Float[
     return ((x * alive).sum(1) / alive.sum(1).clamp(min=1)).unsqueeze(1)
 
 
-def standardize(x: Float[Tensor, "*S"], mean: Tensor, std: Tensor, eps: float = 1e-8) -> Float[Tensor, "*S"]:
+def standardize(x: Float[Tensor, "*S"], mean: Tensor | float, std: Tensor, eps: float = 1e-8) -> Float[Tensor, "*S"]:
     """(x - mean) / (std + eps). The statistics are arguments, so that they can be those of all ranks together."""
     return (x - mean) / (std + eps)
 

@@ -150,7 +150,10 @@ class VPGLoss:
         else:
             weight = torch.ones_like(log_prob)
         objective = policy_gradient(log_prob, batch.advantage, weight, batch.alive)
-        critic_loss = 0.5 * masked_mean((value - batch.target.detach()).square(), batch.alive)
+        if self.vf_coef > 0:
+            critic_loss = 0.5 * masked_mean((value - batch.target.detach()).square(), batch.alive)
+        else:
+            critic_loss = torch.zeros_like(objective)
         entropy = masked_mean(distribution.entropy(), batch.alive)
         total = -(objective + self.ent_coef * entropy) + self.vf_coef * critic_loss
         return total, VPGTerms(

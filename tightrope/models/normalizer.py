@@ -19,15 +19,19 @@ class Moments(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def merge(self, x: Tensor) -> None:
-        """Add a batch (B, *shape)."""
-        rows = x.shape[0]
-        mean, variance = x.mean(0), x.var(0, correction=0)
+    def merge(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Add a batch (B, *shape), or those of its rows where the mask (B,) is True."""
+        if mask is None:
+            mask = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+        counts = mask.view(-1, *(1 for _ in x.shape[1:]))
+        rows = mask.sum()
+        mean = torch.where(counts, x, 0.0).sum(0) / rows.clamp(min=1)
+        variance = torch.where(counts, (x - mean).square(), 0.0).sum(0) / rows.clamp(min=1)
         total = self.count + rows
-        share = (rows / total).to(x.dtype)
+        share = (rows / total.clamp(min=1)).to(x.dtype)
         delta = mean - self.mean
         self.variance.copy_((1 - share) * self.variance + share * variance + share * (1 - share) * delta.square())
         self.mean.add_(share * delta)

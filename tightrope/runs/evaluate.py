@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine import choose_threads, threads
+from ..engine import choose_threads, reads_are_free, threads
 from ..models import ActorCritic
 from ..types import Env
 
@@ -69,7 +69,7 @@ def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> 
     total = torch.zeros(episodes, device=env.device)
     length = torch.zeros(episodes, dtype=torch.int64, device=env.device)
     running = torch.ones(episodes, dtype=torch.bool, device=env.device)
-    look_every = 1 if env.device.type == "cpu" else LOOK_EVERY
+    look_every = 1 if reads_are_free(env.device) else LOOK_EVERY
     t = 0
     while t < MOST_STEPS and (t % look_every or bool(running.any())):
         step = env.step(policy.head.to_env(policy.distribution(obs).mode()))
