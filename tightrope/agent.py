@@ -12,9 +12,9 @@ from .algorithms import ALGORITHMS
 from .engine import State, stream_seed
 from .envs import ENVS
 from .errors import UsageError
-from .runs.build import build, check_env, make_env
+from .runs.build import available, build, check_env, make_env
 from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
-from .runs.config import Config, configure
+from .runs.config import MOST_EPISODES, Config, configure
 from .runs.evaluate import Evaluation, evaluate
 from .runs.record import record
 from .runs.train import Outcome, new_run_dir, train
@@ -97,10 +97,11 @@ class Agent:
 
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
-        if episodes < 1:
-            raise UsageError(f"episodes {episodes} is not positive: give at least 1")
+        check_episodes(episodes)
         if seed is not None and not 0 <= seed < 2**63:
             raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
+        if env is not None and not isinstance(env, str):
+            check_env_object(env)
         where = make_env(self.config, env, 1) if isinstance(env, str) else env if env is not None else self.score_env
         if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
             name = env if isinstance(env, str) else name_of(where)
@@ -111,13 +112,15 @@ class Agent:
 
     def record(self, path: str | Path, episodes: int = 16, seed: int | None = None) -> Path:
         """Write greedy episodes, side by side, to an MP4. Changes nothing about the agent or its training."""
-        if episodes < 1:
-            raise UsageError(f"episodes {episodes} is not positive: give at least 1")
+        check_episodes(episodes)
         path = Path(path)
         if path.suffix != ".mp4":
             raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
         seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
-        record(self.state.policy, self.score_env, path, episodes, seed)
+        try:
+            record(self.state.policy, self.score_env, path, episodes, seed)
+        except OSError as error:
+            raise UsageError(f"path {path} cannot be written: {error.strerror}") from None
         return path
 
     @torch.no_grad()
@@ -147,8 +150,11 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write settings and state to a directory, in formats that cannot run code."""
-        save_config(Path(path), self.config)
-        save_state(Path(path), self.state)
+        try:
+            save_state(Path(path), self.state)
+            save_config(Path(path), self.config)
+        except OSError as error:
+            raise UsageError(f"path {path} cannot be written: {error.strerror}") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"
@@ -173,6 +179,10 @@ def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **s
     """The agent saved in a directory. An environment of one's own is passed as `env`; settings given here win."""
     path = Path(path)
     config = load_config(path)
+    if env is not None:
+        check_env_object(env)
+    if config.run.device not in ("auto", "cpu") and "device" not in settings and not available(config.run.device):
+        settings["device"] = "auto"  # trained elsewhere
     if env is None and config.env not in ENVS:
         raise UsageError(f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...)")
     if env is not None:
@@ -186,12 +196,22 @@ def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **s
     return agent
 
 
+def check_episodes(episodes: int) -> None:
+    if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
+        raise UsageError(f"episodes {episodes!r} will not do: give a whole number from 1 to {MOST_EPISODES:,}")
+
+
+def check_env_object(env: Any) -> None:
+    made = not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
+    if not made:
+        raise UsageError(
+            f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv object"
+        )
+
+
 def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     """The settings that an environment given as an object decides; others may not contradict them."""
-    if not all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
-        raise UsageError(
-            f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv"
-        )
+    check_env_object(env)
     limit = getattr(env, "max_episode_steps", None)
     fixed = {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit, "train_env": None}
     for name, value in fixed.items():

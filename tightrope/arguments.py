@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_origin
@@ -32,7 +33,7 @@ def read_arguments(args: Sequence[str], types: dict[str, Any], unknown: Unknown)
             flags[turned_off] = False
         elif name not in types:
             raise unknown(name)
-        elif types[name] is bool and not equals:
+        elif types[name] is bool and not equals and not (rest and rest[0].lower() in ("true", "false")):
             flags[name] = True
         else:
             values = [value] if equals else take(rest, many=get_origin(types[name]) is tuple)
@@ -64,7 +65,13 @@ def show_help(options: Any, command: str, description: str | None, default: Any 
     """Print a command's help."""
     extra = {} if default is None else {"default": default}
     try:
-        tyro.cli(options, args=["--help"], prog=f"tightrope {command}", description=description, **extra)
+        tyro.cli(
+            options,
+            args=["--help"],
+            prog=f"tightrope {command}",
+            description=inspect.cleandoc(description or ""),
+            **extra,
+        )
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

@@ -22,6 +22,7 @@ from .runs.config import configure, parts_of, read_settings, settings_of, unknow
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
 from .types import Discrete, Settings
+from .view import finite
 
 USAGE = """\
 usage: tightrope COMMAND ...
@@ -91,6 +92,8 @@ def train(args: list[str]) -> int:
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
     check_env(env)
+    if str(flags.get("run_dir", "x")) in ("", "."):
+        raise UsageError("run_dir is empty: give a directory of the run's own")
     quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
     flags.pop("config", None)
     config = configure(env, algo, layer, flags)
@@ -100,7 +103,11 @@ def train(args: list[str]) -> int:
     if outcome.interrupted is not None:
         print(f"stopped after {agent.steps:,} steps; what was learned is in {run_dir}")
         return 128 + outcome.interrupted
-    print(f"{config.env}: greedy return {agent.evaluate(100)}; run in {run_dir}")
+    try:
+        print(f"{config.env}: greedy return {agent.evaluate(100)}; run in {run_dir}")
+    except KeyboardInterrupt:
+        print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
+        return 130
     return 0
 
 
@@ -142,6 +149,8 @@ class EvalOptions:
     """Greedy episodes, one in each of as many fresh environments."""
     seed: int | None = None
     """Seed of these environments; follows from the run's if not given."""
+    device: Literal["auto", "cpu", "cuda", "mps"] | None = None
+    """Where to score it; where it was trained if not given."""
     checkpoint: Literal["last", "best"] = "last"
     """Which of the run's checkpoints."""
     json: bool = False
@@ -158,11 +167,12 @@ def evaluate(args: list[str]) -> int:
     options = EvalOptions(run=Path(words[0]), **flags)
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
-    agent: Agent = load(options.run, checkpoint=options.checkpoint)
+    device: Settings = {} if options.device is None else {"device": options.device}
+    agent: Agent = load(options.run, checkpoint=options.checkpoint, **device)
     for env in options.env or (agent.config.env,):
         result = agent.evaluate(options.episodes, env, options.seed)
         if options.json:
-            print(json.dumps({"env": env, **result.as_dict()}))
+            print(json.dumps(finite({"env": env, **result.as_dict()}), allow_nan=False))
         else:
             print(f"{env}: {result}")
     return 0

@@ -6,7 +6,7 @@ from .distributed import masked_moments, moments
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .state import State
-from .threads import choose_threads, threads
+from .threads import choose_threads, cores, threads
 
 __all__ = [
     "Noise",
@@ -14,6 +14,7 @@ __all__ = [
     "State",
     "choose_threads",
     "collect",
+    "cores",
     "draw_noise",
     "final_values",
     "gradient",

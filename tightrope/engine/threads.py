@@ -12,7 +12,12 @@ def choose_threads(network: nn.Module, minibatch_rows: int) -> int:
     """All cores for convolutions and very large batches, otherwise one: most of the time goes into small operations."""
     convolves = any(isinstance(layer, nn.Conv2d) for layer in network.modules())
     work = sum(p.numel() for p in network.parameters()) * minibatch_rows
-    return (os.cpu_count() or 1) if convolves or work >= LARGE else 1
+    return cores() if convolves or work >= LARGE else 1
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class threads:

@@ -68,7 +68,7 @@ class MountainCarShaped(MountainCar):
     """MountainCar plus gamma Phi(s') - Phi(s), with the energy v^2/2 + (gravity/3) sin 3x as the potential Phi.
 
     A potential leaves the best policy what it was (Ng et al. 1999); the energy itself as a reward would pay for never
-    finishing. The potential of a terminal state is 0 by definition. `gamma` must be the learner's discount.
+    finishing. The potential of a terminal state is 0 by definition. A learner sets `gamma` to its own discount.
     """
 
     gamma, scale = 0.99, 4000.0

@@ -15,14 +15,16 @@ from .config import Config
 from .names import ENVS, here_called
 
 
+def available(name: str) -> bool:
+    """Whether torch finds such a device."""
+    return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}[name]
+
+
 def resolve_device(name: str) -> torch.device:
     """The torch device behind a setting."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name not in there:
-        raise UsageError(f"device {name!r} is not a choice: give one of auto, {', '.join(there)}")
-    if not there[name]:
+    if not available(name):
         raise UsageError(f"device {name!r} is not there: torch {torch.__version__} finds none. Try device auto")
     return torch.device(name)
 
@@ -42,8 +44,22 @@ def make_env(config: Config, env_id: str, num_envs: int) -> TensorEnv:
 
 def build(config: Config, env: Env | None = None) -> State:
     """A state before its first phase. `env` stands in for the configured training environment."""
+    try:
+        return _build(config, env)
+    except (RuntimeError, MemoryError) as error:
+        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+            raise
+        sizes = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
+        raise UsageError(
+            f"{sizes} with hidden_sizes {list(config.network.hidden_sizes)} does not fit into memory: lower them"
+        ) from None
+
+
+def _build(config: Config, env: Env | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
+    if hasattr(env, "gamma"):  # a potential's discount is the learner's
+        env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
         policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic).to(env.device)

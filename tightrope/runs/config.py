@@ -16,11 +16,14 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from ..algorithms import ALGORITHMS, AlgorithmConfig
+from ..engine import cores
 from ..errors import UsageError, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
 from .names import SETTINGS, here_called
 from .presets import preset
+
+MOST_EPISODES = 1_000_000  # of one evaluation: each is an environment of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,10 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise UsageError(f"{name} {value} is too small: give at least {minimum}")
+        if self.threads is not None and self.threads > max(cores(), 64):
+            raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
+        if self.eval_episodes > MOST_EPISODES:
+            raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed {self.seed} is out of range: give a whole number from 0 to 2^63 - 1")
 
@@ -70,6 +77,9 @@ class Config:
 
     def changed(self, **settings: Any) -> Config:
         """The same run with some settings changed."""
+        for name in ("env", "algo"):
+            if settings.pop(name, getattr(self, name)) != getattr(self, name):
+                raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
         return configure(self.env, self.algo, self.flat(), settings, with_preset=False)
 
 
@@ -97,7 +107,8 @@ def configure(
     if with_preset:
         merged.update(preset(preset_env or env, algo))
     for layer in layers:
-        for name, value in layer.items():
+        for key, value in layer.items():
+            name = key.replace("-", "_")
             if name in ("env", "algo"):
                 continue
             if name not in annotations:
@@ -115,6 +126,8 @@ def configure(
 
 def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageError:
     name = name.replace("-", "_")
+    if name in ("quiet", "run_dir", "config"):
+        return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
     foreign = here_called(name, SETTINGS)
     if foreign:
         owner = next((o for o in ALGORITHMS if SETTINGS[name] in settings_of(o)), algo)
@@ -157,8 +170,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             real = float(value)
             if math.isfinite(real):
                 return real
-    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[annotation]
-    raise UsageError(f"{name} {value!r} is not {expected}")
+    expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
+    raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")
 
 
 def whole(value: Any) -> int:

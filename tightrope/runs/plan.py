@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..engine import State, choose_threads
 from .config import Config
 
-FEW_PHASES = 10  # below this a policy hardly gets to see what its changes did
+FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Plan:
     parameters: int
     device: str
     threads: int
+    may_stop_early: bool
     warning: str | None
 
     def lines(self) -> list[str]:
@@ -29,9 +30,10 @@ class Plan:
             if self.device == "cpu"
             else self.device
         )
+        count = f"at least {self.phases}" if self.may_stop_early else f"{self.phases}"
         return [
-            f"plan: {self.phases} phases x {self.batch:,} steps = {self.steps:,} steps; "
-            f"{self.updates:,} updates on minibatches of {self.minibatch:,}; {self.parameters:,} parameters; {where}",
+            f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
+            f"{self.minibatch:,}; {self.parameters:,} parameters; {where}",
             *([f"warning: {self.warning}"] if self.warning else []),
         ]
 
@@ -43,7 +45,7 @@ def plan(state: State, config: Config) -> Plan:
     phases = max(steps // algorithm.batch_size, 0)
     updates = phases * algorithm.updates_per_phase
     warning = None
-    if state.phase == 0 and phases < FEW_PHASES:
+    if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
         warning = (
             f"only {phases} phases, {updates} updates: total_timesteps {algorithm.total_timesteps:,} is short for num_envs "
             f"{algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
@@ -57,5 +59,6 @@ def plan(state: State, config: Config) -> Plan:
         parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
         threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size),
+        may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,
     )

@@ -14,6 +14,13 @@ _CARTPOLE: Settings = dict(
     hidden_sizes=(32, 32),
 )
 
+_MOUNTAIN_CAR: Settings = dict(
+    total_timesteps=200_000,
+    num_envs=16,
+    num_steps=64,
+    learning_rate=3e-3,
+    norm_obs=True,
+)
 _SWING_UP: Settings = dict(
     total_timesteps=60_000_000,
     num_envs=2048,
@@ -43,14 +50,8 @@ PRESETS: dict[tuple[str, str], Settings] = {
         num_steps=64,
         learning_rate=2.5e-3,
     ),
-    ("MountainCar-v0", "ppo"): dict(
-        train_env="MountainCarShaped-v0",
-        total_timesteps=200_000,
-        num_envs=16,
-        num_steps=64,
-        learning_rate=3e-3,
-        norm_obs=True,
-    ),
+    ("MountainCar-v0", "ppo"): dict(train_env="MountainCarShaped-v0", **_MOUNTAIN_CAR),
+    ("MountainCarShaped-v0", "ppo"): _MOUNTAIN_CAR,
     ("SpinCart-v0", "ppo"): dict(
         total_timesteps=500_000,
         num_envs=64,
@@ -67,6 +68,12 @@ PRESETS: dict[tuple[str, str], Settings] = {
         learning_rate=2e-3,
     ),
 }
+
+
+for _i in range(1, 6):
+    PRESETS[f"Probe{_i}-v0", "ppo"] = dict(
+        total_timesteps=30_000, num_envs=256, num_steps=8, learning_rate=1e-2, ent_coef=0.0
+    )
 
 
 def preset(env: str, algo: str) -> Settings:

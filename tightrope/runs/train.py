@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from .evaluate import Evaluation, evaluate
 from .metrics import read
 from .plan import plan
 from .signals import Interrupts
+
+SAVE_SECONDS = 30.0  # between two checkpoints of a run under way; saving changes no number
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
         metrics_file = MetricsFile(run_dir / "metrics.jsonl")
     progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
     evaluations: list[tuple[int, Evaluation]] = []
+    warned: set[str] = set()
+    saved_at = time.perf_counter()
     began, aside, steps_before, steps_at_start = time.perf_counter(), 0.0, state.steps, state.steps
     try:
         with threads(the_plan.threads), Interrupts() as interrupts:
@@ -68,6 +74,10 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
                 if metrics_file is not None:
                     metrics_file.write(row)
                 progress.update(row)
+                warn_if_not_finite(row, warned)
+                if run_dir is not None and time.perf_counter() - saved_at >= SAVE_SECONDS:
+                    save_state(run_dir, state)
+                    saved_at = time.perf_counter()
                 if interrupts.received is not None:
                     break
     finally:
@@ -76,7 +86,21 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
             metrics_file.close()
     if run_dir is not None:
         save_state(run_dir, state)
+    if not quiet and interrupts.received is None and not ALGORITHMS[config.algo].finished(state, algorithm):
+        print(f"solved after {state.steps:,} steps")
     return Outcome(evaluations, interrupts.received)
+
+
+def warn_if_not_finite(row: dict[str, Any], warned: set[str]) -> None:
+    """Say once that a number has gone bad: training on will not mend it."""
+    bad = next((name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)), None)
+    if bad is not None and not warned:
+        warned.add(bad)
+        print(
+            f"warning: {bad} is {row[bad]} in phase {row['phase']}: lower learning_rate, set max_grad_norm, or look for "
+            "huge rewards or observations",
+            file=sys.stderr,
+        )
 
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
@@ -88,9 +112,14 @@ def new_run_dir(run_dir: Path | None, config: Config) -> Path:
         while run_dir.exists():
             attempt += 1
             run_dir = base.with_name(f"{base.name}-{attempt}")
-    if (run_dir / CONFIG).exists():
-        raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
-    nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    try:
+        if (run_dir / CONFIG).exists():
+            raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
+        nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    except OSError as error:
+        raise UsageError(
+            f"run_dir {str(run_dir)[:60]} will not do ({error.strerror}): give another directory"
+        ) from None
     if not nearest.is_dir():
         raise UsageError(f"run_dir {run_dir} will not do, {nearest} is a file: give a directory")
     if not os.access(nearest, os.W_OK):

@@ -8,6 +8,15 @@ from pathlib import Path
 from typing import Any
 
 
+def finite(value: Any) -> Any:
+    """The same with null for every number that is not finite: JSON has no other word for it."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class MetricsFile:
     """Appends rows to a file; numbers that are not finite are written as null."""
 
@@ -16,8 +25,7 @@ class MetricsFile:
         self.file = path.open("a", buffering=1)
 
     def write(self, row: dict[str, Any]) -> None:
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        self.file.write(json.dumps(clean, allow_nan=False) + "\n")
+        self.file.write(json.dumps(finite(row), allow_nan=False) + "\n")
 
     def close(self) -> None:
         self.file.close()

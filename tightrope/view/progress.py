@@ -37,14 +37,13 @@ class Progress:
 
 def facts(row: dict[str, Any]) -> str:
     """The numbers a person watches, in one line."""
-    words = [f"phase {int(row['phase'])}", f"{int(row['step']):,} steps"]
+    words = [f"{int(row['step']):,} steps"]
     for tag, form in (
         ("charts/episodic_return", "return {:.1f}"),
-        ("charts/episodic_length", "length {:.0f}"),
         ("eval/episodic_return", "greedy {:.1f}"),
+        ("charts/episodic_length", "length {:.0f}"),
         ("losses/approx_kl", "KL {:.4f}"),
-        ("losses/entropy", "entropy {:.2f}"),
-        ("charts/SPS", "{:,.0f} steps/s"),
+        ("charts/SPS", "{:,.0f}/s"),
     ):
         if tag in row:
             words.append(form.format(row[tag]))
@@ -58,15 +57,17 @@ class LiveBar:
         from rich.console import Console
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
         columns = (
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=10),
             TaskProgressColumn(),
-            TextColumn("{task.fields[facts]}"),
             TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[facts]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
-        self.rich = RichProgress(*columns, console=Console(stderr=True))
+        console = Console(stderr=True)
+        console.print(title, style="bold", highlight=False)
+        self.rich = RichProgress(*columns, console=console)
         self.rich.start()
         self.task = self.rich.add_task(title, total=total, completed=done, facts="")
 
