@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow lint format docs clean
+.PHONY: demo test lint format docs clean
 
 demo: $(VENV)/installed            ## train CartPole, then evaluate what was learned
 	rm -rf runs/demo
@@ -13,9 +13,6 @@ demo: $(VENV)/installed            ## train CartPole, then evaluate what was lea
 
 test: $(VENV)/installed-dev        ## the whole test suite
 	$(BIN)/python -m pytest -n 2
-
-test-slow: $(VENV)/installed-dev   ## the checks that take minutes
-	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed-dev        ## style and types
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import tyro
 
@@ -57,7 +57,9 @@ def from_text(name: str, values: list[str], annotation: Any) -> Any:
         return Path(values[0])
     if get_origin(annotation) is tuple:
         return coerce(name, values, annotation)
-    value: Any = {"none": None, "true": True, "false": False}.get(values[0].lower(), values[0])
+    value: Any = values[0]
+    if annotation is bool or type(None) in get_args(annotation):
+        value = {"none": None, "true": True, "false": False}.get(value.lower(), value)
     return coerce(name, value, annotation)
 
 

@@ -221,6 +221,28 @@ def test_raw_actions_are_kept_and_clipped_ones_are_played():
     assert torch.equal(torch.stack(played), raw.clamp(-2.0, 2.0))
 
 
+def test_advantages_and_targets_stay_what_they_were_through_all_epochs(monkeypatch):
+    """Estimated once from the critic that acted, not again from the one being changed."""
+    seen = []
+    original = ppo.gradient
+
+    def watching(loss, policy, batch, optimizer):
+        seen.append(sorted(batch.target.tolist()))
+        return original(loss, policy, batch, optimizer)
+
+    monkeypatch.setattr(ppo, "gradient", watching)
+    state, config = new_state(num_minibatches=1, learning_rate=1e-2)
+    next(ppo.ppo(state, config))
+    assert len(seen) == config.update_epochs
+    assert all(targets == seen[0] for targets in seen)
+
+
+def test_the_first_step_of_a_phase_is_taken_whatever_the_target_kl():
+    state, config = new_state(num_envs=1, num_steps=64, target_kl=1e-20, total_timesteps=64 * 3)
+    run(state, config)
+    assert state.optimizer.step >= config.phases
+
+
 def test_shared_trunk_is_optimised_once():
     state, _ = new_state(share_trunk=True)
     trunk = sum(p.numel() for p in state.policy.actor.parameters())

@@ -313,3 +313,13 @@ def test_a_file_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.M
     assert seen == [b"old"]
     assert path.read_bytes() == b"new and longer"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_checkpoint_of_another_kind_of_device_loads_with_a_generator_of_its_own(tmp_path: Path) -> None:
+    """A CUDA generator's state is of another size than a CPU one's: everything else is restored."""
+    agent = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=32 * 3, device="cpu").learn(quiet=True)
+    agent.save(tmp_path)
+    tensors = agent.state.state_dict()
+    tensors["env.generator"] = torch.zeros(16, dtype=torch.uint8)
+    save_file(tensors, tmp_path / "checkpoints" / "last.safetensors")
+    assert torch.equal(tr.load(tmp_path).state.optimizer.flat, agent.state.optimizer.flat)

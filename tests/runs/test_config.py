@@ -44,8 +44,8 @@ def with_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_layers_a_run_has_the_defaults() -> None:
-    config = configure("Probe2-v0", "ppo")
-    assert (config.env, config.algo) == ("Probe2-v0", "ppo")
+    config = configure("NoPreset-v0", "ppo")
+    assert (config.env, config.algo) == ("NoPreset-v0", "ppo")
     assert (config.algorithm, config.network, config.run) == tuple(part() for part in parts_of("ppo"))
 
 
@@ -134,9 +134,9 @@ def test_whole_numbers_written_as_text_keep_every_digit(seed: int) -> None:
         ("num_steps", True, "whole number"),
         ("num_steps", "inf", "whole number"),
         ("num_steps", [3], "whole number"),
-        ("gamma", "high", "a number"),
-        ("gamma", float("nan"), "a number"),
-        ("max_grad_norm", "none at all", "a number"),
+        ("gamma", "high", "a finite number"),
+        ("gamma", float("nan"), "a finite number"),
+        ("max_grad_norm", "none at all", "a finite number"),
         ("hidden_sizes", ["wide"], "whole number"),
         ("anneal_lr", "perhaps", "true or false"),
         ("anneal_lr", 1, "true or false"),

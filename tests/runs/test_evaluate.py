@@ -81,7 +81,7 @@ def test_the_number_of_episodes_is_that_asked_for_whatever_the_agent_trains_with
     for episodes in (1, 3, 17):
         assert len(agent.evaluate(episodes).returns) == len(agent.evaluate(episodes).lengths) == episodes
     for episodes in (0, -1):
-        with pytest.raises(UsageError, match=f"episodes {episodes} .*at least 1"):
+        with pytest.raises(UsageError, match=f"episodes {episodes} .*from 1"):
             agent.evaluate(episodes)
 
 

@@ -19,7 +19,7 @@ def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
 
 def test_the_numbers_of_a_ppo_plan() -> None:
@@ -95,6 +95,12 @@ def test_a_plan_of_too_few_updates_warns(cls: type[tr.Agent], settings: dict[str
 # threads --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_of_few_updates_in_many_phases_warns_too() -> None:
+    p = plan_of(tr.PPO, num_envs=4, num_steps=8, num_minibatches=1, update_epochs=1, total_timesteps=32 * 15)
+    assert p.warning is not None
+    assert "15 updates" in p.warning
+
+
 @pytest.mark.usefixtures("eight_cores")
 def test_small_networks_get_one_thread_and_large_ones_every_core() -> None:
     assert choose_threads(nn.Linear(64, 64), 512) == 1
@@ -103,6 +109,7 @@ def test_small_networks_get_one_thread_and_large_ones_every_core() -> None:
 
 
 def test_one_thread_where_the_number_of_cores_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert choose_threads(nn.Linear(4096, 4096), 65_536) == 1
 

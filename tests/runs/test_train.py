@@ -298,3 +298,25 @@ def test_an_interrupted_run_ends_cleanly_with_what_was_learned(number: int, code
     agent = tr.load(tmp_path / "r")
     assert (agent.steps, agent.state.phase) == (rows[-1]["step"], len(rows))
     assert len(agent.evaluate(3).returns) == 3
+
+
+def test_a_run_under_way_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an abrupt end leaves behind can be loaded: here an environment fails in the middle."""
+    monkeypatch.setattr("tightrope.runs.train.SAVE_SECONDS", 0.0)
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    steps = agent.state.env.step
+
+    def failing(action: Any, noise: Any = None) -> Any:
+        if agent.state.phase == 2:
+            raise RuntimeError("broken")
+        return steps(action, noise)
+
+    monkeypatch.setattr(agent.state.env, "step", failing)
+    with pytest.raises(RuntimeError, match="broken"):
+        agent.learn(run_dir=tmp_path / "run", quiet=True)
+    assert tr.load(tmp_path / "run").state.phase == 2
+
+
+def test_a_number_gone_bad_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tr.PPO("Pendulum-v1", **SMALL, learning_rate=1e30, max_grad_norm=None).learn(run_dir=tmp_path / "run", quiet=True)
+    assert capsys.readouterr().err.count("warning:") == 1

@@ -36,7 +36,7 @@ def test_the_facts_a_person_watches() -> None:
 
 
 def test_what_is_not_there_is_not_shown() -> None:
-    assert facts({"phase": 1, "step": 5}) == "phase 1  5 steps"
+    assert facts({"phase": 1, "step": 5}) == "5 steps"
 
 
 def show(progress: Progress, *steps: int) -> None:
@@ -89,7 +89,7 @@ def test_a_slow_run_shows_a_line_now_and_then(
         clock[0] += 10.0
         progress.update({**ROW, "phase": phase, "step": phase})
     lines = capsys.readouterr().err.splitlines()
-    assert ["phase 3 " in lines[0], "phase 6 " in lines[1], "phase 9 " in lines[2]] == [True] * 3
+    assert [line.split()[-2] for line in lines] == ["3", "6", "9"]
     assert len(lines) == 3
 
 

@@ -37,17 +37,17 @@ class Progress:
 
 def facts(row: dict[str, Any]) -> str:
     """The numbers a person watches, in one line."""
-    words = [f"{int(row['step']):,} steps"]
+    words = []
     for tag, form in (
         ("charts/episodic_return", "return {:.1f}"),
         ("eval/episodic_return", "greedy {:.1f}"),
         ("charts/episodic_length", "length {:.0f}"),
         ("losses/approx_kl", "KL {:.4f}"),
-        ("charts/SPS", "{:,.0f}/s"),
+        ("charts/SPS", "{:,.0f} steps/s"),
     ):
         if tag in row:
             words.append(form.format(row[tag]))
-    return "  ".join(words)
+    return "  ".join([*words, f"{int(row['step']):,} steps"])  # most wanted first: a narrow terminal cuts the end
 
 
 class LiveBar:
