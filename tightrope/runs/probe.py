@@ -13,9 +13,10 @@ from ..types import Settings
 from .build import build
 from .config import configure
 
+# VPG with tanh: Probe4 always shows 0, where a ReLU network with zero biases learns by its last bias alone.
 SETTINGS: dict[str, Settings] = {
     "ppo": dict(num_envs=256, num_steps=8, total_timesteps=30_000, learning_rate=1e-2, ent_coef=0.0, device="cpu"),
-    "vpg": dict(num_envs=256, num_steps=1, total_timesteps=30_000, learning_rate=1e-2, activation="tanh", device="cpu"),
+    "vpg": dict(num_envs=256, num_steps=8, total_timesteps=30_000, learning_rate=1e-2, activation="tanh", device="cpu"),
 }
 
 
