@@ -19,6 +19,7 @@ from .envs import ENVS
 from .errors import UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
+from .runs.presets import preset
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
 from .types import Discrete, Settings
@@ -97,6 +98,8 @@ def train(args: list[str]) -> int:
     quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
     flags.pop("config", None)
     config = configure(env, algo, layer, flags)
+    if not quiet and not preset(env, algo):
+        print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     run_dir = new_run_dir(chosen_dir, config)
     agent = AGENTS[algo].from_config(config)
     outcome = agent.train(run_dir=run_dir, quiet=quiet)

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+Settings = dict[str, Any]  # what a user may set, by name
+
 
 @dataclass(frozen=True)
 class Box:
@@ -155,6 +157,3 @@ class Trajectories(Batch):
 
     def take(self, index: Tensor) -> Self:
         return replace(self, **{f.name: getattr(self, f.name)[index].flatten(0, 1) for f in fields(self)})
-
-
-Settings = dict[str, Any]

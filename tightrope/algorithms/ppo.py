@@ -38,7 +38,7 @@ from ..functional import (
 )
 from ..models import ActorCritic
 from ..types import Env, Rollout
-from .settings import at_least, divides, fraction, positive, some_phases
+from .settings import at_least, divides, end_needs_annealing, fraction, positive, some_phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,7 @@ class PPOConfig:
         fraction(self, "gamma", "gae_lambda")
         divides(self, "num_minibatches", "the batch num_envs x num_steps", self.batch_size)
         some_phases(self)
+        end_needs_annealing(self)
 
     @property
     def batch_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Checks shared by the two configurations: one line that names the setting, the value and a fix."""
+"""What configurations have in common: what they offer to those who run them, and the checks they are built from."""
 
 from typing import Any, Protocol
 
@@ -61,4 +61,11 @@ def some_phases(config: Any) -> None:
         raise UsageError(
             f"total_timesteps {config.total_timesteps} is less than one phase of num_envs {config.num_envs} x "
             f"num_steps {config.num_steps} = {config.num_envs * config.num_steps}: raise it or lower one of the others"
+        )
+
+
+def end_needs_annealing(config: Any) -> None:
+    if config.learning_rate_end and not config.anneal_lr:
+        raise UsageError(
+            f"learning_rate_end {config.learning_rate_end} means nothing without anneal_lr: set it, or drop the end"
         )

@@ -41,7 +41,7 @@ from ..functional import (
 )
 from ..models import ActorCritic
 from ..types import Env, Rollout
-from .settings import at_least, divides, fraction, positive, some_phases
+from .settings import at_least, divides, end_needs_annealing, fraction, positive, some_phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +96,7 @@ class VPGConfig:
         fraction(self, "gamma", "anneal_fraction", "dead_fraction", "weight_clamp")
         divides(self, "num_batches", "num_envs", self.num_envs)
         some_phases(self)
+        end_needs_annealing(self)
         if self.baseline == "timestep" and not self.full_reset:
             raise UsageError(
                 "baseline timestep needs full_reset, so that all clocks agree: set it, or choose critic or none"

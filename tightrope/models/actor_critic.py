@@ -34,6 +34,10 @@ class NetworkConfig:
     log_std: Literal["free", "state"] = "free"
     """Continuous actions: a free parameter per dimension, from 0, or an output of the network in [-20, 2]."""
 
+    def __post_init__(self) -> None:
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} will not do: give one or more positive widths")
+
 
 class CategoricalHead(nn.Module):
     """Features to a distribution over n actions."""

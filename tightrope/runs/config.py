@@ -119,8 +119,6 @@ def configure(
         return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})
 
     algorithm, network, run = (build(part) for part in parts_of(algo))
-    if not network.hidden_sizes or min(network.hidden_sizes) < 1:
-        raise UsageError(f"hidden_sizes {list(network.hidden_sizes)} will not do: give one or more positive widths")
     return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
 
 
