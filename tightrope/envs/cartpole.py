@@ -82,7 +82,7 @@ class SpinCart(CartPole):
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         x, omega = next_state[:, 0], next_state[:, 3]
-        return omega.abs().clamp(max=self.top_speed) / self.top_speed * (1 - (x / TRACK).square())
+        return omega.abs().clamp(max=self.top_speed) / self.top_speed * (1 - x.abs() / TRACK).clamp(min=0.0).square()
 
     def terminated(self, state: Tensor) -> Tensor:
         return state[:, 0].abs() > TRACK
