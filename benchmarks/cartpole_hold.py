@@ -7,6 +7,7 @@ The two take turns, seed by seed, each in a fresh process.
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -28,12 +29,10 @@ def tightrope(seed: int, **settings: Any) -> None:
     torch.set_num_threads(1)
     agent, hold = tr.PPO("CartPole-v1", seed=seed, device="cpu", **settings), Hold()
     hold.start()
-    try:
+    with contextlib.suppress(Held):
         for _ in ppo(agent.state, agent.config.algorithm):
             hold.check(agent.steps, agent.predict)
         hold.stop()
-    except Held:
-        pass
     hold.report("tightrope", seed, agent.steps)
 
 

@@ -53,7 +53,7 @@ def test_readme_code(tmp_path):
     script.write_text("\n".join(blocks))
     first, vpg, centered = means(run([sys.executable, str(script)], tmp_path))
     assert first >= 495
-    assert vpg >= 475
+    assert vpg >= 450
     assert centered > 300  # out of 500, by its own reward
 
 

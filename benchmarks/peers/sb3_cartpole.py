@@ -1,6 +1,7 @@
 """Stable-Baselines3 with its tuned CartPole recipe (rl-zoo3), on the clock of hold.py. One torch thread."""
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -46,9 +47,7 @@ class Check(BaseCallback):
 
 
 hold.start()
-try:
+with contextlib.suppress(Held):
     model.learn(100_000, callback=Check())
     hold.stop()
-except Held:
-    pass
 hold.report("stable-baselines3", seed, model.num_timesteps)
