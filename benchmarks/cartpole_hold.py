@@ -40,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sb3-python", type=Path, help="interpreter of a virtual environment with Stable-Baselines3")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only is not None:
@@ -49,7 +50,7 @@ def main() -> None:
     if args.sb3_python:
         commands["stable-baselines3"] = [str(args.sb3_python), str(HERE / "peers/sb3_cartpole.py"), "--seed"]
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for seed in range(1, args.seeds + 1):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         for name, command in commands.items():
             out = subprocess.run([*command, str(seed)], check=True, capture_output=True, text=True).stdout
             row = json.loads(out.splitlines()[-1])

@@ -13,9 +13,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", choices=["ppo", "vpg"], default="ppo")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
     passed = 0
-    for seed in range(1, args.seeds + 1):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         agent = {"ppo": tr.PPO, "vpg": tr.VPG}[args.algo]("CartPole-v1", seed=seed, device="cpu")
         began = time.perf_counter()
         agent.learn(quiet=True)

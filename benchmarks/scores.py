@@ -86,12 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("envs", nargs="*", default=list(MEASURES), metavar="ENV")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     failed = 0
     print("| env | seed | result (asked for) | steps | training |\n|---|---|---|---|---|")
     for env in args.envs:
-        for seed in range(1, args.seeds + 1):
+        for seed in range(args.first_seed, args.first_seed + args.seeds):
             agent = tr.PPO(env, seed=seed, device=args.device)
             began = time.perf_counter()
             agent.learn(quiet=True)
