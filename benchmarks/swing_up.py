@@ -1,6 +1,6 @@
 """CartDoublePendulum-v0 from its preset: does the trained agent swing both links up and hold them?
 
-    python benchmarks/swing_up.py [--device cuda] [--graph] [--seeds 3] [--total-timesteps N ...any setting]
+    python benchmarks/swing_up.py [--device cuda] [--graph] [--seeds 3] [--first-seed 1] [--total-timesteps N ...any setting]
 
 Measured over 100 greedy episodes of 500 steps: the share of the last 250 steps in which the tip is above 0.9 (L1 + L2).
 With --graph each phase is captured once and replayed as a CUDA graph: the same function, the same numbers, fewer launches.
@@ -67,10 +67,11 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graph", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
     args, rest = parser.parse_known_args()
     names, values = rest[::2], rest[1::2]
     settings = {n.removeprefix("--").replace("-", "_"): v for n, v in zip(names, values, strict=True)}
-    for seed in range(1, args.seeds + 1):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         agent = tr.PPO("CartDoublePendulum-v0", seed=seed, device=args.device, **settings)
         began = time.perf_counter()
         if args.graph:

@@ -25,7 +25,7 @@ _SWING_UP: Settings = dict(
     total_timesteps=60_000_000,
     num_envs=2048,
     num_steps=32,
-    num_minibatches=8,
+    num_minibatches=16,
     learning_rate=1e-3,
     norm_obs=True,
     norm_reward=True,
@@ -62,10 +62,10 @@ PRESETS: dict[tuple[str, str], Settings] = {
     ("CartDoublePendulum-v0", "ppo"): _SWING_UP,
     ("CartPole-v1", "vpg"): dict(anneal_lr=True),
     ("DanceCart-v0", "ppo"): dict(
-        total_timesteps=500_000,
+        total_timesteps=1_000_000,
         num_envs=64,
         num_steps=64,
-        learning_rate=2e-3,
+        learning_rate=1e-3,
     ),
 }
 
