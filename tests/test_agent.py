@@ -110,7 +110,7 @@ def test_the_call_that_stable_baselines_users_make() -> None:
 
 def test_an_action_space_that_cannot_be_served() -> None:
     class Matrix(tr.envs.Pendulum):
-        action = Box((2, 2), -1.0, 1.0)
+        action = Box((2, 2), 0, 3, torch.int64)
 
     for cls in (tr.PPO, tr.VPG):
         message = refusal(cls, Matrix(num_envs=4), **OWN)

@@ -164,7 +164,7 @@ def trained_settings(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, A
     """The settings that `tightrope train ...` would train with."""
     seen: list[tr.runs.config.Config] = []
 
-    def note(config: Any, env: Any = None) -> None:
+    def note(config: Any, *others: Any) -> None:
         seen.append(config)
         raise tr.UsageError("that is all the test needs")
 

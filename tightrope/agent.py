@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .algorithms import ALGORITHMS
 from .engine import State, stream_seed
-from .envs import ENVS
+from .envs import ENVS, TensorEnv
+from .envs.engines import ENGINES
+from .envs.host import HostEnv, path_of
 from .errors import UsageError
-from .runs.build import available, build, check_env, make_env
+from .runs.build import available, build, check_env, from_user, imported, has_id, is_ours, is_path, make_env, settled
 from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
 from .runs.config import MOST_EPISODES, Config, configure
 from .runs.evaluate import Evaluation, evaluate
@@ -26,8 +28,10 @@ class Agent:
 
     algo: ClassVar[str]
 
-    def __init__(self, env: str | Env, *others: Any, **settings: Any) -> None:
-        """`env` is an id or an environment; settings are those of `tightrope train --help`, over the env's preset."""
+    def __init__(self, env: Any, *others: Any, network: nn.Module | str | None = None, **settings: Any) -> None:
+        """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
+        trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
+        env's preset."""
         if others:
             raise UsageError(
                 f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
@@ -36,25 +40,35 @@ class Agent:
             raise UsageError(
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
             )
+        if network is not None:
+            settings["network"] = network if isinstance(network, str) else path_of(type(network))
+        if isinstance(env, str) and not is_path(env):
+            check_env(env, settings.get("backend", "auto"))
+            self._setup(configure(env, self.algo, settings), None, network)
+            return
         if isinstance(env, str):
-            check_env(env)
-            self._setup(configure(env, self.algo, settings), None)
-        else:
-            fixed = settings_fixed_by(env, settings)
-            self._setup(configure(name_of(env), self.algo, settings, fixed, preset_env=ancestor_of(env)), env)
+            env = imported(env)
+        if isinstance(env, type) and issubclass(env, TensorEnv):
+            env = env(configure(name_of(env), self.algo, settings).algorithm.num_envs)
+        fixed = settings_fixed_by(env, settings)
+        config = configure(name_of(env), self.algo, settings, fixed, preset_env=ancestor_of(env))
+        self._setup(config, env, network)
 
     @classmethod
-    def from_config(cls, config: Config, env: Env | None = None) -> Self:
+    def from_config(cls, config: Config, env: Any = None, network: nn.Module | str | None = None) -> Self:
         """An untrained agent with exactly these settings."""
         agent = cls.__new__(cls)
-        agent._setup(config, env)
+        agent._setup(config, env, network)
         return agent
 
-    def _setup(self, config: Config, env: Env | None) -> None:
+    def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
+        if isinstance(network, str):
+            network = imported(network, "network")()
         self.config = config
         self.run_dir: Path | None = None  # where this agent's training is being written
-        self.state: State = build(config, env)
-        self.score_env: Env = env if env is not None else make_env(config, config.env, 1)
+        given: Env | None = None if env is None else from_user(env, config)
+        self.state: State = build(config, given, network)
+        self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
             raise UsageError(f"train_env {config.run.train_env!r} and env {config.env!r} have different spaces")
 
@@ -100,9 +114,14 @@ class Agent:
         check_episodes(episodes)
         if seed is not None and not 0 <= seed < 2**63:
             raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
-        if env is not None and not isinstance(env, str):
+        if isinstance(env, str) and is_path(env):
+            env = imported(env)
+        where = self.score_env
+        if isinstance(env, str):
+            where = make_env(self.config, env, 1, scoring=True)
+        elif env is not None:
             check_env_object(env)
-        where = make_env(self.config, env, 1) if isinstance(env, str) else env if env is not None else self.score_env
+            where = from_user(env, self.config.changed(num_envs=1, num_minibatches=1))
         if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
             name = env if isinstance(env, str) else name_of(where)
             raise UsageError(f"env {name!r} has other spaces than {self.config.env!r}, on which this agent was trained")
@@ -126,14 +145,17 @@ class Agent:
     @torch.no_grad()
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for one observation or a batch; an array for an array, a tensor for a tensor."""
-        as_tensor = isinstance(obs, Tensor)
-        spec = self.state.env.observation
-        batch = torch.as_tensor(obs, dtype=spec.dtype, device=self.state.env.device)
-        single = batch.shape == spec.shape
-        if not single and batch.shape[1:] != spec.shape:
-            raise UsageError(
-                f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
-            )
+        env, as_tensor = self.state.env, isinstance(obs, Tensor)
+        if isinstance(env, HostEnv):
+            batch, single = env.encode(obs)
+        else:
+            spec = env.observation
+            batch = torch.as_tensor(obs, dtype=spec.dtype, device=env.device)
+            single = batch.shape == spec.shape
+            if not single and batch.shape[1:] != spec.shape:
+                raise UsageError(
+                    f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
+                )
         distribution = self.state.policy.distribution(batch[None] if single else batch)
         if deterministic:
             action = distribution.mode()
@@ -142,17 +164,18 @@ class Agent:
             shape = (1 if single else len(batch),)
             action = distribution.sample(self.state.policy.head.noise(shape, generator))
         action = self.state.policy.head.to_env(action)
-        action = action[0] if single else action
         if as_tensor:
-            return action
-        array = action.cpu().numpy()
-        return int(array) if single and isinstance(self.state.env.action, Discrete) else array
+            return action[0] if single else action
+        array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
+        if not single:
+            return array
+        return int(array[0]) if isinstance(env.action, Discrete) else array[0]
 
     def save(self, path: str | Path) -> None:
         """Write settings and state to a directory, in formats that cannot run code."""
         try:
             save_state(Path(path), self.state)
-            save_config(Path(path), self.config)
+            save_config(Path(path), settled(self.config))
         except OSError as error:
             raise UsageError(f"path {path} cannot be written: {error.strerror}") from None
 
@@ -175,22 +198,35 @@ class VPG(Agent):
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 
 
-def load(path: str | Path, env: Env | None = None, checkpoint: str = "last", **settings: Any) -> Agent:
-    """The agent saved in a directory. An environment of one's own is passed as `env`; settings given here win."""
+def load(
+    path: str | Path,
+    env: Any = None,
+    checkpoint: str = "last",
+    network: nn.Module | str | None = None,
+    **settings: Any,
+) -> Agent:
+    """The agent saved in a directory. An environment or network of one's own is passed; settings given here win."""
     path = Path(path)
     config = load_config(path)
     if env is not None:
         check_env_object(env)
     if config.run.device not in ("auto", "cpu") and "device" not in settings and not available(config.run.device):
         settings["device"] = "auto"  # trained elsewhere
-    if env is None and config.env not in ENVS:
+    if env is None and not has_id(config.env):
         raise UsageError(f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...)")
-    if env is not None:
+    if config.network.network is not None and network is None:
+        raise UsageError(
+            f"{path} has a network of your own, {config.network.network}: pass it, tr.load(path, network=...)"
+        )
+    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed and "backend" not in settings:
+        settings["backend"] = "auto"  # trained elsewhere
+    ours = is_ours(env)
+    if ours:
         settings = {"device": env.device.type, **settings}
     config = config.changed(**settings)
-    if env is not None:
+    if ours:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
-    agent = AGENTS[config.algo].from_config(config, env)
+    agent = AGENTS[config.algo].from_config(config, env, network)
     restore(agent.state, load_tensors(path, checkpoint), path)
     agent.run_dir = path.absolute()
     return agent
@@ -202,18 +238,22 @@ def check_episodes(episodes: int) -> None:
 
 
 def check_env_object(env: Any) -> None:
-    made = not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
-    if not made:
+    if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UsageError(
-            f"env {env!r} is not supported: give an id that `tightrope envs` lists, or a tr.envs.TensorEnv object"
+            f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
         )
 
 
 def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     """The settings that an environment given as an object decides; others may not contradict them."""
     check_env_object(env)
-    limit = getattr(env, "max_episode_steps", None)
-    fixed = {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit, "train_env": None}
+    fixed: Settings = {"train_env": None, "env_kwargs": {}, "backend": "auto", "max_episode_steps": None}
+    limit = None
+    if is_ours(env):
+        limit = getattr(env, "max_episode_steps", None)
+        fixed |= {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit}
+    elif hasattr(env, "num_envs"):
+        fixed |= {"num_envs": env.num_envs}
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
             raise UsageError(
@@ -222,15 +262,19 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     return fixed | {"max_episode_steps": None if limit == getattr(env, "time_limit", None) else limit}
 
 
-def ancestor_of(env: Env) -> str | None:
+def ancestor_of(env: Any) -> str | None:
     """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
+    if getattr(env, "spec", None) is not None:
+        return str(env.spec.id)
     ids = {cls: env_id for env_id, cls in ENVS.items()}
     return next((ids[cls] for cls in type(env).__mro__ if cls in ids), None)
 
 
-def name_of(env: Env) -> str:
+def name_of(env: Any) -> str:
     """The id of an environment's class, or module:Class where it has none."""
+    if isinstance(env, HostEnv):
+        return env.name
     for env_id, cls in ENVS.items():
-        if cls is type(env):
+        if cls is type(env) or cls is env:
             return env_id
-    return f"{type(env).__module__}:{type(env).__qualname__}"
+    return path_of(env)

@@ -36,11 +36,14 @@ def read_arguments(args: Sequence[str], types: dict[str, Any], unknown: Unknown)
         elif types[name] is bool and not equals and not (rest and rest[0].lower() in ("true", "false")):
             flags[name] = True
         else:
-            values = [value] if equals else take(rest, many=get_origin(types[name]) is tuple)
+            many = get_origin(types[name]) in (tuple, dict)
+            values = [value] if equals else take(rest, many)
             if not values:
                 raise UsageError(f"{name} needs a value: give it after {word}")
             given = from_text(name, values, types[name])
-            flags[name] = flags.get(name, ()) + given if get_origin(types[name]) is tuple else given
+            if many and name in flags:
+                given = flags[name] | given if isinstance(given, dict) else flags[name] + given
+            flags[name] = given
     return words, flags
 
 
@@ -55,7 +58,7 @@ def take(rest: list[str], many: bool) -> list[str]:
 def from_text(name: str, values: list[str], annotation: Any) -> Any:
     if annotation in (Path, Path | None):
         return Path(values[0])
-    if get_origin(annotation) is tuple:
+    if get_origin(annotation) in (tuple, dict):
         return coerce(name, values, annotation)
     value: Any = values[0]
     if annotation is bool or type(None) in get_args(annotation):

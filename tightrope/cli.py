@@ -22,7 +22,7 @@ from .runs.config import configure, parts_of, read_settings, settings_of, unknow
 from .runs.presets import preset
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
-from .types import Discrete, Settings
+from .types import Box, Settings
 from .view import finite
 
 USAGE = """\
@@ -101,7 +101,7 @@ def train(args: list[str]) -> int:
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     run_dir = new_run_dir(chosen_dir, config)
-    agent = AGENTS[algo].from_config(config)
+    agent = AGENTS[algo].from_config(config, network=config.network.network)
     outcome = agent.train(run_dir=run_dir, quiet=quiet)
     if outcome.interrupted is not None:
         print(f"stopped after {agent.steps:,} steps; what was learned is in {run_dir}")
@@ -192,10 +192,10 @@ def envs(args: list[str]) -> int:
     table = Table("env", "numbers seen", "action", "steps", "solved at", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
         action = cls.action
-        if isinstance(action, Discrete):
-            choices = f"one of {action.n}"
-        else:
+        if isinstance(action, Box):
             choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
+        else:
+            choices = f"one of {getattr(action, 'n', '')}"
         solved = "" if cls.solved_at is None else f"{cls.solved_at:g}"
         table.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), solved)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,4 +1,4 @@
-"""The one exception for mistakes in what was asked for: a single line that names the setting, the value and a fix."""
+"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and engines that fail."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
+
+
+class EnvError(RuntimeError):
+    """An environment failed while it was being used. Names it, its row and the action it was given."""
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:

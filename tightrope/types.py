@@ -5,6 +5,7 @@ T is time within a rollout, N the number of parallel environments, B a flat batc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, Self
@@ -16,13 +17,16 @@ from torch import Tensor
 Settings = dict[str, Any]  # what a user may set, by name
 
 
+Bound = float | tuple[float, ...]  # of every entry, or of each in row-major order
+
+
 @dataclass(frozen=True)
 class Box:
-    """Real vectors (or images) of a fixed shape; `low` and `high` bound every entry."""
+    """Real vectors (or images) of a fixed shape, between `low` and `high`."""
 
     shape: tuple[int, ...]
-    low: float = -float("inf")
-    high: float = float("inf")
+    low: Bound = -float("inf")
+    high: Bound = float("inf")
     dtype: torch.dtype = torch.float32
 
 
@@ -35,7 +39,39 @@ class Discrete:
     dtype: torch.dtype = torch.int64
 
 
-Spec = Box | Discrete
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several integers, the i-th in 0 .. n[i]-1."""
+
+    n: tuple[int, ...]
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.n),)
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Several named parts, which travel as one row of numbers and are taken apart by the network."""
+
+    parts: tuple[tuple[str, Spec], ...]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(math.prod(part.shape) for _, part in self.parts),)
+
+    def split(self, row: Tensor) -> dict[str, Tensor]:
+        """Rows (B, sum of sizes) to each part by name, in its own shape and type."""
+        pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
+        return {
+            name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype)
+            for (name, part), piece in zip(self.parts, pieces, strict=True)
+        }
+
+
+Spec = Box | Discrete | MultiDiscrete | Composite
 
 
 class Step(NamedTuple):
@@ -51,10 +87,16 @@ class Step(NamedTuple):
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
     final_obs: Tensor  # (N, ...)
+    real: Tensor | None = (
+        None  # (N,) bool: False where an engine only reset itself and nothing happened; None: all real
+    )
 
 
 class Env(Protocol):
-    """N copies of one environment. Same-step auto-reset; all randomness of a step comes in as `noise`."""
+    """N copies of one environment. Same-step auto-reset; all randomness of a step comes in as `noise`.
+
+    An engine with random streams of its own has noise_size 0 and is reproducible from the seed of its last seeded reset.
+    """
 
     num_envs: int
     device: torch.device
@@ -62,11 +104,13 @@ class Env(Protocol):
     action: Spec
     noise_size: int  # uniform numbers a reset consumes, per environment
     capturable: bool  # True when step never reads a tensor on the host
+    resumable: bool  # True when state_dict holds all there is to know; otherwise a resumed run starts fresh episodes
+    skips: bool  # True when steps may have rows that are not real
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
-    def spawn(self, num_envs: int, seed: int) -> Self: ...
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self: ...
     def finished_episodes(self) -> Tensor: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
@@ -85,6 +129,8 @@ class Rollout:
     terminated: Tensor  # (T, N) bool
     truncated: Tensor  # (T, N) bool
     final_obs: Tensor  # (T, N, ...)
+    real: Tensor  # (T, N) bool: False where nothing happened, never learned from
+    skips: bool = False  # whether there can be such rows
 
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
@@ -94,13 +140,15 @@ class Rollout:
         obs, action = env.observation, env.action
         return cls(
             obs=empty(obs.shape, obs.dtype),
-            action=empty(action.shape, action.dtype),
+            action=empty((math.prod(action.shape),) if isinstance(action, Box) else action.shape, action.dtype),
             log_prob=empty(),
             value=empty(),
             reward=empty(),
             terminated=empty(dtype=torch.bool),
             truncated=empty(dtype=torch.bool),
             final_obs=empty(obs.shape, obs.dtype),
+            real=~empty(dtype=torch.bool),
+            skips=env.skips,
         )
 
     @property
@@ -111,11 +159,14 @@ class Rollout:
         self.obs[t], self.action[t], self.log_prob[t], self.value[t] = obs, action, log_prob, value
         self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
         self.final_obs[t] = step.final_obs
+        if step.real is not None:
+            self.real[t] = step.real
 
     def batch(self, advantage: Tensor, target: Tensor) -> Batch:
-        """All T * N transitions with their advantages and targets, flat, as views where possible."""
+        """All T * N real transitions with their advantages and targets, flat, as views where possible."""
         columns = (self.obs, self.action, self.log_prob, self.value, advantage, target)
-        return Batch(*(column.flatten(0, 1) for column in columns))
+        batch = Batch(*(column.flatten(0, 1) for column in columns))
+        return batch.take(self.real.flatten().nonzero().squeeze(1)) if self.skips else batch
 
     def trajectories(self, advantage: Tensor, target: Tensor, alive: Tensor) -> Trajectories:
         """The same, one row per environment."""
@@ -124,7 +175,7 @@ class Rollout:
 
     def first(self, steps: int) -> Rollout:
         """The first rows, as views: what was really collected when a rollout stopped early."""
-        return Rollout(**{f.name: getattr(self, f.name)[:steps] for f in fields(self)})
+        return replace(self, **{f.name: getattr(self, f.name)[:steps] for f in fields(self) if f.name != "skips"})
 
 
 @dataclass
@@ -138,14 +189,18 @@ class Batch:
     advantage: Tensor  # (B,)
     target: Tensor  # (B,) what the critic should have said
 
+    def __len__(self) -> int:
+        return self.log_prob.shape[0]
+
     def take(self, index: Tensor) -> Self:
         """The rows at `index`."""
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
     def minibatches(self, count: int, keys: Tensor) -> Iterator[Self]:
-        """For each row of random keys, one pass over the batch in `count` disjoint, shuffled minibatches of equal size."""
+        """For each row of random keys, one pass over the batch in `count` disjoint, shuffled minibatches of equal size
+        (to one row, where the batch is short of rows that were not real)."""
         for key in keys:
-            for index in key.argsort().view(count, -1):
+            for index in key[: len(self)].argsort().tensor_split(count):
                 yield self.take(index)
 
 

@@ -76,8 +76,9 @@ def random_actions(env: Env, steps: int, seed: int = 0) -> Tensor:
     generator, shape = torch.Generator().manual_seed(seed), (steps, env.num_envs, *env.action.shape)
     if isinstance(env.action, Box):
         unit = torch.rand(shape, generator=generator, dtype=env.action.dtype)
-        return (env.action.low + unit * (env.action.high - env.action.low)).to(env.device)
-    return torch.randint(env.action.n, shape, generator=generator).to(env.device)
+        low, high = (torch.tensor(bound).clamp(-1e3, 1e3) for bound in (env.action.low, env.action.high))
+        return (low + unit * (high - low)).to(env.device)
+    return (torch.rand(shape, generator=generator) * torch.tensor(env.action.n)).long().to(env.device)
 
 
 def random_noise(env: Env, steps: int, seed: int = 0) -> Tensor:
@@ -90,14 +91,17 @@ def run(env: Env, actions: Tensor, noise: Tensor | None = None) -> list[Step]:
     return [env.step(a, None if noise is None else noise[t]) for t, a in enumerate(actions)]
 
 
+def tensors(step: Step) -> list[Tensor]:
+    return [t for t in step if t is not None]
+
+
 def same(left: list[Step], right: list[Step]) -> bool:
-    return all(
-        torch.equal(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)
-    )
+    pairs = [zip(tensors(one), tensors(other), strict=True) for one, other in zip(left, right, strict=True)]
+    return all(torch.equal(a, b) for pair in pairs for a, b in pair)
 
 
 def copied(step: Step) -> Step:
-    return Step(*(t.clone() for t in step))
+    return Step(*(None if t is None else t.clone() for t in step))
 
 
 # checks for every Env ------------------------------------------------------------------------------------------------
@@ -113,11 +117,12 @@ def check_shapes_dtypes_and_device(factory: Factory) -> None:
         kind = lambda t: (tuple(t.shape), t.dtype, t.device.type)  # noqa: E731
         assert kind(env.reset(seed=1)) == obs_like
         for step in run(env, random_actions(env, 6)):
-            assert [kind(t) for t in step] == [obs_like, number_like, flag_like, flag_like, obs_like]
+            assert [kind(t) for t in step[:5]] == [obs_like, number_like, flag_like, flag_like, obs_like]
+            assert step.real is None or kind(step.real) == flag_like
             assert step.obs.isfinite().all()
             assert step.final_obs.isfinite().all()
             assert step.reward.isfinite().all()
-            assert not any(t.requires_grad for t in step)
+            assert not any(t.requires_grad for t in tensors(step))
 
 
 def check_obs_is_the_successor_unless_done(factory: Factory) -> None:
@@ -217,8 +222,8 @@ def check_nothing_returned_is_an_alias(factory: Factory) -> None:
     kept, copies = [obs], [obs.clone()]
     for action in actions:
         step = env.step(action)
-        kept.extend(step)
-        copies.extend(copied(step))
+        kept.extend(tensors(step))
+        copies.extend(tensors(copied(step)))
     env.reset()
     assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
 
@@ -230,7 +235,7 @@ def check_writing_into_results_changes_nothing(factory: Factory) -> None:
     for action in random_actions(clean, 12):
         expected, step = clean.step(action), written.step(action)
         assert same([expected], [step])
-        for tensor in step:
+        for tensor in tensors(step):
             tensor.fill_(77)
     assert torch.equal(clean.finished_episodes(), written.finished_episodes())
 
@@ -239,10 +244,10 @@ def check_fields_share_no_memory(factory: Factory) -> None:
     env = factory(num_envs=4, max_episode_steps=5, seed=1)
     env.reset()
     step = env.step(random_actions(env, 1)[0])
-    for index in range(len(step)):
+    for index in range(len(tensors(step))):
         before = copied(step)
         step[index].fill_(77 if step[index].dtype != torch.bool else True)
-        others = [i for i in range(len(step)) if i != index]
+        others = [i for i in range(len(tensors(step))) if i != index]
         assert all(torch.equal(step[i], before[i]) for i in others), f"{Step._fields[index]} shares memory"
 
 
@@ -563,4 +568,4 @@ def test_gpu_and_cpu_agree(env_id: str) -> None:
     torch.testing.assert_close(*starts)
     on_cpu, on_cuda = (run(env, actions.to(env.device), noise.to(env.device)) for env in envs)
     for one, other in zip(on_cpu, on_cuda, strict=True):
-        torch.testing.assert_close(tuple(one), tuple(t.cpu() for t in other), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(tensors(one), [t.cpu() for t in tensors(other)], rtol=1e-4, atol=1e-4)

@@ -38,7 +38,6 @@ def test_ids_of_the_specification() -> None:
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
-        ("CartPole-v0", "CartPole-v1"),
         ("cartpole-v1", "CartPole-v1"),
         ("Pendulm-v1", "Pendulum-v1"),
         ("acrobot", "Acrobot-v1"),

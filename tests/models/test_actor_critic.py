@@ -127,11 +127,19 @@ def test_log_std_as_an_output_of_the_network_is_clamped():
     assert not any(name.endswith("head.log_std") for name, _ in policy.named_parameters())
 
 
-def test_the_environment_gets_the_clipped_action_and_the_learner_keeps_the_raw_one():
+def test_the_environment_gets_the_action_scaled_and_clipped_and_the_learner_keeps_the_raw_one():
     raw = torch.tensor([[-5.0, 0.5], [1.5, 9.0]])
     kept = raw.clone()
-    assert vector_policy(TORQUE).head.to_env(raw).tolist() == [[-1, 0.5], [1.5, 2]]
+    assert vector_policy(TORQUE).head.to_env(raw).tolist() == [[-1, 1.25], [2, 2]]  # from -1 to 2: 0.5 + 1.5 a
     assert torch.equal(raw, kept)
+
+
+def test_each_dimension_has_bounds_of_its_own_and_unbounded_ones_are_left_alone():
+    inf = float("inf")
+    action = Box((2, 2), (-2.0, 100.0, -inf, 0.0), (2.0, 200.0, inf, inf))
+    head = actor_critic(VECTOR, action, NetworkConfig()).head
+    raw = torch.tensor([[0.5, -1.0, 7.0, -3.0], [-4.0, 0.5, -7.0, 3.0]])
+    assert head.to_env(raw).tolist() == [[[1.0, 100.0], [7.0, 0.0]], [[-2.0, 175.0], [-7.0, 3.0]]]
 
 
 def test_discrete_actions_reach_the_environment_as_they_are():
@@ -157,6 +165,6 @@ def test_observations_of_two_axes_are_flattened():
 
 def test_spaces_that_do_not_fit_are_refused_by_name():
     with pytest.raises(UsageError, match="observations"):
-        actor_critic(Discrete(5), CHOICE, NetworkConfig())
-    with pytest.raises(UsageError, match="actions of shape"):
-        actor_critic(VECTOR, Box((2, 2)), NetworkConfig())
+        actor_critic(Box((4,), 0, 255, torch.uint8), CHOICE, NetworkConfig())
+    with pytest.raises(UsageError, match="actions"):
+        actor_critic(VECTOR, Box((2,), 0, 5, torch.int64), NetworkConfig())

@@ -38,7 +38,7 @@ def test_an_empty_batch_changes_nothing():
 
 
 def test_observations_are_standardised_and_clipped_to_10():
-    normalizer = ObservationNormalizer((1,))
+    normalizer = ObservationNormalizer(torch.tensor([True]))
     normalizer.merge(torch.tensor([[1.0], [3.0]]))
     out = normalizer(torch.tensor([[2.0], [3.0], [1000.0], [-1000.0]]))
     assert out.flatten().tolist() == pytest.approx([0, 1, 10, -10])

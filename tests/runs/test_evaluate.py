@@ -103,7 +103,7 @@ def test_continuous_actions_are_the_mean_within_the_bounds() -> None:
             return super().advance(state, action)
 
     agent = agent_on(Watched(num_envs=2, max_episode_steps=3))
-    for mean, expected in ((0.5, 0.5), (7.0, 2.0)):
+    for mean, expected in ((0.5, 1.0), (7.0, 2.0)):
         seen.clear()
         with torch.no_grad():
             agent.state.policy.head.mean.weight.zero_()

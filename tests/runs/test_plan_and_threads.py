@@ -56,7 +56,8 @@ def test_a_plan_counts_from_where_the_run_stands() -> None:
 
 def test_every_number_is_said() -> None:
     p = plan_of(tr.PPO, num_envs=64, num_steps=64, num_minibatches=4, update_epochs=4, total_timesteps=1e6)
-    (line,) = p.lines()
+    line, environments = p.lines()
+    assert environments == "environments: 64 of CartPole-v1 by tensor (it lives on the device)"
     for part in (
         "244 phases",
         "4,096 steps",
@@ -85,9 +86,9 @@ def test_a_plan_of_too_few_updates_warns(cls: type[tr.Agent], settings: dict[str
         settings = {**settings, "num_minibatches": 4, "update_epochs": 4}
     p = plan_of(cls, **settings)
     assert (p.warning is not None) is few
-    assert len(p.lines()) == 1 + few
+    assert len(p.lines()) == 2 + few
     if p.warning is not None:
-        assert p.lines()[1] == f"warning: {p.warning}"
+        assert p.lines()[2] == f"warning: {p.warning}"
         for part in (f"{p.updates} updates", "total_timesteps", f"num_envs {settings['num_envs']}", "raise"):
             assert part in p.warning
 

@@ -121,7 +121,8 @@ class PPOState(State):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self.discounted_return.copy_(state["run.discounted_return"])
+        if self.env.resumable:  # otherwise episodes start anew
+            self.discounted_return.copy_(state["run.discounted_return"])
 
 
 class PPOMetrics(NamedTuple):
@@ -205,10 +206,10 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         rows.append(torch.stack([*terms, grad_norm]))
         weights.append(1 - stopped)
 
-    policy.update_statistics(rollout.obs)  # statistics move only between phases, so the first ratio of a phase is 1
+    policy.update_statistics(rollout.obs, rollout.real)  # only between phases, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, done, state.discounted_return, config.gamma)
-        policy.reward_scaler.merge(returns.flatten())
+        policy.reward_scaler.merge(returns.flatten(), rollout.real.flatten())
         state.discounted_return.copy_(carried)
 
     weight = torch.stack(weights)
@@ -217,6 +218,6 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         terms=PPOTerms(*mean[:-1]),
         grad_norm=mean[-1],
         learning_rate=learning_rate,
-        explained_variance=explained_variance(rollout.value, advantage + rollout.value),
+        explained_variance=explained_variance(batch.value, batch.target),
         episodes=env.finished_episodes(),
     )

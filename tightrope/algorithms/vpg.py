@@ -197,7 +197,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     with torch.no_grad():
         rollout = state.rollout.first(taken)
         collected = running_mask(rollout.terminated, dead_fraction)  # (T, 1) False once the rollout has stopped
-        alive = alive_mask(rollout.done) & collected
+        alive = alive_mask(rollout.done) & collected & rollout.real
         cut = rollout.done | last_row(collected)
         next_value = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
         returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)

@@ -1,6 +1,6 @@
 """Raster primitives: anti-aliased lines, discs, polygons and text on uint8 frames, and grids of frames."""
 
-from .canvas import Canvas, grid
+from .canvas import Canvas, grid, shrink
 from .colors import ACCENT, BACKGROUND, INK, MUTED, PINK, WARM
 
-__all__ = ["ACCENT", "BACKGROUND", "INK", "MUTED", "PINK", "WARM", "Canvas", "grid"]
+__all__ = ["ACCENT", "BACKGROUND", "INK", "MUTED", "PINK", "WARM", "Canvas", "grid", "shrink"]

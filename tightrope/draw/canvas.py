@@ -105,3 +105,10 @@ def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
     cells[:count] = frames
     cells = cells.reshape(rows, columns, height, width, 3).swapaxes(1, 2)
     return cells.reshape(rows * height, columns * width, 3)
+
+
+def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
+    """A frame (H, W, 3) no higher than `height`, both sides even."""
+    rows = min(frame.shape[0], height) // 2 * 2
+    columns = max(2, round(frame.shape[1] * rows / frame.shape[0] / 2) * 2)
+    return _cv2().resize(np.ascontiguousarray(frame), (columns, rows), interpolation=_cv2().INTER_AREA)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout
+from .noise import stream_seed
 from .optimize import Optimizer
 
 
@@ -48,8 +49,11 @@ class State:
 
         self.policy.load_state_dict(part("policy"))
         self.optimizer.load_state_dict(part("optimizer"))
-        self.env.load_state_dict(part("env"))
         run = part("run")
-        self.obs.copy_(run["obs"])
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
+        if self.env.resumable:
+            self.env.load_state_dict(part("env"))
+            self.obs.copy_(run["obs"])
+        else:  # fresh episodes, in streams that the run has not used yet
+            self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase)))
         self.best_score = float(run["best_score"])

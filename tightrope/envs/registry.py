@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from ..errors import UsageError, near_matches
 from .acrobot import Acrobot
 from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
@@ -41,17 +39,5 @@ def register(env_id: str, env: type[TensorEnv]) -> None:
 def known(env_id: str) -> type[TensorEnv]:
     """The class behind an id."""
     if env_id not in ENVS:
-        hint = near_matches(env_id, ENVS) or " Gymnasium's own are not there yet."
-        raise UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists them all")
+        raise UsageError(f"unknown tensor env {env_id!r}.{near_matches(env_id, ENVS)} `tightrope envs` lists them")
     return ENVS[env_id]
-
-
-def make(
-    env_id: str,
-    num_envs: int = 1,
-    device: str | torch.device = "cpu",
-    max_episode_steps: int | None = None,
-    seed: int = 0,
-) -> TensorEnv:
-    """`num_envs` copies of the environment with that id."""
-    return known(env_id)(num_envs, device, max_episode_steps, seed)

@@ -36,6 +36,8 @@ class TensorEnv:
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
     solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
     capturable = True
+    resumable = True
+    skips = False
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class TensorEnv:
         self._finished.zero_()
         return totals
 
-    def spawn(self, num_envs: int, seed: int) -> Self:
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)
         twin._allocate(num_envs, seed)

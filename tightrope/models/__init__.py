@@ -1,7 +1,16 @@
 """Networks, distributions, and the ActorCritic that joins them."""
 
 from .actor_critic import ActorCritic, NetworkConfig, actor_critic
-from .distributions import Categorical, Gaussian
+from .distributions import Categorical, Gaussian, MultiCategorical
 from .networks import MLP, NatureCNN
 
-__all__ = ["MLP", "ActorCritic", "Categorical", "Gaussian", "NatureCNN", "NetworkConfig", "actor_critic"]
+__all__ = [
+    "MLP",
+    "ActorCritic",
+    "Categorical",
+    "Gaussian",
+    "MultiCategorical",
+    "NatureCNN",
+    "NetworkConfig",
+    "actor_critic",
+]

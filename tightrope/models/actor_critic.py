@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..types import Box, Discrete, Spec
-from .distributions import Categorical, Gaussian
-from .networks import MLP, Activation, NatureCNN, Trunk, orthogonal
+from ..types import Bound, Box, Discrete, MultiDiscrete, Spec
+from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical
+from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
 from .normalizer import ObservationNormalizer, RewardScaler
 
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
-IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
+Distribution = Categorical | MultiCategorical | Gaussian
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class NetworkConfig:
     """One trunk for actor and critic (images always share theirs)."""
     norm_obs: bool = False
     """Normalise observations by their running mean and variance, which are part of the model."""
+    network: str | None = None
+    """A network of one's own as module:Class, made with no arguments: observations in, features (B, F) out."""
     log_std: Literal["free", "state"] = "free"
     """Continuous actions: a free parameter per dimension, from 0, or an output of the network in [-20, 2]."""
 
@@ -56,19 +58,59 @@ class CategoricalHead(nn.Module):
         return action
 
 
+class MultiCategoricalHead(nn.Module):
+    """Features to a distribution over several independent choices."""
+
+    ruled_out: Tensor
+
+    def __init__(self, in_features: int, action: MultiDiscrete) -> None:
+        super().__init__()
+        self.choices, self.most = len(action.n), max(action.n)
+        self.logits = orthogonal(nn.Linear(in_features, self.choices * self.most), 0.01)
+        beyond = torch.arange(self.most)[None] >= torch.tensor(action.n)[:, None]  # (K, most)
+        self.register_buffer("ruled_out", beyond, persistent=False)
+
+    def forward(self, features: Tensor) -> MultiCategorical:
+        logits = self.logits(features).unflatten(-1, (self.choices, self.most))
+        return MultiCategorical(logits.masked_fill(self.ruled_out, RULED_OUT))
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return MultiCategorical.noise((*shape, self.choices), generator)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+
 class GaussianHead(nn.Module):
-    """Features to a diagonal Gaussian; the environment gets the action clipped to its bounds, the learner the raw one."""
+    """Features to a diagonal Gaussian, in units in which each bounded interval of actions is [-1, 1].
+
+    The environment gets the action scaled to its bounds and clipped to them, the learner the raw one.
+    """
+
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    reach: Tensor
 
     def __init__(self, in_features: int, action: Box, state_dependent: bool) -> None:
         super().__init__()
-        size = math.prod(action.shape)
-        self.low, self.high, self.size = action.low, action.high, size
-        self.mean = orthogonal(nn.Linear(in_features, size), 0.01)
+        self.shape, self.size = action.shape, math.prod(action.shape)
+        low, high = each(action.low, self.size), each(action.high, self.size)
+        bounded = low.isfinite() & high.isfinite()
+        buffers = {
+            "low": low,
+            "high": high,
+            "middle": torch.where(bounded, (low + high) / 2, 0.0),
+            "reach": torch.where(bounded, (high - low) / 2, 1.0),
+        }
+        for name, values in buffers.items():
+            self.register_buffer(name, values, persistent=False)
+        self.mean = orthogonal(nn.Linear(in_features, self.size), 0.01)
         if state_dependent:
-            self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, size), 0.01)
+            self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, self.size), 0.01)
         else:
             self.log_std_layer = None
-            self.log_std = nn.Parameter(torch.zeros(size))  # [detail 24]
+            self.log_std = nn.Parameter(torch.zeros(self.size))  # [detail 24]
 
     def forward(self, features: Tensor) -> Gaussian:
         if self.log_std_layer is None:
@@ -79,7 +121,16 @@ class GaussianHead(nn.Module):
         return Gaussian.noise((*shape, self.size), generator)
 
     def to_env(self, action: Tensor) -> Tensor:
-        return action.clamp(self.low, self.high)  # [detail 27]
+        inside = (self.middle + self.reach * action).clamp(self.low, self.high)  # [detail 27]
+        return inside.reshape(*action.shape[:-1], *self.shape)
+
+
+Head = CategoricalHead | MultiCategoricalHead | GaussianHead
+
+
+def each(bound: Bound, size: int) -> Tensor:
+    """A bound per entry."""
+    return torch.tensor(bound).expand(size).clone()
 
 
 class ActorCritic(nn.Module):
@@ -89,7 +140,7 @@ class ActorCritic(nn.Module):
         self,
         actor: Trunk,
         critic: Trunk | None,
-        head: CategoricalHead | GaussianHead,
+        head: Head,
         normalizer: ObservationNormalizer | None = None,
     ) -> None:
         super().__init__()
@@ -98,12 +149,12 @@ class ActorCritic(nn.Module):
         self.normalizer = normalizer
         self.reward_scaler = RewardScaler()
 
-    def forward(self, obs: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
+    def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         obs = self._normalize(obs)
         features = self.actor(obs)
         return self.head(features), self._value(features if self.critic is self.actor else obs)
 
-    def distribution(self, obs: Tensor) -> Categorical | Gaussian:
+    def distribution(self, obs: Tensor) -> Distribution:
         return self.head(self.actor(self._normalize(obs)))
 
     def value(self, obs: Tensor) -> Tensor:
@@ -126,33 +177,28 @@ class ActorCritic(nn.Module):
             self.normalizer.merge(obs.flatten(0, 1), None if mask is None else mask.flatten())
 
 
-def actor_critic(observation: Spec, action: Spec, network: NetworkConfig, critic: bool = True) -> ActorCritic:
-    """The network that fits a pair of spaces."""
+def actor_critic(
+    observation: Spec, action: Spec, config: NetworkConfig, critic: bool = True, network: nn.Module | None = None
+) -> ActorCritic:
+    """The network that fits a pair of spaces; with `network`, one of the user's own as the trunk of both."""
 
     def trunk() -> Trunk:
-        if is_image(observation):
-            return NatureCNN(observation.shape)
-        return MLP(math.prod(observation.shape), network.hidden_sizes, network.activation)
+        return trunk_for(observation, config.hidden_sizes, config.activation)
 
-    if not isinstance(observation, Box) or not (is_image(observation) or observation.dtype.is_floating_point):
-        raise UsageError(
-            f"observations of {observation} are not supported: give floating-point numbers, or uint8 images as "
-            "(channels, height, width)"
-        )
-    if isinstance(action, Box) and len(action.shape) != 1:
-        raise UsageError(f"actions of shape {action.shape} are not supported: give a Box with one axis")
-    actor = trunk()
-    shared = network.share_trunk or is_image(observation)
+    actor = trunk() if network is None else Custom(network, observation)
+    shared = config.share_trunk or sees_images(observation) or network is not None
     own = None if not critic else actor if shared else trunk()
-    head: CategoricalHead | GaussianHead
+    real = real_numbers(observation)
+    normalizer = ObservationNormalizer(real) if config.norm_obs and real.any() else None
+    return ActorCritic(actor, own, head_for(action, actor.out_features, config), normalizer)
+
+
+def head_for(action: Spec, in_features: int, config: NetworkConfig) -> Head:
+    """The policy head that fits an action space."""
     if isinstance(action, Discrete):
-        head = CategoricalHead(actor.out_features, action)
-    else:
-        head = GaussianHead(actor.out_features, action, network.log_std == "state")
-    normalizer = ObservationNormalizer(observation.shape) if network.norm_obs and not is_image(observation) else None
-    return ActorCritic(actor, own, head, normalizer)
-
-
-def is_image(spec: Spec) -> bool:
-    """uint8 frames as (channels, height, width)."""
-    return spec.dtype == torch.uint8 and len(spec.shape) == 3 and min(spec.shape[1:]) >= IMAGE_SIDE
+        return CategoricalHead(in_features, action)
+    if isinstance(action, MultiDiscrete):
+        return MultiCategoricalHead(in_features, action)
+    if isinstance(action, Box) and action.dtype.is_floating_point:
+        return GaussianHead(in_features, action, config.log_std == "state")
+    raise UsageError(f"actions of {action} are not supported: give Discrete, MultiDiscrete or a Box of real numbers")

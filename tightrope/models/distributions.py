@@ -1,4 +1,4 @@
-"""Two stateless distributions over actions. Sampling is a deterministic function of noise drawn elsewhere, so the same
+"""Stateless distributions over actions. Sampling is a deterministic function of noise drawn elsewhere, so the same
 noise gives the same actions in eager, compiled and captured code. Tested against torch.distributions.
 
 Every quantity is summed over action dimensions: log_prob, entropy and kl have the batch's shape.
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
+RULED_OUT = -1e9  # a finite logit whose probability is exactly 0, so that 0 log 0 is 0
 
 
 class Categorical(NamedTuple):
@@ -45,6 +46,37 @@ class Categorical(NamedTuple):
         """KL(self || other)."""
         log_prob = self.logits.log_softmax(-1)
         return (log_prob.exp() * (log_prob - other.logits.log_softmax(-1))).sum(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        return self.logits.softmax(-1)
+
+
+class MultiCategorical(NamedTuple):
+    """Several independent choices at once. Choices with fewer options than the widest have the rest ruled out."""
+
+    logits: Tensor  # (..., K, most), RULED_OUT where there is no such option
+
+    @staticmethod
+    def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """What `sample` consumes: one uniform number per choice."""
+        return Categorical.noise(shape, generator)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return Categorical(self.logits).sample(noise)
+
+    def mode(self) -> Tensor:
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return Categorical(self.logits).log_prob(action).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return Categorical(self.logits).entropy().sum(-1)
+
+    def kl(self, other: MultiCategorical) -> Tensor:
+        """KL(self || other)."""
+        return Categorical(self.logits).kl(Categorical(other.logits)).sum(-1)
 
     @property
     def probs(self) -> Tensor:

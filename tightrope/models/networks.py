@@ -1,11 +1,18 @@
 """Trunks that turn observations into features, initialised orthogonally with zero biases. [detail 2]"""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from ..errors import UsageError
+from ..types import Box, Composite, Discrete, MultiDiscrete, Spec
+
+IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -28,12 +35,18 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
 
 
 class MLP(nn.Sequential):
-    """Linear layers with an activation after each; the observation is flattened first."""
+    """Linear layers with an activation after each; the observation is flattened first, or encoded."""
 
     out_features: int
 
-    def __init__(self, in_features: int, hidden_sizes: Sequence[int], activation: Activation = "tanh") -> None:
-        layers: list[nn.Module] = [nn.Flatten()]
+    def __init__(
+        self,
+        in_features: int,
+        hidden_sizes: Sequence[int],
+        activation: Activation = "tanh",
+        encoder: nn.Module | None = None,
+    ) -> None:
+        layers: list[nn.Module] = [nn.Flatten() if encoder is None else encoder]
         for size in hidden_sizes:
             layers += [orthogonal(nn.Linear(in_features, size), math.sqrt(2)), ACTIVATIONS[activation]()]
             in_features = size
@@ -63,4 +76,118 @@ class NatureCNN(nn.Module):
         return self.head(self.convolutions(obs.to(torch.float32) / 255))
 
 
-Trunk = MLP | NatureCNN
+class OneHot(nn.Module):
+    """Integers (B,) or (B, K) to one-hot vectors, side by side."""
+
+    columns: Tensor
+
+    def __init__(self, n: tuple[int, ...]) -> None:
+        super().__init__()
+        self.out_features = sum(n)
+        self.most = max(n)
+        kept = torch.arange(self.most)[None] < torch.tensor(n)[:, None]  # (K, most)
+        self.register_buffer("columns", kept.flatten().nonzero().squeeze(1), persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        wide = nn.functional.one_hot(obs.view(obs.shape[0], -1), self.most)
+        return wide.flatten(1)[:, self.columns].to(torch.float32)
+
+
+class Parts(nn.Module):
+    """Each part of a composite observation through an encoder of its own, the features side by side."""
+
+    def __init__(self, spec: Composite) -> None:
+        super().__init__()
+        self.spec = spec
+        self.encoders = nn.ModuleList(encoder_of(part) for _, part in spec.parts)
+        self.out_features = sum(width_of(part) for _, part in spec.parts)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        parts = self.spec.split(obs).values()
+        return torch.cat([encode(part) for encode, part in zip(self.encoders, parts, strict=True)], dim=1)
+
+
+class Custom(nn.Module):
+    """A network of the user's own: observations in, features (B, F) out. Composite ones come as a dict of their parts."""
+
+    def __init__(self, network: nn.Module, spec: Spec) -> None:
+        super().__init__()
+        self.network, self.spec = network, spec
+        example = torch.zeros(2, *spec.shape, dtype=spec.dtype)
+        try:
+            with torch.no_grad():
+                features = self(example.to(next((p.device for p in network.parameters()), "cpu")))
+        except Exception as error:
+            raise UsageError(
+                f"network {type(network).__name__} does not take observations {spec}: {str(error).splitlines()[0]}"
+            ) from None
+        if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise UsageError(
+                f"network {type(network).__name__} returns {shape} for 2 observations: return (2, features)"
+            )
+        self.out_features = features.shape[1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.network(self.spec.split(obs) if isinstance(self.spec, Composite) else obs)
+
+
+Trunk = MLP | NatureCNN | Custom
+
+
+def trunk_for(spec: Spec, hidden_sizes: Sequence[int], activation: Activation) -> Trunk:
+    """The network that suits an observation."""
+    if is_image(spec):
+        return NatureCNN(spec.shape)
+    return MLP(width_of(spec), hidden_sizes, activation, encoder_of(spec))
+
+
+def encoder_of(spec: Spec) -> nn.Module:
+    """What turns one observation, or one part of it, into numbers a linear layer can take."""
+    if isinstance(spec, Composite):
+        return Parts(spec)
+    if isinstance(spec, Discrete):
+        return OneHot((spec.n,))
+    if isinstance(spec, MultiDiscrete):
+        return OneHot(spec.n)
+    if is_image(spec):
+        return NatureCNN(spec.shape)
+    if not spec.dtype.is_floating_point:
+        raise UsageError(
+            f"observations of {spec} are not supported: give floating-point numbers, or uint8 images as "
+            f"(channels, height, width) of at least {IMAGE_SIDE} x {IMAGE_SIDE}"
+        )
+    return nn.Flatten()
+
+
+def width_of(spec: Spec) -> int:
+    """Numbers that come out of the encoder."""
+    if isinstance(spec, Composite):
+        return sum(width_of(part) for _, part in spec.parts)
+    if isinstance(spec, Discrete):
+        return spec.n
+    if isinstance(spec, MultiDiscrete):
+        return sum(spec.n)
+    return 512 if is_image(spec) else math.prod(spec.shape)
+
+
+def is_image(spec: Spec) -> bool:
+    """uint8 frames as (channels, height, width)."""
+    return (
+        isinstance(spec, Box)
+        and spec.dtype == torch.uint8
+        and len(spec.shape) == 3
+        and min(spec.shape[1:]) >= IMAGE_SIDE
+    )
+
+
+def sees_images(spec: Spec) -> bool:
+    """Whether an observation is a picture or has one among its parts."""
+    return any(sees_images(part) for _, part in spec.parts) if isinstance(spec, Composite) else is_image(spec)
+
+
+def real_numbers(spec: Spec) -> Tensor:
+    """Which entries of an observation are real numbers, that may be normalised. Bool, of the observation's shape."""
+    if isinstance(spec, Composite):
+        return torch.cat([real_numbers(part).flatten() for _, part in spec.parts])
+    return torch.full(spec.shape, isinstance(spec, Box) and spec.dtype.is_floating_point)

@@ -43,10 +43,20 @@ class Moments(nn.Module):
 
 
 class ObservationNormalizer(Moments):
-    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 28, 29]"""
+    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 28, 29]
+
+    Where only some entries are real numbers (`real`, of the observation's shape), the others pass as they are.
+    """
+
+    real: Tensor | None
+
+    def __init__(self, real: Tensor) -> None:
+        super().__init__(tuple(real.shape))
+        self.register_buffer("real", None if real.all() else real, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return ((obs - self.mean) / self.std).clamp(-CLIP, CLIP)
+        normal = ((obs - self.mean) / self.std).clamp(-CLIP, CLIP)
+        return normal if self.real is None else torch.where(self.real, normal, obs)
 
 
 class RewardScaler(Moments):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import re
+import sys
+from typing import Any
+
 import torch
+from torch import nn
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed
-from ..envs import TensorEnv, make
-from ..envs.registry import known
+from ..envs import ENVS as TENSOR_ENVS
+from ..envs import choose, make
+from ..envs.engines import ENGINES, Choice
+from ..envs.host import HostEnv
 from ..errors import UsageError
 from ..models import actor_critic
-from ..types import Env
+from ..models.networks import sees_images
+from ..types import Env, Settings
 from .config import Config
 from .names import ENVS, here_called
 
@@ -29,23 +39,84 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def check_env(env_id: str) -> type[TensorEnv]:
-    """The class behind an id, or an error that knows the ids of other libraries too."""
+def check_env(env_id: str, backend: str = "auto") -> Choice:
+    """The engine for an id, or an error that knows the ids of other libraries too."""
     foreign = here_called(env_id, ENVS)
     if foreign:
         raise UsageError(f"unknown env {env_id!r}: {foreign}")
-    return known(env_id)
+    return choose(env_id, backend)
 
 
-def make_env(config: Config, env_id: str, num_envs: int) -> TensorEnv:
-    check_env(env_id)
-    return make(env_id, num_envs, resolve_device(config.run.device), config.run.max_episode_steps)
+def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
+    """The environment with that id as the settings want it; `scoring` for evaluation."""
+    run = config.run
+    backend, _ = check_env(env_id, run.backend)
+    device = resolve_device(run.device)
+    options: Settings = {"vectorization_mode": run.vectorization_mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
+    env = make(env_id, num_envs, device, run.max_episode_steps, backend=backend, **options)
+    if run.device == "auto" and suits_cpu(env):
+        env.device = torch.device("cpu")
+    return env
 
 
-def build(config: Config, env: Env | None = None) -> State:
-    """A state before its first phase. `env` stands in for the configured training environment."""
+def from_user(env: Any, config: Config) -> Env:
+    """What a user handed over as an environment, in our form: ours already, or one of Gymnasium's forms."""
+    if is_ours(env):
+        return env
+    from ..envs.gym import from_object
+
+    made = from_object(env, config.algorithm.num_envs, resolve_device(config.run.device))
+    if config.run.device == "auto" and suits_cpu(made):
+        made.device = torch.device("cpu")
+    return made
+
+
+def is_ours(env: Any) -> bool:
+    """Whether an object speaks our Env protocol already."""
+    return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
+
+
+def imported(path: str, what: str = "env") -> Any:
+    """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
+    module, _, name = path.partition(":")
+    sys.path.insert(0, os.getcwd())  # as `python -m` would
     try:
-        return _build(config, env)
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"{what} {path!r} cannot be imported: {error}. Give module:Class") from None
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def is_path(env: str) -> bool:
+    """Whether a name is module:Class rather than an id."""
+    return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
+
+
+def has_id(env: str) -> bool:
+    """Whether some engine, installed or not, has an environment of that name."""
+    if env in TENSOR_ENVS:
+        return True
+    return not is_path(env) and any(engine.knows(env) for engine in ENGINES.values())
+
+
+def settled(config: Config) -> Config:
+    """The settings with the choice of engine made, so that a saved run keeps to it."""
+    if is_path(config.env) or config.run.backend != "auto":
+        return config
+    backend, _ = check_env(config.env)
+    return config if backend == "tensor" else config.changed(backend=backend)
+
+
+def suits_cpu(env: Env) -> bool:
+    """Small networks fed by an engine on the host are quicker there than the way to a device and back."""
+    return isinstance(env, HostEnv) and not sees_images(env.observation)
+
+
+def build(config: Config, env: Env | None = None, network: nn.Module | None = None) -> State:
+    """A state before its first phase. `env` stands in for the configured training environment, `network` for the trunk."""
+    try:
+        return _build(config, env, network)
     except (RuntimeError, MemoryError) as error:
         if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
             raise
@@ -55,12 +126,13 @@ def build(config: Config, env: Env | None = None) -> State:
         ) from None
 
 
-def _build(config: Config, env: Env | None) -> State:
+def _build(config: Config, env: Env | None, network: nn.Module | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
-        policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic).to(env.device)
+        has_critic = config.algorithm.has_critic
+        policy = actor_critic(env.observation, env.action, config.network, has_critic, network).to(env.device)
     return ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)

@@ -9,7 +9,7 @@ import contextlib
 import math
 import types
 import typing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,6 +17,8 @@ import yaml
 
 from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..engine import cores
+from ..envs.engines import Backend
+from ..envs.options import VectorizationMode
 from ..errors import UsageError, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
@@ -40,6 +42,12 @@ class RunConfig:
     """Train on this environment (a shaped one, say) while the score is taken on ENV."""
     max_episode_steps: int | None = None
     """Truncate episodes after this many steps instead of the environment's own limit."""
+    backend: Backend = "auto"
+    """Engine that runs the environment; auto prefers tensors on the device, then the fastest one installed."""
+    vectorization_mode: VectorizationMode = "sync"
+    """How Gymnasium runs several: in turn, each in a process, or by an entry point of the environment's own."""
+    env_kwargs: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    """Arguments for the environment's constructor, as name=value (or a mapping in Python and YAML)."""
     eval_every: int = 0
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
@@ -150,6 +158,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         if value in options:
             return value
         raise UsageError(f"{name} {value!r} is not a choice: give one of {', '.join(map(str, options))}")
+    if origin is dict:
+        return mapping(name, value)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             value = [value]
@@ -170,6 +180,20 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
                 return real
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")
+
+
+def mapping(name: str, value: Any) -> Settings:
+    """A mapping as it is, or from words such as gravity=-5 (values are read as YAML)."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
+    words = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
+    pairs = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
+    if not all(key.isidentifier() and equals for key, equals, _ in pairs):
+        raise UsageError(f"{name} {value!r} is not a list of name=value: give it as in {name} gravity=-5")
+    try:
+        return {key: yaml.safe_load(text) for key, _, text in pairs}
+    except yaml.YAMLError:
+        raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
 
 
 def whole(value: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import State, choose_threads
+from .build import check_env, is_path
 from .config import Config
 
 FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
@@ -19,6 +20,7 @@ class Plan:
     steps: int
     parameters: int
     device: str
+    engine: str
     threads: int
     may_stop_early: bool
     warning: str | None
@@ -34,8 +36,18 @@ class Plan:
         return [
             f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
             f"{self.minibatch:,}; {self.parameters:,} parameters; {where}",
+            f"environments: {self.engine}",
             *([f"warning: {self.warning}"] if self.warning else []),
         ]
+
+
+def engine_of(state: State, config: Config) -> str:
+    """Which engine runs the environments, and why."""
+    env_id = config.run.train_env or config.env
+    if is_path(env_id):
+        return f"{state.env.num_envs} of {env_id}, as given"
+    backend, why = check_env(env_id, config.run.backend)
+    return f"{state.env.num_envs} of {env_id} by {backend} ({why})"
 
 
 def plan(state: State, config: Config) -> Plan:
@@ -58,6 +70,7 @@ def plan(state: State, config: Config) -> Plan:
         steps=phases * algorithm.batch_size,
         parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
+        engine=engine_of(state, config),
         threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,

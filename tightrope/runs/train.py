@@ -15,6 +15,7 @@ from ..engine import State, stream_seed, threads
 from ..errors import UsageError
 from ..types import Env
 from ..view import MetricsFile, Progress
+from .build import settled
 from .checkpoint import CONFIG, save_config, save_state
 from .config import Config
 from .evaluate import Evaluation, evaluate
@@ -43,7 +44,7 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
     metrics_file = None
     if run_dir is not None:
         try:
-            save_config(run_dir, config.changed(threads=the_plan.threads))
+            save_config(run_dir, settled(config).changed(threads=the_plan.threads))
         except OSError as error:
             raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
         metrics_file = MetricsFile(run_dir / "metrics.jsonl")

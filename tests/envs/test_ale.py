@@ -1,0 +1,399 @@
+"""Atari through ale-py: the contract, and every row against engines that do not reset themselves and the plain emulator."""
+
+import importlib.util
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from test_contract import CHECKS, Factory, random_actions, run, same
+
+from tightrope.envs import ale
+from tightrope.envs.ale import AleEnv
+from tightrope.envs.atari import FOR_TWO, Rules, rom_of, shipped, title
+from tightrope.envs.host import spread
+from tightrope.envs.options import EnvOptions
+from tightrope.envs.spaces import Array
+from tightrope.errors import EnvError, UsageError
+from tightrope.types import Step
+
+ale_py = pytest.importorskip("ale_py")
+AtariVectorEnv = pytest.importorskip("ale_py.vector_env").AtariVectorEnv
+
+DOES_NOT_APPLY = {
+    "noise_decides_everything": "the engine has random streams of its own",
+    "noise_spares_the_own_stream": "the engine has random streams of its own",
+    "state_dict_resumes_exactly": "the engine cannot save its state",
+    "frames_of_extreme_observations": "bytes have no extremes",
+}
+SAID_BELOW = {  # with fewer rows, of which each takes 0.2 s to make and seed
+    "truncates_exactly_at_the_limit": "test_every_row_is_the_true_one",
+    "finished_episodes": "test_scores_are_those_of_the_plain_emulator",
+    "spawn_is_independent": "test_spawn_is_independent",
+}
+
+
+# engines to test with ------------------------------------------------------------------------------------------------
+
+
+class Shelf:
+    """Engines by size, used again when nobody holds them: making one takes 0.1 s a row. A seed makes them as new."""
+
+    def __init__(self, rom: str = "breakout") -> None:
+        self.rom, self.free = rom, defaultdict(list)
+
+    def __call__(self, count: int) -> Any:
+        free = self.free[count]
+        make = lambda: AtariVectorEnv(self.rom, count, autoreset_mode="SameStep", reward_clipping=False)  # noqa: E731
+        return Borrowed(free.pop() if free else make(), free)
+
+
+class Borrowed:
+    """An engine that goes back to its shelf; it keeps what it last said and counts its steps."""
+
+    def __init__(self, engine: Any, shelf: list[Any]) -> None:
+        self.engine, self.shelf, self.steps, self.info = engine, shelf, 0, {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def reset(self, **given: Any) -> tuple[Array, dict[str, Array]]:
+        obs, self.info = self.engine.reset(**given)
+        return obs, self.info
+
+    def step(self, action: Array) -> Any:
+        *answer, self.info = self.engine.step(action)
+        self.steps += 1
+        return (*answer, self.info)
+
+    def __del__(self) -> None:
+        self.shelf.append(self.engine)
+
+
+class Eager(AleEnv):
+    """Starts by itself at its first step, as tensor environments do."""
+
+    started = False
+
+    def reset(self, seed: int | None = None, noise: Any = None) -> torch.Tensor:
+        self.started = True
+        return super().reset(seed, noise)
+
+    def step(self, action: torch.Tensor, noise: Any = None) -> Step:
+        if not self.started:
+            self.reset()
+        return super().step(action, noise)
+
+
+SHELF = {rom: Shelf(rom) for rom in ("breakout", "space_invaders")}
+PLAIN = Rules(clipped=False, by_life=False)
+
+
+def made(num_envs: int, limit: int = 27_000, rom: str = "breakout", rules: Rules = Rules(), seed: int = 0) -> AleEnv:  # noqa: B008
+    env = Eager(SHELF[rom], num_envs, "cpu", f"{title(rom)}-v5", limit, rules)
+    env.seed(seed)
+    return env
+
+
+class Emulator:
+    """One game on the plain emulator, without any engine."""
+
+    def __init__(self, rom: str) -> None:
+        from ale_py import roms
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self.ale = ale_py.ALEInterface()
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self.ale.loadROM(str(roms.get_rom_path(rom)))
+        self.actions = self.ale.getMinimalActionSet()
+
+    def start(self, frames: int) -> None:
+        """A new game, `frames` frames on: FIRE, then no-ops."""
+        self.ale.reset_game()
+        for frame in range(frames):
+            self.ale.act(ale_py.Action.NOOP if frame else ale_py.Action.FIRE)
+
+    def step(self, action: int) -> tuple[float, bool]:
+        """(reward, whether the game is over) of an action held for 4 frames."""
+        reward = 0.0
+        for _ in range(4):
+            reward += self.ale.act(self.actions[action])
+            if self.ale.game_over():
+                break
+        return reward, self.ale.game_over()
+
+
+# the contract --------------------------------------------------------------------------------------------------------
+
+
+def factory(num_envs: int, max_episode_steps: int | None = None, seed: int = 0) -> AleEnv:
+    if num_envs < 1 or max_episode_steps == 0:
+        return ale.from_id("Breakout-v5", num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps))
+    return made(num_envs, max_episode_steps or 27_000, seed=seed)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_contract(check: Callable[[Factory], None]) -> None:
+    name = check.__name__[6:]
+    if name in DOES_NOT_APPLY:
+        pytest.skip(DOES_NOT_APPLY[name])
+    if name in SAID_BELOW:
+        pytest.skip(f"{SAID_BELOW[name]} says it")
+    few = lambda num_envs, **given: factory(min(num_envs, 2), **given)  # noqa: E731
+    check(factory if name == "shapes_dtypes_and_device" else few)
+
+
+def test_spawn_is_independent() -> None:
+    env, twin = made(1, limit=5, seed=1), made(1, limit=5, seed=1)
+    actions = random_actions(env, 8)
+    child = env.spawn(2, seed=9)
+    assert type(child) is type(env)
+    assert (child.num_envs, child.action, child.observation) == (2, env.action, env.observation)
+    first = run(child, random_actions(child, 8))
+    assert child.finished_episodes()[0] == 2
+    assert env.finished_episodes()[0] == 0
+    assert same(run(env, actions), run(twin, actions))
+    assert same(run(made(2, limit=5, seed=9), random_actions(child, 8)), first)
+
+
+# every row against engines that do not reset themselves --------------------------------------------------------------
+
+
+def test_every_row_is_the_true_one() -> None:
+    """Each game in an engine of its own that is only reset when told to: nothing is lost, added or shown too late."""
+    limit, num_envs = 170, 2
+    env = made(num_envs, limit, seed=4)
+    obs = env.reset()
+    alone = [AtariVectorEnv("breakout", 1, reward_clipping=False) for _ in range(num_envs)]
+    starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, spread(4, num_envs), strict=True)]
+    assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])))
+    lives, clock, seen = [int(info["lives"][0]) for _, info in starts], [0] * num_envs, defaultdict(int)
+    for action in random_actions(env, 900, seed=2):
+        step = env.step(action)
+        for i, engine in enumerate(alone):
+            final, score, over, _, info = engine.step(action[i : i + 1].numpy())
+            clock[i] += 1
+            left = int(info["lives"][0])
+            lost, late = 0 < left < lives[i], clock[i] == limit
+            assert step.reward[i] == np.sign(score[0])
+            assert step.terminated[i] == (over[0] or lost)
+            assert step.truncated[i] == (late and not over[0] and not lost)
+            assert torch.equal(step.final_obs[i], torch.from_numpy(final[0]))
+            if over[0] or late:
+                final, info = engine.reset()
+                clock[i] = 0
+            assert torch.equal(step.obs[i], torch.from_numpy(final[0]))
+            lives[i] = int(info["lives"][0])
+            seen["over" if over[0] else "late" if late else "lost" if lost else "on"] += 1
+        assert not (step.terminated & step.truncated).any()
+        assert step.real is None
+        assert step.obs.dtype == step.final_obs.dtype == torch.uint8
+    assert min(seen[kind] for kind in ("over", "late", "lost")) >= 2, dict(seen)
+
+
+@pytest.mark.parametrize("rules", [Rules(), PLAIN], ids=["training", "scoring"])
+def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
+    env, emulator = made(1, rom="space_invaders", rules=rules, seed=5), Emulator("space_invaders")
+    env.reset()
+    emulator.start(int(env.engine.info["episode_frame_number"][0]))
+    score, length, games, rewards, ends = 0.0, 0, 0, set(), 0
+    for action in random_actions(env, 1600, seed=1):
+        step = env.step(action)
+        reward, over = emulator.step(int(action))
+        score, length = score + reward, length + 1
+        rewards.add(reward)
+        assert step.reward == (reward if rules is PLAIN else np.sign(reward))
+        assert env.finished_episodes().tolist() == ([1, score, length] if over else [0, 0, 0])
+        ends += int(step.terminated)
+        if rules is PLAIN:
+            assert step.terminated == over
+        if over:
+            assert step.terminated
+            emulator.start(int(env.engine.info["episode_frame_number"][0]))
+            score, length, games = 0.0, 0, games + 1
+        assert emulator.ale.getEpisodeFrameNumber() == env.engine.info["episode_frame_number"][0]
+        assert emulator.ale.lives() == env.engine.info["lives"][0]
+    assert games >= 2
+    assert {0.0, 5.0, 10.0} <= rewards
+    assert ends == games if rules is PLAIN else ends >= 3 * games
+
+
+def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
+    env = made(2, seed=3)
+    env.reset()
+    before, deaths, games = env.engine.info, torch.zeros(2), torch.zeros(2)
+    for action in random_actions(env, 500, seed=3):
+        step, info = env.step(action), env.engine.info
+        lost = torch.from_numpy(info["lives"] < before["lives"])
+        going = torch.from_numpy(info["episode_frame_number"] == before["episode_frame_number"] + 4)
+        assert torch.equal(step.terminated, lost | ~going)
+        assert torch.equal(step.final_obs[lost & going], step.obs[lost & going])
+        assert env.finished_episodes()[0] == (~going).sum()
+        deaths, games, before = deaths + step.terminated, games + ~going, info
+    assert (games >= 1).all()
+    assert (deaths >= 5 * games).all()
+
+
+def test_each_step_is_one_step_of_the_engine() -> None:
+    env = made(2, limit=90, seed=6)
+    env.reset()
+    before, ended = env.engine.info["episode_frame_number"], 0
+    for count, action in enumerate(random_actions(env, 400, seed=6), 1):
+        env.step(action)
+        frame, over = env.engine.info["episode_frame_number"], env.finished_episodes()[0]
+        ended += int(over)
+        assert env.engine.steps == count
+        assert (frame == before + 4).sum() == env.num_envs - over
+        before = frame
+    assert ended >= 6
+
+
+def test_scoring_plays_the_same_games() -> None:
+    """The rules change what the learner is told, not what happens."""
+    told, scored = made(2, rules=Rules(), seed=8), made(2, rules=PLAIN, seed=8)
+    assert torch.equal(told.reset(), scored.reset())
+    for action in random_actions(told, 300, seed=8):
+        left, right = told.step(action), scored.step(action)
+        assert torch.equal(left.obs, right.obs)
+        assert torch.equal(left.final_obs, right.final_obs)
+    totals = told.finished_episodes()
+    assert torch.equal(totals, scored.finished_episodes())
+    assert totals[0] >= 2
+
+
+def test_a_life_lost_at_the_time_limit_is_an_end() -> None:
+    """Where both happen, the value of what follows is 0; the game is cut off all the same."""
+    env = made(1, seed=9)
+    env.reset()
+    lengths = [t for t, action in enumerate(random_actions(env, 120, seed=9), 1) if env.step(action).terminated]
+    env = made(1, limit=lengths[0], seed=9)
+    env.reset()
+    last = run(env, random_actions(env, 120, seed=9)[: lengths[0]])[-1]
+    assert last.terminated
+    assert not last.truncated
+    assert not torch.equal(last.obs, last.final_obs)
+    assert env.finished_episodes()[0] == 1
+
+
+# seeds and threads ---------------------------------------------------------------------------------------------------
+
+
+def starts(env: AleEnv, seed: int, count: int = 12) -> Array:
+    """(count, N) frames played before each of many games is handed over: all that is random about them."""
+    env.reset(seed=seed)
+    frames = [env.engine.info["episode_frame_number"]]
+    for _ in range(count):
+        env.reset()
+        frames.append(env.engine.info["episode_frame_number"])
+    return np.stack(frames)
+
+
+def test_streams() -> None:
+    env = made(2)
+    one, two, again = starts(env, 1), starts(env, 2), starts(env, 1)
+    assert np.array_equal(one, again)
+    streams = [tuple(column) for column in np.concatenate([one, two], axis=1).T]
+    assert len(set(streams)) == 4
+    assert np.array_equal(starts(env.spawn(2, seed=0), 1), one)
+
+
+def test_threads_change_nothing() -> None:
+    def walk(threads: int) -> list[Step]:
+        env = ale.from_id("Breakout-v5", 2, "cpu", EnvOptions(env_kwargs={"num_threads": threads}))
+        env.reset(seed=1)
+        return run(env, random_actions(env, 80))
+
+    assert same(walk(1), walk(2))
+
+
+def test_close_ends_the_threads() -> None:
+    threads = lambda: len(os.listdir("/proc/self/task")) if Path("/proc/self/task").exists() else 0  # noqa: E731
+    before = threads()
+    env = ale.from_id("Breakout-v5", 2, "cpu", EnvOptions())
+    env.reset(seed=1)
+    env.close()
+    assert threads() == before
+
+
+# ids and settings ----------------------------------------------------------------------------------------------------
+
+
+def test_every_game_is_found_by_the_id_that_gymnasium_has_for_it() -> None:
+    gymnasium.register_envs(ale_py)
+    registered = {name: spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
+    assert set(registered.values()) == set(ale_py.roms.get_all_rom_ids()) - FOR_TWO == set(ale.games())
+    for name, game in registered.items():
+        for env_id in (name, name.removeprefix("ALE/"), f"{title(game)}NoFrameskip-v4"):
+            assert ale.known(env_id)
+            assert rom_of(env_id, ale.games()) == game
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Brekout-v5", "Breakout-v4", "ALE/breakout-v5", "CartPole-v1", "ALE/Combat-v5"])
+def test_unknown_ids(env_id: str) -> None:
+    assert not ale.known(env_id)
+    with pytest.raises(UsageError, match="unknown env"):
+        ale.from_id(env_id, 1, "cpu", EnvOptions())
+
+
+def test_near_matches() -> None:
+    with pytest.raises(UsageError, match="Did you mean Breakout-v5"):
+        ale.from_id("Brekout-v5", 1, "cpu", EnvOptions())
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    assert shipped("ale_py", "roms") == []
+    assert ale.known("ALE/Breakout-v5")
+    assert ale.known("BreakoutNoFrameskip-v4")
+    assert not ale.known("HalfCheetah-v5")
+    with pytest.raises(UsageError, match="not installed"):
+        ale.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
+    spec = importlib.util.spec_from_file_location("tightrope.envs.ale_again", ale.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))  # imports nothing that is not there
+
+
+def test_options() -> None:
+    env = ale.from_id("ALE/Pong-v5", 1, "cpu", EnvOptions())
+    assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
+    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clipped=True, by_life=True))
+    asked = {"reward_clipping": False, "episodic_life": False, "full_action_space": True}
+    env = ale.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
+    assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, PLAIN)
+    assert ale.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == PLAIN
+    assert env.spawn(2, seed=1).max_episode_steps == 9
+
+
+@pytest.mark.parametrize("name", sorted(ale.RESERVED))
+def test_what_the_adapter_decides_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"env_kwargs '{name}' cannot be set"):
+        ale.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={name: 1}))
+
+
+def test_unknown_keywords() -> None:
+    with pytest.raises(UsageError, match=r"cannot be made.*wings"):
+        ale.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={"wings": 2}))
+
+
+@pytest.mark.parametrize("stray", [4, -1])
+def test_actions_that_do_not_exist(stray: int) -> None:
+    env = made(2)
+    env.reset()
+    with pytest.raises(EnvError, match=f"number 1 failed on action {stray}: there are only actions 0 to 3"):
+        env.step(torch.tensor([0, stray]))
+
+
+def test_pictures_show_the_newest_frame() -> None:
+    env = made(1)
+    obs = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)
+    obs[1, 3, 42:] = 200
+    frames = env.draw(obs)
+    assert frames.shape == (2, 160, 160, 3)
+    assert not frames[0].any()
+    assert (frames[1, :79] == 0).all()
+    assert (frames[1, 81:] == 200).all()

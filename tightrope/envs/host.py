@@ -1,0 +1,188 @@
+"""The base of engines that run outside torch and speak NumPy: it reads and writes their spaces, moves each array to the
+device once, counts episodes, and names the environment that failed.
+
+An engine defines `_restart(seeds)`, `_advance(action)` and `_twin(num_envs, drawn)`; everything it returns is in
+Tightrope's one convention: same-step auto-reset with the true final observation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..types import Step
+
+if TYPE_CHECKING:
+    from .spaces import Action, Observation
+
+Array = np.ndarray[Any, Any]
+
+
+class Answer(NamedTuple):
+    """What an engine answers to one batch of actions, as arrays."""
+
+    obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
+    reward: Array  # (N,) what is learned from
+    terminated: Array  # (N,) bool
+    truncated: Array  # (N,) bool
+    rows: Array  # (K,) rows whose true successor is not `obs`
+    final_obs: Array  # (K, ...) these successors
+    real: Array | None = None  # (N,) bool, where some rows may not be real
+    score: Array | None = None  # (N,) what is reported; the reward if not given
+    over: Array | None = None  # (N,) bool, where a reported episode ends; where one ended if not given
+
+
+class HostEnv:
+    """N environments of an engine that lives on the host."""
+
+    name: str
+    num_envs: int
+    noise_size = 0
+    capturable = False
+    resumable = False
+    skips = False
+    solved_at: float | None = None
+    _seeds: Array | None  # for the next reset; None: the streams go on
+
+    def _describe(self, observation: Observation, action: Action, num_envs: int, device: str | torch.device) -> None:
+        """Say what the spaces are and where tensors live."""
+        if num_envs < 1:
+            raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
+        self._observation, self._action = observation, action
+        self.observation, self.action = observation.spec, action.spec
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, np.int64)
+        self._totals = np.zeros(3)  # episodes, their returns, their lengths
+        self.seed(0)
+
+    # what an engine defines ------------------------------------------------------------------------------------------
+
+    def _restart(self, seeds: Array | None) -> Array:
+        """Start every environment anew, from these seeds if given; returns rows of observations."""
+        raise NotImplementedError
+
+    def _advance(self, action: Array) -> Answer:
+        raise NotImplementedError
+
+    def _twin(self, num_envs: int, drawn: bool) -> Self:
+        """Another engine of the same kind."""
+        raise NotImplementedError
+
+    # what the base does ----------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
+        """Start every environment anew, finished or not; running episodes are forgotten."""
+        if seed is not None:
+            self.seed(seed)
+        self._return[:], self._length[:] = 0.0, 0
+        seeds, self._seeds = self._seeds, None
+        return self._tensor(self._restart(seeds))
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+        """Advance every environment; where an episode ends, the next one starts in the same step."""
+        answer = self._advance(self._action.batch(action.cpu().numpy()))
+        self._count(answer)
+        obs = self._tensor(answer.obs)
+        final_obs = obs.clone()
+        if len(answer.rows):
+            final_obs[torch.from_numpy(answer.rows).to(self.device)] = self._tensor(answer.final_obs)
+        return Step(
+            obs,
+            self._tensor(answer.reward.astype(np.float32)),
+            self._tensor(answer.terminated),
+            self._tensor(answer.truncated & ~answer.terminated),
+            final_obs,
+            None if answer.real is None else self._tensor(answer.real),
+        )
+
+    def _tensor(self, array: Array) -> Tensor:
+        """A copy on the device."""
+        tensor = torch.from_numpy(array)
+        return tensor.clone() if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def _count(self, answer: Answer) -> None:
+        real = np.ones(self.num_envs, bool) if answer.real is None else answer.real
+        self._return += np.where(real, answer.reward if answer.score is None else answer.score, 0.0)
+        self._length += real
+        over = answer.terminated | answer.truncated if answer.over is None else answer.over
+        if over.any():
+            self._totals += [over.sum(), self._return[over].sum(), self._length[over].sum()]
+            self._return[over], self._length[over] = 0.0, 0
+
+    def finished_episodes(self) -> Tensor:
+        """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
+        totals = torch.tensor(self._totals, dtype=torch.float32, device=self.device)
+        self._totals[:] = 0.0
+        return totals
+
+    def seed(self, seed: int) -> None:
+        """Let the next reset start from this seed."""
+        self._seeds = spread(seed, self.num_envs)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
+        """Another environment of the same kind and settings, with random streams of its own; `drawn` if it must draw."""
+        twin = self._twin(num_envs, drawn)
+        twin.seed(seed)
+        return twin
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        raise UsageError(f"env {self.name!r} cannot be drawn by this backend: record it with backend gymnasium")
+
+    def encode(self, obs: Any) -> tuple[Tensor, bool]:
+        """(rows, whether it was a single one) of observations as the environment itself would hand them out."""
+        from .spaces import fits, stacked
+
+        space = self._observation.space
+        if isinstance(obs, Tensor):
+            obs = obs.cpu().numpy()
+        single = self._observation.holds(obs)
+        try:
+            rows = self._observation.rows(stacked(space, [obs]) if single else obs)
+            fitting = rows.shape[1:] == self.observation.shape and fits(space, obs if single else first(obs))
+        except (KeyError, TypeError, ValueError, IndexError):
+            fitting = False
+        if not fitting:
+            raise UsageError(f"an observation does not fit {space}: give one member of it, or a batch of them")
+        return self._tensor(rows), single
+
+    def decode(self, action: Tensor) -> Array:
+        """Actions as the environment's own space has them."""
+        return self._action.batch(action.cpu().numpy())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Nothing can be put back: see `resumable`."""
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+
+
+def first(batch: Any) -> Any:
+    """The first member of a batch."""
+    if isinstance(batch, dict):
+        return {k: first(v) for k, v in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(first(v) for v in batch)
+    return np.asarray(batch)[0]
+
+
+def path_of(env: Any) -> str:
+    """A registered environment's id, otherwise module:Class of an environment, a class or a factory."""
+    spec = getattr(env, "spec", None)
+    if spec is not None and not isinstance(env, type):
+        return str(spec.id)
+    kind = env if isinstance(env, type) or not hasattr(env, "reset") else type(getattr(env, "unwrapped", env))
+    return f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+
+
+def spread(seed: int, count: int) -> Array:
+    """Independent 31-bit seeds, one per environment: seeds 1 and 2 share no stream."""
+    words = np.random.SeedSequence(seed).generate_state(count, np.uint64)
+    return (words >> np.uint64(33)).astype(np.int64)

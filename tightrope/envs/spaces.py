@@ -1,0 +1,169 @@
+"""Gymnasium's spaces to ours and back: what an engine shows becomes rows of numbers, what the policy chose becomes actions.
+
+Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), Discrete,
+MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions: Discrete, MultiDiscrete, MultiBinary and Box.
+Anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium.spaces as gs
+import numpy as np
+import torch
+
+from ..errors import UsageError
+from ..models.networks import IMAGE_SIDE
+from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
+from .host import Array
+
+CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
+NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How one observation space is read: `rows` takes a batch as the engine gives it to (N, *spec.shape)."""
+
+    space: gs.Space[Any]
+    spec: Spec
+    rows: Callable[[Any], Array]
+
+    def holds(self, obs: Any) -> bool:
+        """Whether `obs` is one observation, not a batch of them."""
+        return fits(self.space, obs)
+
+
+@dataclass(frozen=True)
+class Action:
+    """How one action space is written: `batch` takes (N, *spec.shape) to what the engine's step expects."""
+
+    space: gs.Space[Any]
+    spec: Spec
+    batch: Callable[[Array], Array]
+
+
+def observation(space: gs.Space[Any], name: str = "observations") -> Observation:
+    """The reader of an observation space."""
+    spec, rows = _reader(space, name)
+    dtype = NUMPY[spec.dtype]
+    return Observation(space, spec, lambda obs: np.ascontiguousarray(rows(obs), dtype))
+
+
+def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Array]]:
+    if isinstance(space, gs.Box):
+        return _box_reader(space, name)
+    if isinstance(space, gs.Discrete):
+        first = int(space.start)
+        return Discrete(int(space.n)), lambda obs: np.asarray(obs, np.int64) - first
+    if isinstance(space, gs.MultiDiscrete):
+        start = np.asarray(space.start, np.int64)
+        n = tuple(int(k) for k in space.nvec.flatten())
+        return MultiDiscrete(n), lambda obs: (np.asarray(obs, np.int64) - start).reshape(-1, len(n))
+    if isinstance(space, gs.MultiBinary):
+        return Box(space.shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32)
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        return _composite_reader(space, name)
+    raise UsageError(
+        f"{name} of {type(space).__name__} are not supported: give Box, Discrete, MultiDiscrete, MultiBinary, or Dict and "
+        "Tuple of these, for example with a gymnasium.ObservationWrapper"
+    )
+
+
+def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]:
+    shape = space.shape
+    if not (np.issubdtype(space.dtype, np.floating) or np.issubdtype(space.dtype, np.integer) or space.dtype == bool):
+        raise UsageError(f"{name} of dtype {space.dtype} are not supported: give real numbers, whole numbers or bools")
+    if 0 in shape:
+        raise UsageError(f"{name} of shape {shape} hold nothing: give at least one number")
+    pixels = space.dtype == np.uint8 and bool((space.high == 255).all() and (space.low == 0).all())
+    if pixels and len(shape) in (2, 3):
+        if len(shape) == 2 and min(shape) >= IMAGE_SIDE:
+            return Box((1, *shape), 0, 255, torch.uint8), lambda obs: np.asarray(obs)[:, None]
+        if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS and min(shape[:2]) >= IMAGE_SIDE:
+            channels_first = (shape[2], shape[0], shape[1])
+            return Box(channels_first, 0, 255, torch.uint8), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
+        if len(shape) == 3 and min(shape[1:]) >= IMAGE_SIDE:
+            return Box(shape, 0, 255, torch.uint8), np.asarray
+    if pixels:  # too small for convolutions, but still brightnesses
+        return Box(shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32) / 255
+    return Box(shape), lambda obs: np.asarray(obs, np.float32)
+
+
+def _composite_reader(space: gs.Dict | gs.Tuple[Any], name: str) -> tuple[Spec, Callable[[Any], Array]]:
+    keys: list[Any] = list(space.spaces) if isinstance(space, gs.Dict) else list(range(len(space.spaces)))
+    if not keys:
+        raise UsageError(f"{name} of an empty {type(space).__name__} hold nothing: give at least one part")
+    parts: list[tuple[str, Spec]] = []
+    readers: list[Callable[[Any], Array]] = []
+    for key in keys:
+        spec, rows = _reader(space.spaces[key], f"{name} {key!r}")
+        inner = spec.parts if isinstance(spec, Composite) else (("", spec),)
+        parts += [(f"{key}/{path}" if path else str(key), leaf) for path, leaf in inner]
+        readers.append(rows)
+
+    def read(obs: Any) -> Array:
+        rows = [np.asarray(rows(obs[key]), np.float32) for key, rows in zip(keys, readers, strict=True)]
+        return np.concatenate([row.reshape(len(row), -1) for row in rows], axis=1)
+
+    return Composite(tuple(parts)), read
+
+
+def action(space: gs.Space[Any]) -> Action:
+    """The writer of an action space."""
+    if isinstance(space, gs.Discrete):
+        start, kind = int(space.start), space.dtype
+        return Action(space, Discrete(int(space.n)), lambda a: (a + start).astype(kind))
+    if isinstance(space, gs.MultiDiscrete):
+        n, origin = tuple(int(k) for k in space.nvec.flatten()), np.asarray(space.start, np.int64)
+        shape, kind = space.shape, space.dtype
+        return Action(space, MultiDiscrete(n), lambda a: (a.reshape(-1, *shape) + origin).astype(kind))
+    if isinstance(space, gs.MultiBinary):
+        shape, kind = space.shape, space.dtype
+        n = (2,) * int(np.prod(shape))
+        return Action(space, MultiDiscrete(n), lambda a: a.reshape(-1, *shape).astype(kind))
+    if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
+        kind = space.dtype
+        return Action(space, Box(space.shape, bound(space.low), bound(space.high)), lambda a: a.astype(kind))
+    what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
+    raise UsageError(
+        f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary or a Box of real numbers, for "
+        "example with a gymnasium.ActionWrapper"
+    )
+
+
+def bound(values: Array) -> Bound:
+    """One number where all are the same, otherwise each."""
+    flat = [float(v) for v in values.flatten()]
+    return flat[0] if len(set(flat)) == 1 else tuple(flat)
+
+
+def fits(space: gs.Space[Any], obs: Any) -> bool:
+    """Whether `obs` has the structure and shape of one member of the space (not whether its values are in bounds)."""
+    if isinstance(space, gs.Dict):
+        return isinstance(obs, dict) and all(k in obs and fits(s, obs[k]) for k, s in space.spaces.items())
+    if isinstance(space, gs.Tuple):
+        pairs = zip(space.spaces, obs, strict=False) if isinstance(obs, (tuple, list)) else []
+        return len(obs) == len(space.spaces) and all(fits(s, o) for s, o in pairs)
+    return np.shape(obs) == space.shape
+
+
+def stacked(space: gs.Space[Any], singles: list[Any]) -> Any:
+    """Single observations to a batch in the form vector environments use."""
+    if isinstance(space, gs.Dict):
+        return {k: stacked(s, [one[k] for one in singles]) for k, s in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(stacked(s, [one[i] for one in singles]) for i, s in enumerate(space.spaces))
+    return np.stack([np.asarray(one) for one in singles])
+
+
+def chosen(space: gs.Space[Any], batch: Any, rows: Array) -> Any:
+    """Some rows of a batch."""
+    if isinstance(space, gs.Dict):
+        return {k: chosen(s, batch[k], rows) for k, s in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(chosen(s, batch[i], rows) for i, s in enumerate(space.spaces))
+    return np.asarray(batch)[rows]
