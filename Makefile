@@ -37,7 +37,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c constraints.txt -e ".[dev,atari,box2d,mujoco,envpool,brax,playground]"
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,13 @@ SAID_BELOW = {  # with fewer rows, of which each takes 0.2 s to make and seed
 class Shelf:
     """Engines by size, used again when nobody holds them: making one takes 0.1 s a row. A seed makes them as new."""
 
-    def __init__(self, rom: str = "breakout") -> None:
+    def __init__(self, rom: str) -> None:
         self.rom, self.free = rom, defaultdict(list)
+        self.make = cache(lambda: ale.from_id(f"{title(rom)}-v5", 1, "cpu", EnvOptions())._factory)
 
     def __call__(self, count: int) -> Any:
         free = self.free[count]
-        make = lambda: AtariVectorEnv(self.rom, count, autoreset_mode="SameStep", reward_clipping=False)  # noqa: E731
-        return Borrowed(free.pop() if free else make(), free)
+        return Borrowed(free.pop() if free else self.make()(count), free)
 
 
 class Borrowed:
@@ -174,7 +175,7 @@ def test_every_row_is_the_true_one() -> None:
     starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, spread(4, num_envs), strict=True)]
     assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])))
     lives, clock, seen = [int(info["lives"][0]) for _, info in starts], [0] * num_envs, defaultdict(int)
-    for action in random_actions(env, 900, seed=2):
+    for action in random_actions(env, 450, seed=2):
         step = env.step(action)
         for i, engine in enumerate(alone):
             final, score, over, _, info = engine.step(action[i : i + 1].numpy())
@@ -194,16 +195,16 @@ def test_every_row_is_the_true_one() -> None:
         assert not (step.terminated & step.truncated).any()
         assert step.real is None
         assert step.obs.dtype == step.final_obs.dtype == torch.uint8
-    assert min(seen[kind] for kind in ("over", "late", "lost")) >= 2, dict(seen)
+    assert all(seen[kind] for kind in ("over", "late", "lost")), dict(seen)
 
 
 @pytest.mark.parametrize("rules", [Rules(), PLAIN], ids=["training", "scoring"])
 def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
-    env, emulator = made(1, rom="space_invaders", rules=rules, seed=5), Emulator("space_invaders")
+    env, emulator = made(1, rom="space_invaders", rules=rules, seed=1), Emulator("space_invaders")
     env.reset()
     emulator.start(int(env.engine.info["episode_frame_number"][0]))
     score, length, games, rewards, ends = 0.0, 0, 0, set(), 0
-    for action in random_actions(env, 1600, seed=1):
+    for action in random_actions(env, 900, seed=1):
         step = env.step(action)
         reward, over = emulator.step(int(action))
         score, length = score + reward, length + 1
@@ -219,7 +220,7 @@ def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
             score, length, games = 0.0, 0, games + 1
         assert emulator.ale.getEpisodeFrameNumber() == env.engine.info["episode_frame_number"][0]
         assert emulator.ale.lives() == env.engine.info["lives"][0]
-    assert games >= 2
+    assert games >= 1
     assert {0.0, 5.0, 10.0} <= rewards
     assert ends == games if rules is PLAIN else ends >= 3 * games
 
@@ -228,7 +229,7 @@ def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
     env = made(2, seed=3)
     env.reset()
     before, deaths, games = env.engine.info, torch.zeros(2), torch.zeros(2)
-    for action in random_actions(env, 500, seed=3):
+    for action in random_actions(env, 350, seed=3):
         step, info = env.step(action), env.engine.info
         lost = torch.from_numpy(info["lives"] < before["lives"])
         going = torch.from_numpy(info["episode_frame_number"] == before["episode_frame_number"] + 4)
@@ -244,27 +245,38 @@ def test_each_step_is_one_step_of_the_engine() -> None:
     env = made(2, limit=90, seed=6)
     env.reset()
     before, ended = env.engine.info["episode_frame_number"], 0
-    for count, action in enumerate(random_actions(env, 400, seed=6), 1):
+    for count, action in enumerate(random_actions(env, 200, seed=6), 1):
         env.step(action)
         frame, over = env.engine.info["episode_frame_number"], env.finished_episodes()[0]
         ended += int(over)
         assert env.engine.steps == count
         assert (frame == before + 4).sum() == env.num_envs - over
         before = frame
-    assert ended >= 6
+    assert ended >= 4
 
 
 def test_scoring_plays_the_same_games() -> None:
     """The rules change what the learner is told, not what happens."""
     told, scored = made(2, rules=Rules(), seed=8), made(2, rules=PLAIN, seed=8)
     assert torch.equal(told.reset(), scored.reset())
-    for action in random_actions(told, 300, seed=8):
+    for action in random_actions(told, 250, seed=8):
         left, right = told.step(action), scored.step(action)
         assert torch.equal(left.obs, right.obs)
         assert torch.equal(left.final_obs, right.final_obs)
     totals = told.finished_episodes()
     assert torch.equal(totals, scored.finished_episodes())
-    assert totals[0] >= 2
+    assert totals[0] >= 1
+
+
+def test_lives() -> None:
+    lives, before, over = (
+        np.array([2, 3, 4, 0, 3]),
+        np.array([3, 3, 3, 1, 1]),
+        np.array([False, False, False, False, True]),
+    )
+    told = Rules().terminated(over, lives, before)
+    assert told.tolist() == [True, False, False, False, True]  # at none left, the game itself says when it is over
+    assert PLAIN.terminated(over, lives, before).tolist() == over.tolist()
 
 
 def test_a_life_lost_at_the_time_limit_is_an_end() -> None:
@@ -366,7 +378,8 @@ def test_options() -> None:
     env = ale.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
     assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, PLAIN)
     assert ale.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == PLAIN
-    assert env.spawn(2, seed=1).max_episode_steps == 9
+    twin = env.spawn(2, seed=1)
+    assert (twin.max_episode_steps, twin._rules) == (9, PLAIN)
 
 
 @pytest.mark.parametrize("name", sorted(ale.RESERVED))

@@ -15,6 +15,7 @@ import copy
 import inspect
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -221,6 +222,9 @@ def register_ale() -> Mapping[str, Any]:
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The environment Gymnasium has under an id."""
     base, preset = ALIASES.get(env_id, (env_id, {}))
+    entry_point = getattr(register_ale().get(base), "entry_point", None)
+    if str(entry_point).startswith("gymnasium.envs.mujoco"):
+        quieten_mujoco()
     kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
     if options.max_episode_steps is not None:
         kwargs["max_episode_steps"] = options.max_episode_steps
@@ -239,6 +243,25 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         return made(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
 
     return GymVectorEnv(vector(num_envs), device, env_id, vector)
+
+
+def quieten_mujoco() -> None:
+    """MuJoCo writes each warning of each copy to the terminal and to a log file in the working directory. Say each once, and
+    leave out what is said of Gymnasium's own model files, which no user can mend."""
+    try:
+        import mujoco
+    except ImportError:  # said by Gymnasium, when the environment is made
+        return
+    if mujoco.get_mju_user_warning() is not None:
+        return
+    said: set[str] = set()
+
+    def say(message: str) -> None:
+        if "deprecated" not in message and message not in said:
+            said.add(message)
+            print(f"mujoco: {message}", file=sys.stderr)
+
+    mujoco.set_mju_user_warning(say)
 
 
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> GymVectorEnv:

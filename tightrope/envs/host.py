@@ -46,6 +46,7 @@ class HostEnv:
     resumable = False
     skips = False
     solved_at: float | None = None
+    _started = False
     _seeds: Array | None  # for the next reset; None: the streams go on
 
     def _describe(self, observation: Observation, action: Action, num_envs: int, device: str | torch.device) -> None:
@@ -77,6 +78,7 @@ class HostEnv:
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
+        self._started = True
         if seed is not None:
             self.seed(seed)
         self._return[:], self._length[:] = 0.0, 0
@@ -85,6 +87,8 @@ class HostEnv:
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
+        if not self._started:
+            self.reset()
         answer = self._advance(self._action.batch(action.cpu().numpy()))
         self._count(answer)
         obs = self._tensor(answer.obs)

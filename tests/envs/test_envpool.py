@@ -1,0 +1,350 @@
+"""EnvPool: the contract, and every row against pools of one that are only reset when told to, and the plain emulator."""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_contract import CHECKS, Factory, random_actions, run, same
+
+from tightrope.envs import envpool as ours
+from tightrope.envs.atari import Rules, title
+from tightrope.envs.envpool import EnvPoolEnv
+from tightrope.envs.host import spread
+from tightrope.envs.options import EnvOptions
+from tightrope.envs.spaces import Array
+from tightrope.errors import EnvError, UsageError
+from tightrope.types import Step
+
+envpool = pytest.importorskip("envpool")
+
+DOES_NOT_APPLY = {
+    "noise_decides_everything": "the engine has random streams of its own",
+    "noise_spares_the_own_stream": "the engine has random streams of its own",
+    "state_dict_resumes_exactly": "the engine cannot save its state",
+    "frames": "only games are drawn: test_games_are_drawn",
+    "frames_of_extreme_observations": "only games are drawn: test_games_are_drawn",
+}
+
+
+class Eager(EnvPoolEnv):
+    """Starts by itself at its first step, as tensor environments do, and draws nothing where there is nothing to draw."""
+
+    def step(self, action: torch.Tensor, noise: Any = None) -> Step:
+        if self.engine is None:
+            self.reset()
+        return super().step(action, noise)
+
+    def draw(self, obs: torch.Tensor, action: torch.Tensor | None = None) -> Array:
+        return np.zeros(0) if self._rules is None else super().draw(obs, action)
+
+
+class Watched:
+    """A pool that keeps what it last said, at a reset and at a step, and counts steps."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool, self.steps, self.info, self.start, self.restarted = pool, 0, {}, {}, []
+
+    def reset(self, rows: Array | None = None) -> Any:
+        obs, info = self.pool.reset(rows)
+        self.start, self.restarted = {k: np.copy(v) for k, v in info.items()}, info["env_id"].tolist()
+        return obs, info
+
+    def step(self, action: Array) -> Any:
+        *answer, info = self.pool.step(action)
+        self.info, self.restarted, self.steps = {k: np.copy(v) for k, v in info.items()}, [], self.steps + 1
+        return (*answer, info)
+
+
+def made(env_id: str, num_envs: int, max_episode_steps: int | None = None, seed: int = 0, **options: Any) -> Any:
+    env: Any = ours.from_id(env_id, num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps, **options))
+    factory = env._factory
+    env.__class__, env._factory = Eager, lambda seeds: Watched(factory(seeds))
+    env.seed(seed)
+    return env
+
+
+# the contract --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Hopper-v5", "LunarLanderContinuous-v3"])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_contract(check: Callable[[Factory], None], env_id: str) -> None:
+    name = check.__name__[6:]
+    if name in DOES_NOT_APPLY:
+        pytest.skip(DOES_NOT_APPLY[name])
+    check(partial(made, env_id))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_contract_of_a_game(check: Callable[[Factory], None]) -> None:
+    if check.__name__[6:] not in {"writing_into_results_changes_nothing", "fields_share_no_memory", "frames"}:
+        pytest.skip("a game takes 0.1 s to make, and the rest is the same for all")
+    check(lambda num_envs, **given: made("Breakout-v5", min(num_envs, 2), **given))
+
+
+# every row against pools of one --------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.parametrize(
+    ("env_id", "limit", "steps"),
+    [("CartPole-v1", 21, 400), ("Hopper-v5", 18, 200), ("LunarLander-v3", 75, 400), ("Breakout-v5", 150, 450)],
+)
+def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
+    """Nothing is lost, added or shown too late; what ends by itself at the time limit has ended by itself."""
+    num_envs = 2 if env_id == "Breakout-v5" else 6
+    env = made(env_id, num_envs, limit, seed=4)
+    alone = [
+        envpool.make_gymnasium(env_id, num_envs=1, seed=int(seed), max_episode_steps=10_000)
+        for seed in spread(4, num_envs)
+    ]
+    starts, seen = [pool.reset() for pool in alone], defaultdict(int)
+    obs = env.reset()
+    assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])).to(obs.dtype))
+    clock, lives = np.zeros(num_envs), [info.get("lives", [0])[0] for _, info in starts]
+    for action in random_actions(env, steps, seed=2):
+        step = env.step(action)
+        clock += 1
+        for i, pool in enumerate(alone):
+            final, reward, over, _, info = pool.step(action[i : i + 1].numpy())
+            late, left = clock[i] == limit, info.get("lives", [0])[0]
+            lost = 0 < left < lives[i]
+            assert step.reward[i] == (np.sign(reward[0]) if env_id == "Breakout-v5" else reward[0])
+            assert step.terminated[i] == (over[0] or lost)
+            assert step.truncated[i] == (late and not over[0] and not lost)
+            assert torch.equal(step.final_obs[i], torch.from_numpy(final[0]).to(obs.dtype))
+            if over[0] or late:
+                final, info = pool.reset()
+                clock[i] = 0
+            assert torch.equal(step.obs[i], torch.from_numpy(final[0]).to(obs.dtype))
+            lives[i] = info.get("lives", [0])[0]
+            seen[
+                "both" if over[0] and late else "over" if over[0] else "late" if late else "lost" if lost else "on"
+            ] += 1
+        assert not (step.terminated & step.truncated).any()
+        assert step.real is None
+    wanted = {"CartPole-v1": "both over late", "Hopper-v5": "both over late", "Breakout-v5": "over late lost"}
+    assert all(seen[kind] for kind in wanted.get(env_id, "over late").split()), dict(seen)
+
+
+@pytest.mark.parametrize(("env_id", "limit"), [("CartPole-v1", 30), ("Breakout-v5", 100)])
+def test_each_step_is_one_step_of_the_engine(env_id: str, limit: int) -> None:
+    env = made(env_id, 2, limit, seed=6)
+    env.reset()
+    age = np.zeros(2, np.int64)
+    for count, action in enumerate(random_actions(env, 250, seed=6), 1):
+        env.step(action)
+        age += 1
+        assert env.engine.steps == count
+        assert np.array_equal(env.engine.info["elapsed_step"], age)  # 0 in a row that only resets
+        assert env.finished_episodes()[0] == len(env.engine.restarted)
+        age[env.engine.restarted] = 0
+
+
+# games ---------------------------------------------------------------------------------------------------------------
+
+
+def start_like(emulator: Any, ram: Array) -> None:
+    """A new game on the plain emulator, brought to the same state: no-ops, then FIRE."""
+    from ale_py import Action
+
+    emulator.ale.reset_game()
+    for _ in range(31):
+        state = emulator.ale.cloneState()
+        emulator.ale.act(Action.FIRE)
+        if np.array_equal(emulator.ale.getRAM(), ram):
+            return
+        emulator.ale.restoreState(state)
+        emulator.ale.act(Action.NOOP)
+    raise AssertionError("no start leads there")
+
+
+@pytest.mark.parametrize("scoring", [False, True], ids=["training", "scoring"])
+def test_scores_are_those_of_the_plain_emulator(scoring: bool) -> None:
+    """Byte for byte the same memory after each step: a lost life costs neither a frame nor a reward."""
+    from test_ale import Emulator
+
+    env, emulator = made("SpaceInvaders-v5", 1, seed=3, scoring=scoring), Emulator("space_invaders")
+    env.reset()
+    start_like(emulator, env.engine.start["ram"][0])
+    score, length, games, deaths, rewards = 0.0, 0, 0, 0, set()
+    for action in random_actions(env, 900, seed=3):
+        before = emulator.ale.lives()
+        step = env.step(action)
+        reward, over = emulator.step(int(action))
+        lost = 0 < emulator.ale.lives() < before
+        assert np.array_equal(env.engine.info["ram"][0], emulator.ale.getRAM())
+        score, length, deaths = score + reward, length + 1, deaths + lost
+        rewards.add(reward)
+        assert step.reward == (reward if scoring else np.sign(reward))
+        assert step.terminated == (over or (lost and not scoring))
+        assert env.finished_episodes().tolist() == ([1, score, length] if over else [0, 0, 0])
+        if over:
+            score, length, games = 0.0, 0, games + 1
+            start_like(emulator, env.engine.start["ram"][0])
+    assert games >= 1
+    assert deaths >= 2
+    assert {0.0, 5.0, 10.0} <= rewards
+
+
+class Script:
+    """A pool in which the first game is over at once and the second loses a life at once."""
+
+    def __init__(self) -> None:
+        self.lives = [0, 2]
+
+    def reset(self, rows: Array | None = None) -> Any:
+        return np.zeros((1, 4, 84, 84), np.uint8), {"lives": np.array([3])}
+
+    def step(self, action: Array) -> Any:
+        left = self.lives.pop(0)
+        flags = np.array([left == 0]), np.array([False])
+        return np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, np.float32), *flags, {"lives": np.array([left])}
+
+
+def test_a_life_lost_in_the_first_step_of_a_game() -> None:
+    env = made("Pong-v5", 1)
+    env._factory = lambda seeds: Script()
+    env.reset()
+    assert [bool(step.terminated) for step in run(env, random_actions(env, 2))] == [True, True]
+    assert env.finished_episodes()[0] == 1
+
+
+def test_games_are_drawn() -> None:
+    env = made("ALE/Pong-v5", 2)
+    assert env.draw(env.reset()).shape == (2, 160, 160, 3)
+    with pytest.raises(UsageError, match="cannot be drawn"):
+        EnvPoolEnv.draw(made("CartPole-v1", 1), torch.zeros(1, 4))
+
+
+# seeds, threads and pools --------------------------------------------------------------------------------------------
+
+
+def test_streams() -> None:
+    env = made("CartPole-v1", 4, 3)
+
+    def starts(env: Any, seed: int) -> torch.Tensor:
+        return torch.stack([env.reset(seed=seed), *(step.obs for step in run(env, random_actions(env, 9)))], 1)
+
+    one, two, again = starts(env, 1), starts(env, 2), starts(env, 1)
+    assert torch.equal(one, again)
+    assert len(torch.cat([one, two]).unique(dim=0)) == 8
+    assert len(torch.cat([one, two])[:, 0].unique(dim=0)) == 8
+    assert torch.equal(starts(env.spawn(4, seed=0), 1), one)
+    first = env.reset(seed=1)
+    assert not torch.equal(env.reset(), first)
+
+
+def test_threads_change_nothing() -> None:
+    def walk(threads: int) -> list[Step]:
+        env = made("CartPole-v1", 8, env_kwargs={"num_threads": threads}, seed=1)
+        return run(env, random_actions(env, 60))
+
+    assert same(walk(1), walk(3))
+
+
+def test_a_pool_is_made_when_there_are_seeds_and_closed_when_there_are_others() -> None:
+    threads = lambda: len(os.listdir("/proc/self/task")) if Path("/proc/self/task").exists() else 0  # noqa: E731
+    env = ours.from_id("CartPole-v1", 4, "cpu", EnvOptions())
+    before = threads()
+    assert env.engine is None
+    env.reset(seed=1)
+    running = threads()
+    env.reset(seed=2)
+    assert threads() == running
+    pool = env.engine
+    env.reset()
+    assert env.engine is pool
+    del pool
+    env.close()
+    assert threads() == before
+
+
+# ids and settings ----------------------------------------------------------------------------------------------------
+
+
+def test_every_id_is_one_of_theirs() -> None:
+    theirs = set(envpool.list_all_envs())
+    assert theirs >= ours.TASKS
+    assert all(ours.known(env_id) for env_id in ours.TASKS)
+    games = {game: "".join(word.capitalize() for word in game.split("_")) + "-v5" for game in ours.games()}
+    assert set(games.values()) == {
+        name for name in theirs if envpool.registration.registry.specs[name][0] == "envpool.atari"
+    }
+    for game in games:
+        assert all(ours.known(env_id) for env_id in (f"ALE/{title(game)}-v5", f"{title(game)}-v5"))
+    env = ours.from_id("TicTacToe3D-v5", 1, "cpu", EnvOptions())
+    assert env.reset().shape == (1, 4, 84, 84)
+
+
+@pytest.mark.parametrize("env_id", ["Brekout-v5", "Breakout-v4", "HalfCheetah-v1", "Combat-v5", "nothing"])
+def test_unknown_ids(env_id: str) -> None:
+    assert not ours.known(env_id)
+    with pytest.raises(UsageError, match="unknown env"):
+        ours.from_id(env_id, 1, "cpu", EnvOptions())
+
+
+def test_near_matches() -> None:
+    with pytest.raises(UsageError, match="Did you mean HalfCheetah-v5"):
+        ours.from_id("HalfCheeta-v5", 1, "cpu", EnvOptions())
+
+
+def test_asking_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "envpool"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert ours.known("HalfCheetah-v5")
+    assert ours.known("Breakout-v5")
+    assert not ours.known("Brekout-v5")
+    assert "envpool" not in sys.modules
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("envpool", "envpool_assets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert ours.known("ALE/Breakout-v5")
+    assert ours.known("HalfCheetah-v5")
+    assert not ours.known("Brekout-v5")
+    for env_id in ("ALE/Breakout-v5", "HalfCheetah-v5"):
+        with pytest.raises(UsageError, match="cannot be made"):
+            ours.from_id(env_id, 1, "cpu", EnvOptions())
+
+
+def test_options() -> None:
+    env = ours.from_id("Pong-v5", 1, "cpu", EnvOptions())
+    assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
+    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clipped=True, by_life=True))
+    asked = {"reward_clip": False, "episodic_life": False, "full_action_space": True}
+    env = ours.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
+    assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, Rules(clipped=False, by_life=False))
+    assert ours.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == Rules(clipped=False, by_life=False)
+    twin = env.spawn(2, seed=1)
+    assert (twin.max_episode_steps, twin._rules) == (9, Rules(clipped=False, by_life=False))
+    env = ours.from_id("CartPole-v1", 1, "cpu", EnvOptions())
+    assert (env.max_episode_steps, env.solved_at, env._rules) == (500, 475.0, None)
+    assert env.spawn(2, seed=1).solved_at == 475.0
+
+
+@pytest.mark.parametrize("name", sorted(ours.RESERVED))
+def test_what_the_adapter_decides_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"env_kwargs '{name}' cannot be set"):
+        ours.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={name: 1}))
+
+
+def test_unknown_keywords() -> None:
+    with pytest.raises(UsageError, match=r"cannot be made.*wings"):
+        ours.from_id("CartPole-v1", 1, "cpu", EnvOptions(env_kwargs={"wings": 2}))
+
+
+@pytest.mark.parametrize("stray", [2, -1])
+def test_actions_that_do_not_exist(stray: int) -> None:
+    env = made("CartPole-v1", 2)
+    env.reset()
+    with pytest.raises(EnvError, match=f"number 1 failed on action {stray}: there are only actions 0 to 1"):
+        env.step(torch.tensor([0, stray]))

@@ -1,0 +1,124 @@
+"""Atari games through ale-py's vector engine, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
+
+All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game starts so,
+each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as bytes.
+Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
+
+The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
+else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that
+contains an older frame, so games are cut off by a clock here, and reset by mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
+from .gym import made
+from .host import Answer, HostEnv
+from .options import EnvOptions
+from .spaces import Array, action, observation
+
+NEVER = 1 << 30  # frames
+RESERVED = {
+    "game": "it is in the id",
+    "num_envs": "it is a setting of its own",
+    "batch_size": "all environments are stepped together",
+    "autoreset_mode": "it is same-step",
+    "life_loss_info": "give episodic_life instead",
+    "max_num_frames_per_episode": "give max_episode_steps instead, in steps",
+    "grayscale": "frames are grey",
+}
+
+
+class AleEnv(HostEnv):
+    """N games. Threads: one per environment, at most one per core; what happens does not depend on how many."""
+
+    def __init__(
+        self,
+        factory: Callable[[int], VectorEnv],
+        num_envs: int,
+        device: str | torch.device,
+        name: str,
+        max_episode_steps: int,
+        rules: Rules,
+    ) -> None:
+        self.name, self._factory, self._rules = name, factory, rules
+        self.max_episode_steps = max_episode_steps
+        self.engine: Any = factory(max(num_envs, 1))
+        spaces = observation(self.engine.single_observation_space), action(self.engine.single_action_space)
+        self._describe(*spaces, num_envs, device)
+        self._clock = np.zeros(num_envs, np.int64)  # steps of the game under way
+        self._lives = np.zeros(num_envs, np.int32)
+
+    def _restart(self, seeds: Array | None) -> Array:
+        obs, info = self.engine.reset(seed=seeds)
+        self._clock[:], self._lives = 0, info["lives"]
+        return self._observation.rows(obs)
+
+    def _advance(self, action: Array) -> Answer:
+        obs, score, over, _, info = self.engine.step(checked(self.name, action, self.action))
+        self._clock += 1
+        late = ~over & (self._clock >= self.max_episode_steps)
+        terminated = self._rules.terminated(over, info["lives"], self._lives)
+        rows = np.flatnonzero(over | late)
+        final_obs = obs[rows]
+        if over.any():
+            final_obs[over[rows]] = info["final_obs"][over]  # undefined in all other rows
+        if late.any():
+            obs, info = self.engine.reset(options={"reset_mask": late})  # other rows stay as they are
+        self._clock[rows], self._lives = 0, info["lives"]
+        return Answer(obs, self._rules.reward(score), terminated, late, rows, final_obs, score=score, over=over | late)
+
+    def _twin(self, num_envs: int, drawn: bool) -> Self:
+        return type(self)(self._factory, num_envs, self.device, self.name, self.max_episode_steps, self._rules)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        """What the player saw last."""
+        return pictures(obs)
+
+    def close(self) -> None:
+        self.engine = None  # which ends its threads
+
+
+# ways in -------------------------------------------------------------------------------------------------------------
+
+
+def games() -> list[str]:
+    """The ROMs that are installed."""
+    return shipped("ale_py", "roms")
+
+
+def known(env_id: str) -> bool:
+    """Whether there is such a game; without ale-py, whether the id looks like one."""
+    installed = games()
+    return rom_of(env_id, installed) is not None if installed else unmistakable(env_id)
+
+
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> AleEnv:
+    """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
+    game = needed(env_id, games())
+    kwargs = unreserved(options.env_kwargs, RESERVED)
+    trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
+    rules = Rules(clipped=False, by_life=False) if options.scoring else trained_on
+    limit = time_limit(options.max_episode_steps, TIME_LIMIT)
+
+    def engine(count: int) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        return AtariVectorEnv(
+            game,
+            count,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            reward_clipping=False,
+            max_num_frames_per_episode=NEVER,
+            **kwargs,
+        )
+
+    return AleEnv(lambda count: made(env_id, lambda: engine(count)), num_envs, device, env_id, limit, rules)

@@ -1,0 +1,118 @@
+"""What the two Atari engines share: the ids of games, what a learner is told of them, and pictures of them.
+
+Both play a game whole and never touch it when a life is lost: the learner is told that its episode is over, the emulator
+goes on. (The engines' own `episodic_life` does touch it: ale-py starts a new game, EnvPool plays up to 30 unseen frames
+and drops their reward.) So training and scoring play by the same rules, and what is reported is the raw score of whole
+games. A game is cut off by a clock here, not by the engine's, whose last frame or whose cause of death is then unreliable.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ..draw import shrink
+from ..errors import UsageError, near_matches
+from ..types import Discrete, Spec
+from .gym import failed
+from .spaces import Array
+
+ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
+UNMISTAKABLE = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")
+FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # a single player's emulator exits the process on these
+TIME_LIMIT = 27_000  # steps of a game: half an hour at 60 frames a second and 4 frames a step
+PICTURE_HEIGHT = 160
+
+
+class Rules(NamedTuple):
+    """What the learner is told. The reported score is raw and of whole games in any case."""
+
+    clipped: bool = True  # of a reward only its sign
+    by_life: bool = True  # that a lost life ends the episode
+
+    def reward(self, score: Array) -> Array:
+        return np.sign(score) if self.clipped else score
+
+    def terminated(self, over: Array, lives: Array, lives_before: Array) -> Array:
+        """`over` where the game is, whose lives are then already those of the next one."""
+        lost = (lives < lives_before) & (lives > 0)  # some games show none left for a few frames before they are over
+        return over | lost if self.by_life else over
+
+
+# ids -----------------------------------------------------------------------------------------------------------------
+
+
+def title(rom: str) -> str:
+    """SpaceInvaders for space_invaders, as ale-py's ids have it."""
+    return rom.title().replace("_", "")
+
+
+def rom_of(env_id: str, roms: Iterable[str]) -> str | None:
+    """The ROM that an id means, if it is among these."""
+    match = ID.fullmatch(env_id)
+    return None if match is None else {title(rom): rom for rom in roms}.get(match[1] or match[2])
+
+
+def needed(env_id: str, roms: list[str], tasks: Iterable[str] = ()) -> str:
+    """The same, or an error that says what there is besides; `tasks` are ids of other kinds."""
+    rom = rom_of(env_id, roms)
+    if rom is None and unmistakable(env_id) and not roms:
+        raise UsageError(f"env {env_id!r} cannot be made: its engine is not installed, or has no ROMs")
+    if rom is None:
+        raise UsageError(f"unknown env {env_id!r}.{near_matches(env_id, [*tasks, *(f'{title(r)}-v5' for r in roms)])}")
+    return rom
+
+
+def unmistakable(env_id: str) -> bool:
+    """Whether an id can only be a game's, which is all that can be said of it where no ROMs are installed."""
+    return UNMISTAKABLE.fullmatch(env_id) is not None
+
+
+def shipped(package: str, folder: str) -> list[str]:
+    """The ROMs in a package, found without importing it, which takes a second."""
+    spec = importlib.util.find_spec(package)
+    places = (spec.submodule_search_locations if spec is not None else None) or []
+    return sorted({file.stem for place in places for file in Path(place, folder).glob("*.bin")} - FOR_TWO)
+
+
+# settings and actions ------------------------------------------------------------------------------------------------
+
+
+def time_limit(asked: int | None, usual: int) -> int:
+    """Steps after which an episode is cut off."""
+    if asked is not None and asked < 1:
+        raise UsageError(f"max_episode_steps {asked} is not positive: give at least 1")
+    return usual if asked is None else asked
+
+
+def unreserved(env_kwargs: Mapping[str, Any], reserved: Mapping[str, str]) -> dict[str, Any]:
+    """The keywords for an engine; those that the adapter must decide are refused, each with what to do instead."""
+    for name in reserved.keys() & env_kwargs.keys():
+        raise UsageError(f"env_kwargs {name!r} cannot be set: {reserved[name]}")
+    return dict(env_kwargs)
+
+
+def checked(name: str, action: Array, spec: Spec) -> Array:
+    """The actions, all of which exist: on others ale-py waits forever and EnvPool reads memory that is not its own."""
+    if isinstance(spec, Discrete):
+        strays = np.flatnonzero((action < 0) | (action >= spec.n))
+        if len(strays):
+            raise failed(name, int(strays[0]), action, f"there are only actions 0 to {spec.n - 1}")
+    return action
+
+
+# pictures ------------------------------------------------------------------------------------------------------------
+
+
+def pictures(obs: Tensor) -> Array:
+    """(K, 160, 160, 3): the newest frame of each stack (K, 4, 84, 84), enlarged."""
+    newest = obs[:, -1].cpu().numpy()
+    times = -(-PICTURE_HEIGHT // newest.shape[1])
+    large = newest.repeat(times, 1).repeat(times, 2)[..., None].repeat(3, -1)
+    return np.stack([shrink(frame, PICTURE_HEIGHT) for frame in large])

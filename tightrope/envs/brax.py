@@ -1,0 +1,295 @@
+"""Environments written in JAX with Brax's interface: Brax's own and those of MuJoCo Playground.
+
+    brax/ant, brax/hopper, ...        any name of brax.envs, its own names (`ant`) also without the prefix
+    playground/CartpoleBalance, ...   any name of Playground's registry
+
+N copies are stepped by one compiled function that keeps what Brax's training wrappers lose: the true final observation, the
+difference between an end and a time limit, and a fresh start for every episode. Arrays go to torch and back by DLPack, as
+they are. Set JAX_COMPILATION_CACHE_DIR to a folder and the next process compiles in a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from ..errors import UsageError, near_matches
+from ..types import Box, Step
+from .options import EnvOptions
+
+Array = Any  # of JAX, whose types are there only where JAX is
+
+NAMES = (
+    "ant", "fast", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum",
+    "inverted_pendulum", "pusher", "reacher", "swimmer", "walker2d",
+)  # fmt: skip
+PHYSICS = ("spring", "positional", "generalized", "mjx")  # of Brax, the fastest first
+TIME_LIMIT = 1000  # of Brax's tasks, which leave it to the trainer
+
+
+class Running(NamedTuple):
+    """All there is to know between two steps, as JAX arrays."""
+
+    state: Any  # of the environment, each leaf (N, ...)
+    key: Array  # of the random stream that start states come from
+    clock: Array  # (N,) int32
+    running_return: Array  # (N,)
+    finished: Array  # (3, N) episodes, their returns, their lengths
+
+
+class JaxEnv:
+    """N copies of an environment with Brax's interface: reset(rng) -> state, step(state, action) -> state.
+
+    Of observations that are a dictionary, the entry "state" is used. Start states come from a JAX random stream of its own.
+    """
+
+    noise_size = 0
+    capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
+    resumable = True
+    skips = False
+
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int = 1,
+        device: str | torch.device = "cpu",
+        max_episode_steps: int | None = None,
+        seed: int = 0,
+        name: str | None = None,
+    ) -> None:
+        if max_episode_steps is not None and max_episode_steps < 1:
+            raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
+        self.name = name or type(env).__name__
+        self.device = torch.device(device)
+        self.max_episode_steps = max_episode_steps
+        self._jax = package("jax", self.name)
+        self._place = place(self._jax, self.device)
+        self._begin, self._advance = compiled(self._jax, env, max_episode_steps, branching=self.device.type == "cpu")
+        self.action = Box((env.action_size,), low=-1.0, high=1.0)
+        self._allocate(num_envs, seed)
+
+    def _allocate(self, num_envs: int, seed: int) -> None:
+        if num_envs < 1:
+            raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
+        self.num_envs = num_envs
+        self._running, obs = self._started(self._key(seed))
+        self.observation = Box(tuple(obs.shape[1:]))
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
+        """Start every environment anew, finished or not; running episodes are forgotten."""
+        finished = self._running.finished
+        begun, obs = self._started(self._running.key if seed is None else self._key(seed))
+        self._running = begun._replace(finished=finished)
+        return from_dlpack(obs)
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+        """Advance every environment; where an episode ends, the next one starts in the same step."""
+        on_host = self.device.type == "cpu"  # where JAX takes NumPy's view of the same memory sooner
+        given = action.detach().numpy() if on_host else self._array(action)
+        self._running, answer = self._advance(self._running, given)
+        return Step(*map(from_dlpack, answer))
+
+    def finished_episodes(self) -> Tensor:
+        """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
+        totals = from_dlpack(self._running.finished).sum(1)
+        none = torch.zeros(3, self.num_envs, device=self.device)
+        self._running = self._running._replace(finished=self._array(none))
+        return totals
+
+    def seed(self, seed: int) -> None:
+        """Start anew, as if made with this seed."""
+        self.reset(seed)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
+        """Another environment of the same kind and settings, with state and random stream of its own."""
+        twin = copy.copy(self)  # shares what is compiled already
+        twin._allocate(num_envs, seed)
+        return twin
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        raise UsageError(f"env {self.name!r} cannot be drawn by this backend yet: train and score it without drawing")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every array of the state by its path, such as state.pipeline_state.q; random keys as signed integers."""
+        leaves, _ = self._jax.tree_util.tree_flatten_with_path(self._running)
+        return {self._name(path): signed(from_dlpack(leaf).clone()) for path, leaf in leaves}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        def restored(path: Any, leaf: Array) -> Array:
+            given, mine = state.get(self._name(path)), from_dlpack(leaf)
+            if given is None or (given.shape, given.dtype) != (mine.shape, signed(mine).dtype):
+                there = "is missing" if given is None else f"has shape {tuple(given.shape)} and type {given.dtype}"
+                raise RuntimeError(
+                    f"env {self._name(path)} {there}, expected {tuple(mine.shape)} and {signed(mine).dtype}"
+                )
+            return self._array(given.to(self.device, copy=True).view(mine.dtype))
+
+        self._running = self._jax.tree_util.tree_map_with_path(restored, self._running)
+
+    def close(self) -> None:
+        """Nothing to release: the arrays go with the object."""
+
+    # between torch and JAX -------------------------------------------------------------------------------------------
+
+    def _array(self, tensor: Tensor) -> Array:
+        """The same memory for JAX, whose work then waits for all that torch has under way."""
+        return self._jax.dlpack.from_dlpack(tensor.detach().contiguous())
+
+    def _started(self, key: Array) -> tuple[Running, Array]:
+        """New episodes and what they show. On a GPU, JAX may take memory that torch gave back and has still to read, so this
+        waits for torch; a step need not, since its action comes from torch."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return self._begin(key, self.num_envs)
+
+    def _key(self, seed: int) -> Array:
+        """Where a random stream begins; all bits of the seed count, of which JAX's own function drops half."""
+        words = self._jax.eval_shape(self._jax.random.PRNGKey, 0).size
+        return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._place)
+
+    def _name(self, path: Any) -> str:
+        return str(self._jax.tree_util.keystr(path, simple=True, separator="."))
+
+
+def compiled(
+    jax: Any, env: Any, limit: int | None, branching: bool
+) -> tuple[Callable[..., tuple[Running, Array]], Callable[..., tuple[Running, tuple[Array, ...]]]]:
+    """(begin, advance) of N environments. With `branching`, start states are computed only when an episode has ended;
+    on a GPU that would make the host wait for the answer in every step."""
+    jnp = jax.numpy
+
+    def starts(key: Array, num_envs: int) -> Any:
+        state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)  # never weakly typed
+
+    def shown(state: Any) -> Array:
+        obs = state.obs
+        if isinstance(obs, Mapping):
+            if "state" not in obs:
+                raise UsageError(
+                    f"observations with the entries {', '.join(obs)} are not supported: one must be 'state'"
+                )
+            obs = obs["state"]
+        return obs.astype(jnp.float32)
+
+    def begin(key: Array, num_envs: int) -> tuple[Running, Array]:
+        key, fresh = jax.random.split(key)
+        state, zeros = starts(fresh, num_envs), jnp.zeros(num_envs)
+        return Running(state, key, zeros.astype(jnp.int32), zeros, jnp.zeros((3, num_envs))), shown(state)
+
+    def advance(running: Running, action: Array) -> tuple[Running, tuple[Array, ...]]:
+        stepped = jax.vmap(env.step)(running.state, action)
+        # the very types that came in: otherwise the next call is compiled anew
+        state = jax.tree.map(lambda new, old: new.astype(old.dtype), stepped, running.state)
+        clock, reward = running.clock + 1, state.reward.astype(jnp.float32)
+        terminated = state.done.astype(bool)
+        done = terminated if limit is None else terminated | (clock >= limit)
+        key, fresh = jax.random.split(running.key)
+
+        def where_done(new: Array, old: Array) -> Array:
+            return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        def restarted() -> Any:
+            return jax.tree.map(where_done, starts(fresh, len(done)), state)
+
+        following = jax.lax.cond(done.any(), restarted, lambda: state) if branching else restarted()
+        total = running.running_return + reward
+        ended = jnp.stack([jnp.ones_like(total), total, clock.astype(total.dtype)])
+        after = Running(
+            state=following,
+            key=key,
+            clock=jnp.where(done, 0, clock),
+            running_return=jnp.where(done, 0, total),
+            finished=running.finished + jnp.where(done, ended, 0),
+        )
+        # every result has memory of its own, so what is handed out may be written into
+        return after, (shown(following), reward, terminated, done & ~terminated, shown(state))
+
+    return jax.jit(begin, static_argnums=1), jax.jit(advance)
+
+
+def place(jax: Any, device: torch.device) -> Any:
+    """JAX's device for torch's."""
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device.type} is not one that JAX environments run on: give cpu or cuda")
+    try:
+        return jax.devices("gpu" if device.type == "cuda" else "cpu")[device.index or 0]
+    except RuntimeError:
+        raise UsageError(
+            f"device {device.type} is not one that this JAX can use (it has {jax.default_backend()}): set device, or "
+            'install another, such as pip install "jax[cuda12]"'
+        ) from None
+
+
+def signed(tensor: Tensor) -> Tensor:
+    """The same bits as a type that every file format knows."""
+    return tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
+
+
+# ways in -------------------------------------------------------------------------------------------------------------
+
+
+def known(env_id: str) -> bool:
+    """Whether an id is of this kind; JAX is not needed to say so."""
+    return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
+
+
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> JaxEnv:
+    """The environment behind an id. Brax's physics is env_kwargs' `backend`, spring unless given; Playground's env_kwargs
+    are overrides of its configuration, in which `impl` is jax unless given."""
+    suite, _, name = env_id.rpartition("/")
+    make = from_playground if suite == "playground" else from_brax
+    env, limit = make(env_id, name, options.env_kwargs)
+    if options.max_episode_steps is not None:
+        limit = options.max_episode_steps
+    return JaxEnv(env, num_envs, device, limit, name=env_id)
+
+
+def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
+    """(environment, time limit)"""
+    envs = package("brax.envs", env_id)
+    if name not in envs._envs:
+        raise UsageError(f"unknown env {env_id!r}.{near_matches(name, envs._envs)} Brax has: {', '.join(envs._envs)}")
+    backend = kwargs.get("backend", "generalized" if name == "swimmer" else "spring")  # which cannot swim
+    if backend not in PHYSICS:
+        raise UsageError(f"backend {backend!r} is not a physics of Brax: give one of {', '.join(PHYSICS)}")
+    return made(env_id, lambda: envs.get_environment(name, **{**kwargs, "backend": backend})), TIME_LIMIT
+
+
+def from_playground(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
+    """(environment, time limit). An action_repeat in its configuration is for Playground's own trainer."""
+    registry = package("mujoco_playground", env_id, extra="playground").registry
+    if name not in registry.ALL_ENVS:
+        raise UsageError(f"unknown env {env_id!r}.{near_matches(name, registry.ALL_ENVS)} Playground does not have it")
+    config = registry.get_default_config(name)
+    impl = {"impl": "jax"} if "impl" in config else {}
+    env = made(env_id, lambda: registry.load(name, config_overrides={**impl, **kwargs}))
+    return env, int(config.episode_length)
+
+
+def made(env_id: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; whatever goes wrong in it becomes one line."""
+    try:
+        return make()
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UsageError(f"env {env_id!r} cannot be made: {reason}") from error
+
+
+def package(name: str, env_id: str, extra: str = "brax") -> Any:
+    """A module that is imported only when such an environment is made."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of a GPU that torch needs too
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise UsageError(
+            f'env {env_id!r} needs a package that is not installed: pip install "tightrope[{extra}]"'
+        ) from None
