@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
+from .closed_form import ClosedForm, has_closed_form
 from .device import reads_are_free
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
@@ -31,9 +32,12 @@ class Optimizer:
         self.second_moment = torch.zeros_like(self.flat)
         self.step = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.zeros((), device=self.flat.device)  # written by the schedule before each phase
+        self.grads: dict[Tensor, Tensor] = {}  # views of the flat gradient
+        self.closed_form: Any = None  # made when it is first asked for
         offset = 0
         for p in self.parameters:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
+            self.grads[p] = self.grad[offset : offset + p.numel()].view_as(p)
             offset += p.numel()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -48,9 +52,19 @@ class Optimizer:
 
 
 def gradient(
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
+) -> Terms:
+    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms."""
+    if has_closed_form(loss, policy):
+        optimizer.closed_form = optimizer.closed_form or ClosedForm(policy, optimizer.grads)
+        return optimizer.closed_form(loss, batch)
+    return autograd(loss, policy, batch, optimizer)
+
+
+def autograd(
     loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: nn.Module, batch: Batch, optimizer: Optimizer
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer; returns the loss's terms."""
+    """The same for any loss and any network."""
     total, terms = loss(policy, batch)
     grads = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
     torch.cat([g.flatten() for g in grads], out=optimizer.grad)

@@ -1,0 +1,166 @@
+"""The gradient of the PPO loss written out by hand, for multilayer perceptrons.
+
+Small networks spend most of their time in autograd's bookkeeping, not in arithmetic. Here the same loss is differentiated
+on paper and its gradient written straight into the optimiser's flat buffer; a test holds it to autograd. `gradient` takes it
+whenever loss, network and distribution are exactly the ones known here. Anything else means autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..functional import PPOLoss, PPOTerms
+from ..models import MLP, ActorCritic
+from ..models.actor_critic import CategoricalHead, GaussianHead
+from ..models.distributions import LOG_2PI
+from ..types import Batch
+
+BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
+    nn.Tanh: torch.ops.aten.tanh_backward,
+    nn.ReLU: lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer and where its gradient goes."""
+
+    weight: Tensor  # (out, in)
+    bias: Tensor
+    weight_grad: Tensor
+    bias_grad: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight.t())
+
+    def backward(self, x: Tensor, grad: Tensor) -> None:
+        torch.mm(grad.t(), x, out=self.weight_grad)
+        torch.sum(grad, 0, out=self.bias_grad)
+
+
+class Tower:
+    """A multilayer perceptron: forward keeps what backward needs."""
+
+    def __init__(self, trunk: MLP, layers: list[Layer]) -> None:
+        self.layers = layers
+        self.activation = trunk[2] if len(trunk) > 2 else nn.Tanh()
+        self.activation_backward = BACKWARD[type(self.activation)]
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        outputs = [x]
+        for layer in self.layers:
+            outputs.append(self.activation(layer.forward(outputs[-1])))
+        return outputs
+
+    def backward(self, outputs: list[Tensor], grad: Tensor) -> None:
+        for i in range(len(self.layers) - 1, -1, -1):
+            grad = self.activation_backward(grad, outputs[i + 1])
+            self.layers[i].backward(outputs[i], grad)
+            if i:
+                grad = torch.mm(grad, self.layers[i].weight)
+
+
+class ClosedForm:
+    """The gradient of PPOLoss for one policy; made once, when its optimiser first asks."""
+
+    def __init__(self, policy: ActorCritic, grads: Mapping[Tensor, Tensor]) -> None:
+        def layer(linear: nn.Linear) -> Layer:
+            return Layer(linear.weight.data, linear.bias.data, grads[linear.weight], grads[linear.bias])
+
+        def tower(trunk: MLP) -> Tower:
+            return Tower(trunk, [layer(part) for part in trunk if isinstance(part, nn.Linear)])
+
+        assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
+        self.normalizer = policy.normalizer
+        self.actor, self.value_head = tower(policy.actor), layer(policy.value_head)
+        self.critic = self.actor if policy.critic is policy.actor else tower(policy.critic)  # type: ignore[arg-type]
+        if isinstance(policy.head, GaussianHead):
+            self.head = layer(policy.head.mean)
+            self.log_std: Tensor | None = policy.head.log_std.data
+            self.log_std_grad = grads[policy.head.log_std]
+        else:
+            self.head, self.log_std = layer(policy.head.logits), None
+
+    @torch.no_grad()
+    def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
+        rows = len(batch)
+        obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
+        features = self.actor.forward(obs.flatten(1))
+        critic_features = features if self.critic is self.actor else self.critic.forward(features[0])
+        output = self.head.forward(features[-1])
+        value = self.value_head.forward(critic_features[-1]).squeeze(1)
+
+        # the surrogate, by the log-probability: r A where the minimum is not the clipped branch, else 0
+        if self.log_std is None:
+            log_probs = output.log_softmax(-1)
+            log_prob = log_probs.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+        else:
+            inverse_std = (-self.log_std).exp()
+            z = (batch.action - output) * inverse_std
+            log_prob = (z.square() + LOG_2PI).mul_(-0.5).sub_(self.log_std).sum(1)
+        log_ratio = log_prob - batch.log_prob
+        ratio = log_ratio.exp()
+        plain = ratio * batch.advantage
+        clipped = ratio.clamp(1 - loss.clip_coef, 1 + loss.clip_coef) * batch.advantage  # type: ignore[arg-type]
+        weight = (plain * (plain <= clipped)).mul_(-1 / rows).unsqueeze(1)  # (B, 1)
+
+        # the head, by its output
+        if self.log_std is None:
+            probs = log_probs.exp()
+            entropies = (probs * log_probs).sum(1).neg_()
+            grad = (-weight * probs).scatter_add_(1, batch.action.unsqueeze(1), weight)
+            if loss.ent_coef:
+                grad.addcmul_(probs, log_probs + entropies.unsqueeze(1), value=loss.ent_coef / rows)
+            entropy = entropies.mean()
+        else:
+            grad = weight * z * inverse_std
+            torch.sum(weight * (z.square() - 1), 0, out=self.log_std_grad)
+            self.log_std_grad.sub_(loss.ent_coef)
+            entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
+
+        # the critic, by the value
+        error = value - batch.target
+        squared = error.square()
+        value_grad = error * (loss.vf_coef / rows)
+        if loss.clip_vloss:
+            near = batch.value + (value - batch.value).clamp(-loss.clip_coef, loss.clip_coef)  # type: ignore[arg-type]
+            far = (near - batch.target).square()
+            value_grad *= squared >= far
+            squared = torch.maximum(squared, far)
+        value_grad = value_grad.unsqueeze(1)
+
+        # and back through the trunks
+        self.head.backward(features[-1], grad)
+        self.value_head.backward(critic_features[-1], value_grad)
+        down, value_down = torch.mm(grad, self.head.weight), value_grad * self.value_head.weight
+        if self.critic is self.actor:
+            self.actor.backward(features, down + value_down)
+        else:
+            self.actor.backward(features, down)
+            self.critic.backward(critic_features, value_down)
+        return PPOTerms(
+            policy_loss=torch.minimum(plain, clipped).mean().neg_(),
+            value_loss=0.5 * squared.mean(),
+            entropy=entropy,
+            approx_kl=(log_ratio.expm1() - log_ratio).mean(),
+            clip_fraction=((ratio - 1).abs() > loss.clip_coef).float().mean(),
+        )
+
+
+def has_closed_form(loss: object, policy: nn.Module) -> bool:
+    """Whether loss, network and distribution are exactly the ones written out here."""
+
+    def plain(trunk: object) -> bool:
+        if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
+            return False
+        activations = {type(part) for part in list(trunk)[2::2]}
+        return len(activations) == 1 and activations <= set(BACKWARD)
+
+    if type(loss) is not PPOLoss or type(policy) is not ActorCritic or not plain(policy.actor):
+        return False
+    gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
+    return plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
