@@ -14,7 +14,7 @@ from .envs import ENVS, TensorEnv
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, path_of
 from .errors import UsageError
-from .runs.build import available, build, check_env, from_user, imported, has_id, is_ours, is_path, make_env, settled
+from .runs.build import available, build, check_env, from_user, has_id, imported, is_ours, is_path, make_env, settled
 from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
 from .runs.config import MOST_EPISODES, Config, configure
 from .runs.evaluate import Evaluation, evaluate
@@ -62,12 +62,11 @@ class Agent:
         return agent
 
     def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
-        if isinstance(network, str):
-            network = imported(network, "network")()
+        trunk: nn.Module | None = imported(network, "network")() if isinstance(network, str) else network
         self.config = config
         self.run_dir: Path | None = None  # where this agent's training is being written
         given: Env | None = None if env is None else from_user(env, config)
-        self.state: State = build(config, given, network)
+        self.state: State = build(config, given, trunk)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
             raise UsageError(f"train_env {config.run.train_env!r} and env {config.env!r} have different spaces")

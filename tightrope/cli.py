@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,10 @@ from . import __version__
 from .agent import AGENTS, Agent, load
 from .arguments import read_arguments, show_help, wants_help
 from .envs import ENVS
-from .errors import UsageError, near_matches
-from .runs.build import check_env
+from .errors import EnvError, UsageError, near_matches
+from .runs.build import check_env, imported, is_path
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
-from .runs.presets import preset
+from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
 from .runs.train import new_run_dir
 from .types import Box, Settings
@@ -45,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(2)
+    except EnvError as error:
+        origin: BaseException = error
+        while origin.__cause__ is not None:
+            origin = origin.__cause__
+        if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
+            traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -92,7 +101,8 @@ def train(args: list[str]) -> int:
     env = str(words[0] if words else layer.get("env", ""))
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
-    check_env(env)
+    if not is_path(env):
+        check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))
     if str(flags.get("run_dir", "x")) in ("", "."):
         raise UsageError("run_dir is empty: give a directory of the run's own")
     quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
@@ -101,7 +111,10 @@ def train(args: list[str]) -> int:
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     run_dir = new_run_dir(chosen_dir, config)
-    agent = AGENTS[algo].from_config(config, network=config.network.network)
+    if is_path(env):
+        agent: Agent = AGENTS[algo](env, **{**layer, **flags})
+    else:
+        agent = AGENTS[algo].from_config(config, network=config.network.network)
     outcome = agent.train(run_dir=run_dir, quiet=quiet)
     if outcome.interrupted is not None:
         print(f"stopped after {agent.steps:,} steps; what was learned is in {run_dir}")
@@ -147,7 +160,9 @@ class EvalOptions:
     run: tyro.conf.Positional[Path]
     """Directory of a run."""
     env: tuple[str, ...] = ()
-    """Environments to score it on, with the same spaces; its own if not given."""
+    """Environments to score it on, with the same spaces; its own if not given (one of your own as module:Class)."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
     episodes: int = 100
     """Greedy episodes, one in each of as many fresh environments."""
     seed: int | None = None
@@ -171,34 +186,44 @@ def evaluate(args: list[str]) -> int:
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
     device: Settings = {} if options.device is None else {"device": options.device}
-    agent: Agent = load(options.run, checkpoint=options.checkpoint, **device)
-    for env in options.env or (agent.config.env,):
-        result = agent.evaluate(options.episodes, env, options.seed)
+    own = next((imported(env) for env in options.env if is_path(env)), None)
+    agent: Agent = load(options.run, own, options.checkpoint, options.network, **device)
+    for env in options.env or (None,):
+        result, name = agent.evaluate(options.episodes, env, options.seed), env or agent.config.env
         if options.json:
-            print(json.dumps(finite({"env": env, **result.as_dict()}), allow_nan=False))
+            print(json.dumps(finite({"env": name, **result.as_dict()}), allow_nan=False))
         else:
-            print(f"{env}: {result}")
+            print(f"{name}: {result}")
     return 0
 
 
 def envs(args: list[str]) -> int:
-    """List the environments and their spaces. Example: tightrope envs"""
+    """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
     from rich.console import Console
     from rich.table import Table
 
     if wants_help(args):
         return show_help(NoOptions, "envs", envs.__doc__)
     read_options(NoOptions, args, "envs", words=0)
-    table = Table("env", "numbers seen", "action", "steps", "solved at", box=None, pad_edge=False)
+    native = Table("on the device", "numbers seen", "action", "steps", "preset reaches", "in", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
         action = cls.action
         if isinstance(action, Box):
             choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
         else:
             choices = f"one of {getattr(action, 'n', '')}"
-        solved = "" if cls.solved_at is None else f"{cls.solved_at:g}"
-        table.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), solved)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        score, time = EXPECTED.get(env_id, ("", ""))
+        native.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), score, time)
+    engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
+    for env_id, (backends, extra) in ELSEWHERE.items():
+        engines.add_row(env_id, backends, f"tightrope\\[{extra}]", *EXPECTED.get(env_id, ("", "")))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(native)
+    console.print()
+    console.print(engines)
+    console.print(
+        "\nTimes: one core of a 2-core Xeon, or as said. Any other Gymnasium id works too, with plain settings."
+    )
     return 0
 
 

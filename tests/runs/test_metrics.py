@@ -15,6 +15,7 @@ ppo = PPOMetrics(
     grad_norm=torch.tensor(5.0),
     learning_rate=torch.tensor(6.0),
     explained_variance=torch.tensor(7.0),
+    reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
 )
 vpg = VPGMetrics(
@@ -26,6 +27,7 @@ vpg = VPGMetrics(
     lifespan_max=torch.tensor(9.0),
     steps=torch.tensor(123),
     solved=torch.tensor(True),
+    reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
 )
 
@@ -40,6 +42,7 @@ def test_every_number_of_ppo_has_its_tag() -> None:
         "losses/grad_norm": 5,
         "charts/learning_rate": 6,
         "losses/explained_variance": 7,
+        "charts/reward": 0.5,
         "charts/episodes": 4,
         "charts/episodic_return": 25,
         "charts/episodic_length": 20,

@@ -23,7 +23,7 @@ from tightrope.runs.train import new_run_dir
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
-COMMON_TAGS = {"charts/SPS", "charts/learning_rate", "losses/entropy", "losses/grad_norm"}
+COMMON_TAGS = {"charts/SPS", "charts/learning_rate", "charts/reward", "losses/entropy", "losses/grad_norm"}
 PPO_TAGS = COMMON_TAGS | {
     "losses/policy_loss", "losses/value_loss", "losses/approx_kl", "losses/clipfrac", "losses/explained_variance",
 }  # fmt: skip

@@ -132,6 +132,7 @@ class PPOMetrics(NamedTuple):
     grad_norm: Tensor
     learning_rate: Tensor
     explained_variance: Tensor
+    reward: Tensor  # mean of what a step was paid in training; episodes report the environment's own score
     episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
 
 
@@ -219,5 +220,6 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         grad_norm=mean[-1],
         learning_rate=learning_rate,
         explained_variance=explained_variance(batch.value, batch.target),
+        reward=rollout.reward.mean(),
         episodes=env.finished_episodes(),
     )

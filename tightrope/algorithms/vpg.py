@@ -144,6 +144,7 @@ class VPGMetrics(NamedTuple):
     lifespan_max: Tensor
     steps: Tensor
     solved: Tensor  # 1 if no environment terminated
+    reward: Tensor  # mean of what a step was paid in training
     episodes: Tensor  # number, sum of returns, sum of lengths of the lives in the rollout, cut ones included
 
 
@@ -236,5 +237,6 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
         lifespan_max=lifespan.max(),
         steps=collected.sum() * env.num_envs,
         solved=~died,
+        reward=(rollout.reward * alive).sum() / lifespan.sum(),
         episodes=torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()]),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
-CHARTS = ("learning_rate", "lifespan_mean", "lifespan_std", "lifespan_max", "solved")
+CHARTS = ("learning_rate", "lifespan_mean", "lifespan_std", "lifespan_max", "solved", "reward")
 
 
 def tag(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Settings with which each shipped environment is solved with no flags. docs/benchmarks.md holds the results."""
+"""Settings with which environments are solved with no flags. docs/benchmarks.md holds the results."""
+
+import re
 
 from ..types import Settings
 
@@ -76,6 +78,102 @@ for _i in range(1, 6):
     )
 
 
+_ATARI: Settings = dict(
+    total_timesteps=10_000_000,
+    num_envs=8,
+    num_steps=128,
+    num_minibatches=4,
+    update_epochs=4,
+    learning_rate=2.5e-4,
+    clip_coef=0.1,
+    anneal_clip=True,
+    ent_coef=0.01,
+)
+_LUNAR: Settings = dict(
+    total_timesteps=1_000_000,
+    num_envs=16,
+    num_steps=512,
+    num_minibatches=32,
+    update_epochs=8,
+    learning_rate=1e-3,
+    gamma=0.999,
+    gae_lambda=0.98,
+    ent_coef=0.01,
+)
+_MUJOCO: Settings = dict(
+    total_timesteps=1_000_000,
+    num_envs=8,
+    num_steps=256,
+    num_minibatches=16,
+    update_epochs=10,
+    learning_rate=6e-4,
+    ent_coef=0.0,
+    norm_obs=True,
+    norm_reward=True,
+)
+_BRAX: Settings = dict(
+    total_timesteps=30_000_000,
+    num_envs=4096,
+    num_steps=5,
+    num_minibatches=32,
+    update_epochs=4,
+    learning_rate=3e-4,
+    gamma=0.97,
+    ent_coef=1e-2,
+    norm_obs=True,
+    norm_reward=True,
+)
+
+PRESETS["LunarLander-v3", "ppo"] = _LUNAR
+PRESETS["LunarLanderContinuous-v3", "ppo"] = _LUNAR
+
+_MUJOCO_TASKS = (
+    "HalfCheetah", "Hopper", "Walker2d", "Swimmer", "Reacher", "InvertedPendulum", "InvertedDoublePendulum", "Ant",
+    "Humanoid",
+)  # fmt: skip
+_BRAX_TASKS = ("ant", "hopper", "halfcheetah", "walker2d", "humanoid")
+FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
+    (rf"({'|'.join(_MUJOCO_TASKS)})-v\d", _MUJOCO),
+    (r"(brax|playground)/\w+", _BRAX),
+    (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
+]
+
+# what the presets reach, and in what time: medians of docs/benchmarks.md
+EXPECTED: dict[str, tuple[str, str]] = {
+    "CartPole-v1": ("500", "3 s"),
+    "EasyCart-v0": ("500 steps", "3 s"),
+    "SpinCart-v0": ("11.8 rad/s within 0.2 m", "11 s"),
+    "DanceCart-v0": ("0.06 m off the beat", "20 s"),
+    "Pendulum-v1": ("-155", "12 s"),
+    "MountainCar-v0": ("-116, always the flag", "10 s"),
+    "MountainCarShaped-v0": ("", "10 s"),
+    "Acrobot-v1": ("-86", "8 s"),
+    "CartDoublePendulum-v0": ("up for 1.00 of the time", "54 s on an H200"),
+}
+# environments with presets that engines run: (engines, extra that installs one of them)
+ELSEWHERE: dict[str, tuple[str, str]] = {
+    "LunarLander-v3": ("envpool, gymnasium", "box2d"),
+    "LunarLanderContinuous-v3": ("envpool, gymnasium", "box2d"),
+    **{f"{task}-v5": ("envpool, gymnasium", "mujoco") for task in _MUJOCO_TASKS},
+    "ALE/Pong-v5 and all of Atari": ("ale, envpool", "atari"),
+    **{f"brax/{task}": ("brax", "brax") for task in _BRAX_TASKS},
+}
+
+
 def preset(env: str, algo: str) -> Settings:
-    """The preset of an environment under an algorithm; empty where there is none."""
-    return PRESETS.get((env, algo), {})
+    """The preset of an environment under an algorithm, its own or its family's; empty where there is none."""
+    if (env, algo) in PRESETS:
+        return PRESETS[env, algo]
+    if algo != "ppo":
+        return {}
+    family = next((settings for pattern, settings in FAMILIES if re.fullmatch(pattern, env)), {})
+    return _ATARI if not family and is_game(env) else family
+
+
+def is_game(env: str) -> bool:
+    """Whether an id such as Breakout-v5 is one of Atari's."""
+    if not re.fullmatch(r"\w+-v5", env):
+        return False
+    from ..envs.ale import known
+
+    return known(env)

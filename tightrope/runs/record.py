@@ -20,7 +20,7 @@ MOST_FRAMES = 2_000
 @torch.no_grad()
 def record(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, fps: int = 30) -> int:
     """Write the first episode of `episodes` fresh copies of `env` to an MP4, side by side; returns the frames written."""
-    env = env.spawn(episodes, seed)
+    env = env.spawn(episodes, seed, drawn=True)
     obs = env.reset(seed=seed)
     running = np.ones(episodes, bool)
     cells: np.ndarray | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed, threads
-from ..errors import UsageError
+from ..errors import EnvError, UsageError
 from ..types import Env
 from ..view import MetricsFile, Progress
 from .build import settled
@@ -81,6 +81,11 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
                     saved_at = time.perf_counter()
                 if interrupts.received is not None:
                     break
+    except EnvError as error:
+        if run_dir is None:
+            raise
+        save_state(run_dir, state)  # as it was after the last whole phase
+        raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run_dir}") from error
     finally:
         progress.close()
         if metrics_file is not None:
