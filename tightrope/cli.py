@@ -1,4 +1,4 @@
-"""The command line: tightrope train | eval | envs | probe."""
+"""The command line: tightrope train | eval | envs | check | probe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from . import __version__
 from .agent import AGENTS, Agent, load
 from .arguments import read_arguments, show_help, wants_help
 from .envs import ENVS
+from .envs.engines import Backend
 from .errors import EnvError, UsageError, near_matches
 from .runs.build import check_env, imported, is_path
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
@@ -32,6 +33,7 @@ usage: tightrope COMMAND ...
   train ENV     train an agent           tightrope train CartPole-v1
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
   envs          list the environments    tightrope envs
+  check ENV     find a bug in an env     tightrope check my_module:MyEnv
   probe         find a bug in the agent  tightrope probe --algo ppo
 
 `tightrope COMMAND --help` says more. Documentation: README.md and docs/.
@@ -233,6 +235,39 @@ class NoOptions:
 
 
 @dataclass(kw_only=True)
+class CheckOptions:
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """An environment's id, or module:Class of one's own (single or vector)."""
+    backend: Backend = "auto"
+    """Engine to look at it through; auto chooses as training would."""
+    num_envs: int = 4
+    """Rows of what can be made with several."""
+    steps: int = 4000
+    """The most random steps."""
+    seed: int = 0
+    """Seed of the first episodes."""
+
+
+def check(args: list[str]) -> int:
+    """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
+    if wants_help(args):
+        return show_help(CheckOptions, "check", check.__doc__)
+    words, flags = read_options(CheckOptions, args, "check")
+    if len(words) != 1:
+        raise UsageError("check needs one env, such as `tightrope check my_module:MyEnv`")
+    options = CheckOptions(target=words[0], **flags)
+    for name in ("num_envs", "steps"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
+    from .envs.checker import check as look
+
+    target = imported(options.target) if is_path(options.target) else options.target
+    report = look(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
+    print("\n".join(report.lines()))
+    return 0 if report.ok else 1
+
+
+@dataclass(kw_only=True)
 class ProbeOptions:
     algo: str = "ppo"
     """Algorithm to diagnose: ppo or vpg."""
@@ -268,7 +303,13 @@ def probe(args: list[str]) -> int:
     return 1 if failures else 0
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "eval": evaluate, "envs": envs, "probe": probe}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "eval": evaluate,
+    "envs": envs,
+    "check": check,
+    "probe": probe,
+}
 
 
 # arguments -----------------------------------------------------------------------------------------------------------
@@ -276,7 +317,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": train, "eval": evalu
 
 def read_options(options: type[Any], args: Sequence[str], command: str, words: int = 1) -> tuple[list[str], Settings]:
     """(plain words, flags) of one of the smaller commands."""
-    types = {name: kind for name, kind in get_type_hints(options).items() if name != "run"}
+    types = {name: kind for name, kind in get_type_hints(options).items() if name not in ("run", "target")}
 
     def unknown(name: str) -> UsageError:
         flag = f"--{name.replace('_', '-')}"

@@ -32,6 +32,7 @@ NAMES = (
     "inverted_pendulum", "pusher", "reacher", "swimmer", "walker2d",
 )  # fmt: skip
 PHYSICS = ("spring", "positional", "generalized", "mjx")  # of Brax, the fastest first
+ALIGNMENT = 64  # bytes: a view into the middle of a tensor is not something XLA can take as it is
 TIME_LIMIT = 1000  # of Brax's tasks, which leave it to the trainer
 
 
@@ -141,7 +142,8 @@ class JaxEnv:
 
     def _array(self, tensor: Tensor) -> Array:
         """The same memory for JAX, whose work then waits for all that torch has under way."""
-        return self._jax.dlpack.from_dlpack(tensor.detach().contiguous())
+        whole = tensor.detach().contiguous()
+        return self._jax.dlpack.from_dlpack(whole if whole.data_ptr() % ALIGNMENT == 0 else whole.clone())
 
     def _started(self, key: Array) -> tuple[Running, Array]:
         """New episodes and what they show. On a GPU, JAX may take memory that torch gave back and has still to read, so this

@@ -11,6 +11,7 @@ of its own making, is driven through its own interface (GymVectorEnv), and which
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import multiprocessing
@@ -29,7 +30,7 @@ from ..draw import shrink
 from ..errors import EnvError, UsageError, near_matches
 from .host import Answer, HostEnv, path_of
 from .options import EnvOptions
-from .spaces import Array, action, chosen, observation, stacked
+from .spaces import Array, action, chosen, fits, observation, stacked
 
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
@@ -57,27 +58,56 @@ class GymEnv(HostEnv):
 
     def _restart(self, seeds: Array | None) -> Array:
         given = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]
-        starts = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, given, strict=True)]
-        return self._observation.rows(stacked(self._observation.space, starts))
+        return self._rows([self._begin(i, seed) for i, seed in enumerate(given)])
 
     def _advance(self, action: Array) -> Answer:
-        shown, rows, finals = [], [], []
+        shown: list[Any] = []
+        rows: list[int] = []
+        finals: list[Any] = []
         reward = np.empty(self.num_envs, np.float32)
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         for i, env in enumerate(self.envs):
             try:
-                obs, reward[i], terminated[i], truncated[i], _ = env.step(action[i])
-                if terminated[i] or truncated[i]:
-                    rows.append(i)
-                    finals.append(obs)
-                    obs, _ = env.reset()
+                obs, paid, terminated[i], truncated[i], _ = env.step(action[i])
+                reward[i] = float(paid)
             except Exception as error:
                 raise failed(self.name, i, action, error) from error
+            if terminated[i] or truncated[i]:
+                rows.append(i)
+                finals.append(copy.deepcopy(obs))  # the reset may write into the same array
+                obs = self._begin(i)
             shown.append(obs)
-        space = self._observation.space
-        obs = self._observation.rows(stacked(space, shown))
-        final_obs = self._observation.rows(stacked(space, finals)) if rows else obs[:0]
+        obs = self._rows(shown)
+        final_obs = self._rows(finals, rows) if rows else obs[:0]
         return Answer(obs, reward, terminated, truncated, np.array(rows, np.int64), final_obs)
+
+    def _begin(self, row: int, seed: int | None = None) -> Any:
+        """The first observation of a new episode of one environment."""
+        try:
+            answer = self.envs[row].reset(seed=seed)
+        except Exception as error:
+            raise failed(self.name, row, None, error) from error
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            raise failed(self.name, row, None, "it returns an observation alone, not (observation, info)")
+        return answer[0]
+
+    def _rows(self, singles: list[Any], rows: list[int] | None = None) -> Array:
+        """Observations of single environments as rows; those of the wrong shape are named."""
+        space = self._observation.space
+        try:
+            batch = self._observation.rows(stacked(space, singles))
+        except (ValueError, TypeError, KeyError, IndexError):
+            batch = None
+        if batch is None or batch.shape[1:] != self.observation.shape:
+            wrong = next((i for i, one in enumerate(singles) if not fits(space, one)), 0)
+            row = wrong if rows is None else rows[wrong]
+            what = (
+                f"shape {np.shape(singles[wrong])}" if isinstance(space, gymnasium.spaces.Box) else repr(singles[wrong])
+            )
+            raise EnvError(
+                f"env {self.name!r} number {row} shows {what}, which is not in {space}: `tightrope check` it"
+            )
+        return batch
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         return type(self)(self._factory, num_envs, self.device, self.name, drawn)
@@ -112,7 +142,12 @@ class GymVectorEnv(HostEnv):
                 f"vector env {name!r} does not say how it resets: set metadata['autoreset_mode'] to a member of "
                 "gymnasium.vector.AutoresetMode"
             )
-        self._mode = AutoresetMode(mode)
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError:
+            raise UsageError(
+                f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
+            ) from None
         self._resets_rows = self._mode is AutoresetMode.DISABLED or type(engine) in (SyncVectorEnv, AsyncVectorEnv)
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation(engine.single_observation_space), action(engine.single_action_space)
@@ -297,7 +332,8 @@ def copied(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]
     if env.spec is not None:
         spec = env.spec
         changes: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
-        return made(spec.id, lambda: gymnasium.make(spec, **changes))
+        with contextlib.suppress(ValueError):  # a wrapper that does not say how it was made
+            return made(spec.id, lambda: gymnasium.make(spec, **changes))
     try:
         twin = copy.deepcopy(env)
     except Exception:
@@ -338,7 +374,7 @@ def made(name: str, make: Callable[[], Any]) -> Any:
         raise UsageError(f"env {name!r} needs a package that is not installed: {hint}") from None
     except gymnasium.error.UnregisteredEnv:
         raise UsageError(f"unknown env {name!r}.{near_matches(name, register_ale())}") from None
-    except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise UsageError(f"env {name!r} cannot be made: {one_line(error)}") from None
     if not isinstance(env, (gymnasium.Env, VectorEnv)):
         raise UsageError(f"env {name!r} is not a Gymnasium environment but a {type(env).__name__}")

@@ -112,16 +112,19 @@ _MUJOCO: Settings = dict(
     norm_reward=True,
 )
 _BRAX: Settings = dict(
-    total_timesteps=30_000_000,
+    total_timesteps=10_000_000,
     num_envs=4096,
-    num_steps=5,
-    num_minibatches=32,
+    num_steps=10,
+    num_minibatches=4,
     update_epochs=4,
-    learning_rate=3e-4,
+    learning_rate=1e-3,
     gamma=0.97,
-    ent_coef=1e-2,
+    ent_coef=1e-3,
+    max_grad_norm=1.0,
     norm_obs=True,
     norm_reward=True,
+    hidden_sizes=(256, 256),
+    activation="silu",
 )
 
 PRESETS["LunarLander-v3", "ppo"] = _LUNAR
