@@ -14,6 +14,7 @@ import yaml
 
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
+from tightrope.runs.presets import preset
 from tightrope.runs.probe import Finding, Probe, probes_for
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
@@ -262,8 +263,8 @@ def test_the_config_of_a_run_makes_the_same_run_again(trained: str, monkeypatch:
 
 
 def test_the_preset_is_that_of_the_environment_wherever_its_name_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for preset, gamma in (("CartPole-v1", 0.11), ("EasyCart-v0", 0.22)):
-        monkeypatch.setitem(tr.runs.presets.PRESETS, (preset, "ppo"), {"gamma": gamma})
+    for env, gamma in (("CartPole-v1", 0.11), ("EasyCart-v0", 0.22)):
+        monkeypatch.setitem(tr.runs.presets.PRESETS, (env, "ppo"), {"gamma": gamma})
     for args in (["CartPole-v1", "--train-env", "EasyCart-v0"], ["--train-env", "EasyCart-v0", "CartPole-v1"]):
         assert trained_settings(monkeypatch, *args)["gamma"] == 0.11
 
@@ -333,10 +334,98 @@ def test_the_best_checkpoint_can_be_scored(tightrope: Tightrope) -> None:
 def test_every_environment_is_listed(tightrope: Tightrope) -> None:
     done = tightrope("envs")
     assert (done.code, done.err) == (0, "")
-    listed = [line.split()[0] for line in done.out.splitlines()[1:]]
-    assert listed == list(tr.envs.ENVS)
-    assert re.search(r"CartPole-v1 +4 .*\b2\b.* 500 +495", done.out)
+    native, elsewhere, _ = (part.splitlines() for part in done.out.split("\n\n"))
+    assert [line.split()[0] for line in native[1:]] == list(tr.envs.ENVS)
+    assert re.search(r"CartPole-v1 +4 .*\b2\b.* 500 +500 +3 s", done.out)
     assert re.search(r"Pendulum-v1 +3 .*\b1 in \[-2, 2\] +200", done.out)
+    listed = [line.split()[0] for line in elsewhere[1:]]
+    assert {"LunarLander-v3", "HalfCheetah-v5", "Humanoid-v5", "ALE/Pong-v5", "brax/ant"} <= set(listed)
+    assert all(preset(env, "ppo") for env in listed)
+    assert re.search(r"HalfCheetah-v5 .*tightrope\[mujoco\]", done.out)
+
+
+OWN_ENV = """
+import gymnasium, numpy, torch
+
+class Line(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x, self.t = self.np_random.uniform(-0.1, 0.1), 0
+        return self.seen(), {}
+
+    def seen(self):
+        return numpy.array([self.x], numpy.float32)
+
+    def step(self, action):
+        self.x, self.t = self.x + (0.1 if action else -0.1), self.t + 1
+        return self.seen(), self.x, abs(self.x) > 0.9, self.t >= 20, {}
+
+class Worse(Line):
+    def seen(self):
+        return numpy.array([self.x])
+
+class Fails(Line):
+    def step(self, action):
+        if self.t == 7:
+            raise ValueError("out of luck")
+        return super().step(action)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 4)
+
+    def forward(self, obs):
+        return self.layer(obs).tanh()
+"""
+
+
+def test_an_environment_of_ones_own_is_trained_and_scored_by_its_path(tightrope: Tightrope) -> None:
+    Path("lines.py").write_text(OWN_ENV)
+    done = tightrope("train", "lines:Line", *TINY, *BUDGET, "--run-dir", "run", "--network", "lines:Net")
+    assert done.code == 0
+    assert "lines:Line: greedy return" in done.out
+    alone = tightrope("eval", "run", "--episodes", "2")
+    assert alone.code == 2
+    assert "lines:Line" in alone.err
+    assert "lines:Net" in tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line").err
+    done = tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line", "--network", "lines:Net")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("lines:Line: mean")
+    for missing in ("lines:Lin", "nowhere:Line"):
+        done = tightrope("train", missing, "--run-dir", "other")
+        assert done.code == 2
+        assert missing in done.err
+        assert not Path("other").exists()
+
+
+def test_an_environment_that_fails_is_named_and_what_was_learned_is_kept(tightrope: Tightrope) -> None:
+    Path("lines.py").write_text(OWN_ENV)
+    done = tightrope("train", "lines:Fails", *TINY, *BUDGET, "--run-dir", "run")
+    assert done.code == 1
+    last = done.err.splitlines()[-1]
+    assert re.search(
+        r"env 'lines:Fails' number 0 failed on action [01]: ValueError: out of luck; what was learned", last
+    )
+    assert 'raise ValueError("out of luck")' in done.err, "where to mend it"
+    assert Path("run/checkpoints/last.safetensors").is_file()
+
+
+def test_check_says_what_is_wrong(tightrope: Tightrope) -> None:
+    Path("lines.py").write_text(OWN_ENV)
+    good = tightrope("check", "lines:Line", "--steps", "200")
+    assert (good.code, good.err) == (0, "")
+    assert "0 errors" in good.out
+    bad = tightrope("check", "lines:Worse", "--steps", "200")
+    assert bad.code == 1
+    assert "dtype" in bad.out
+    assert "fix:" in bad.out
+    for words in (("check",), ("check", "Foo-v3"), ("check", "lines:Line", "--steps", "0"), ("check", "lines:None")):
+        done = tightrope(*words)
+        assert done.code == 2
+        assert len(done.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "vpg"])

@@ -16,7 +16,7 @@ from tightrope.errors import UsageError
 from tightrope.runs import config as config_module
 from tightrope.runs.build import build, check_env, resolve_device
 from tightrope.runs.config import NETWORK_DEFAULTS, RunConfig, coerce, configure, parts_of, read_settings, settings_of
-from tightrope.runs.presets import PRESETS
+from tightrope.runs.presets import ELSEWHERE, PRESETS
 
 ALGOS = ("ppo", "vpg")
 
@@ -372,6 +372,8 @@ def test_a_config_written_to_yaml_reads_back_identical(env: str, algo: str, give
 def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
     env: str, algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if env not in tr.envs.ENVS:
+        pytest.importorskip("Box2D")
     agents = {"ppo": tr.PPO, "vpg": tr.VPG}
     built: list[Any] = []
 
@@ -388,7 +390,7 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
     assert from_python == from_cli == configure(env, algo)
     for name, value in PRESETS[env, algo].items():
         assert from_python.flat()[name] == (list(value) if isinstance(value, tuple) else value)
-    assert env in tr.envs.ENVS
+    assert env in tr.envs.ENVS or env in ELSEWHERE
     assert from_python.algorithm.phases > 0
 
 
