@@ -65,7 +65,10 @@ class Agent:
         trunk: nn.Module | None = imported(network, "network")() if isinstance(network, str) else network
         self.config = config
         self.run_dir: Path | None = None  # where this agent's training is being written
-        given: Env | None = None if env is None else from_user(env, config)
+        count = config.algorithm.num_envs
+        given: Env | None = None if env is None else from_user(env, config, count)
+        if given is not None and given.num_envs != count:
+            raise UsageError(f"num_envs {count} of the run is not the {given.num_envs} of the environment given")
         self.state: State = build(config, given, trunk)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
@@ -120,7 +123,7 @@ class Agent:
             where = make_env(self.config, env, 1, scoring=True)
         elif env is not None:
             check_env_object(env)
-            where = from_user(env, self.config.changed(num_envs=1, num_minibatches=1))
+            where = from_user(env, self.config, 1)
         if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
             name = env if isinstance(env, str) else name_of(where)
             raise UsageError(f"env {name!r} has other spaces than {self.config.env!r}, on which this agent was trained")
@@ -151,21 +154,22 @@ class Agent:
             spec = env.observation
             batch = torch.as_tensor(obs, dtype=spec.dtype, device=env.device)
             single = batch.shape == spec.shape
-            if not single and batch.shape[1:] != spec.shape:
+            batch = batch[None] if single else batch
+            if batch.shape[1:] != spec.shape:
                 raise UsageError(
                     f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
                 )
-        distribution = self.state.policy.distribution(batch[None] if single else batch)
+        distribution = self.state.policy.distribution(batch)
         if deterministic:
             action = distribution.mode()
         else:
             generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
-            shape = (1 if single else len(batch),)
-            action = distribution.sample(self.state.policy.head.noise(shape, generator))
+            action = distribution.sample(self.state.policy.head.noise((len(batch),), generator))
         action = self.state.policy.head.to_env(action)
-        if as_tensor:
-            return action[0] if single else action
         array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
+        if as_tensor:
+            members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
+            return members[0] if single else members
         if not single:
             return array
         return int(array[0]) if isinstance(env.action, Discrete) else array[0]

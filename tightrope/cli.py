@@ -114,7 +114,7 @@ def train(args: list[str]) -> int:
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     run_dir = new_run_dir(chosen_dir, config)
     if is_path(env):
-        agent: Agent = AGENTS[algo](env, **{**layer, **flags})
+        agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
         agent = AGENTS[algo].from_config(config, network=config.network.network)
     outcome = agent.train(run_dir=run_dir, quiet=quiet)

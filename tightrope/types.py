@@ -201,7 +201,8 @@ class Batch:
         (to one row, where the batch is short of rows that were not real)."""
         for key in keys:
             for index in key[: len(self)].argsort().tensor_split(count):
-                yield self.take(index)
+                if len(index):
+                    yield self.take(index)
 
 
 @dataclass

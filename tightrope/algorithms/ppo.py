@@ -220,6 +220,6 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         grad_norm=mean[-1],
         learning_rate=learning_rate,
         explained_variance=explained_variance(batch.value, batch.target),
-        reward=rollout.reward.mean(),
+        reward=(rollout.reward * rollout.real).sum() / rollout.real.sum(),
         episodes=env.finished_episodes(),
     )

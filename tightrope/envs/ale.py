@@ -40,6 +40,8 @@ RESERVED = {
 class AleEnv(HostEnv):
     """N games. Threads: one per environment, at most one per core; what happens does not depend on how many."""
 
+    backend = "ale"
+
     def __init__(
         self,
         factory: Callable[[int], VectorEnv],

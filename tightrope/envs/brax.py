@@ -52,6 +52,7 @@ class JaxEnv:
     Of observations that are a dictionary, the entry "state" is used. Start states come from a JAX random stream of its own.
     """
 
+    backend = "brax"
     noise_size = 0
     capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
     resumable = True

@@ -75,8 +75,8 @@ def choose(env_id: str, backend: str = "auto") -> Choice:
         if not engine.installed:
             absent.append(engine)
         elif engine.knows(env_id):
-            faster = [other.name for other in absent if other.name == "envpool"]
-            why = f"{faster[0]} is not installed" if faster else "the fastest engine installed that has it"
+            faster = next((other.name for other in absent if other.knows(env_id)), None)
+            why = f"{faster} is not installed" if faster else "the fastest engine installed that has it"
             return Choice(engine.name, why)
     for engine in absent:
         if engine.knows(env_id):
@@ -107,6 +107,9 @@ def make(
     **options: Any,
 ) -> Env:
     """`num_envs` copies of the environment with that id. Further options are those of `EnvOptions`."""
+    for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value} is not positive: give at least 1")
     choice = choose(env_id, backend)
     if choice.backend == "tensor":
         asked = EnvOptions(**options)

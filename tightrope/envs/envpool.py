@@ -57,6 +57,8 @@ class EnvPoolEnv(HostEnv):
     Threads: one per environment, at most one per core; what happens does not depend on how many.
     """
 
+    backend = "envpool"
+
     def __init__(
         self,
         factory: Callable[[Array], VectorEnv],

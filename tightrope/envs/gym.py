@@ -47,6 +47,8 @@ WORKER_LOST = (BrokenPipeError, ConnectionResetError, EOFError)
 class GymEnv(HostEnv):
     """N single Gymnasium environments, stepped one after the other."""
 
+    backend = "gymnasium"
+
     def __init__(
         self, factory: Factory, num_envs: int, device: str | torch.device, name: str, drawn: bool = False
     ) -> None:
@@ -132,6 +134,8 @@ class GymEnv(HostEnv):
 class GymVectorEnv(HostEnv):
     """A Gymnasium vector environment. `again` makes another of the same kind, where that is possible."""
 
+    backend = "gymnasium"
+
     def __init__(
         self, engine: VectorEnv, device: str | torch.device, name: str, again: VectorFactory | None = None
     ) -> None:
@@ -148,7 +152,8 @@ class GymVectorEnv(HostEnv):
             raise UsageError(
                 f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
             ) from None
-        self._resets_rows = self._mode is AutoresetMode.DISABLED or type(engine) in (SyncVectorEnv, AsyncVectorEnv)
+        own = type(engine) is SyncVectorEnv or (type(engine) is AsyncVectorEnv and engine.shared_memory)
+        self._resets_rows = self._mode is AutoresetMode.DISABLED or own
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation(engine.single_observation_space), action(engine.single_action_space)
         self._describe(*spaces, engine.num_envs, device)
@@ -199,23 +204,25 @@ class GymVectorEnv(HostEnv):
             self._kill()
             raise failed(self.name, lost[0] if lost else None, action, "its process died") from error
         except Exception as error:
-            row = next((i for i, pipe in enumerate(getattr(self.engine, "parent_pipes", [])) if pipe is None), None)
+            row = next(
+                (i for i, pipe in enumerate(getattr(self.engine.unwrapped, "parent_pipes", [])) if pipe is None), None
+            )
             self._kill()
             raise failed(self.name, row, action, error) from error
 
     def _processes(self) -> list[Any]:
-        return list(getattr(self.engine, "processes", []))
+        return list(getattr(self.engine.unwrapped, "processes", []))
 
     def _kill(self) -> None:
         for process in self._processes():
             process.kill()
             process.join()
         if self._processes():
-            self.engine.closed = True  # nothing is left to close, and closing would wait for answers
+            self.engine.unwrapped.closed = True  # nothing is left to close, and closing would wait for answers
 
     def _twin(self, num_envs: int, drawn: bool) -> Any:
         """For evaluation and drawing. Gymnasium's own are taken apart, so that processes are not needed for that."""
-        fns = getattr(self.engine, "env_fns", None)
+        fns = getattr(self.engine, "env_fns", None)  # of a wrapped one nothing is known of what the wrapper does
         if fns:
             return GymEnv(lambda drawn: in_drawing_mode(fns[0](), drawn), num_envs, self.device, self.name, drawn)
         if self._again is None:
@@ -226,7 +233,7 @@ class GymVectorEnv(HostEnv):
         return type(self)(self._again(num_envs), self.device, self.name, self._again)
 
     def close(self) -> None:
-        if not getattr(self.engine, "closed", False):
+        if not getattr(self.engine.unwrapped, "closed", False):
             self.engine.close()
 
     def __del__(self) -> None:
@@ -307,24 +314,34 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return factory(False)
 
-    engine = AsyncVectorEnv([in_worker] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return GymVectorEnv(engine, device, name)
+    # not same-step: there a worker may reset into the very array that it is about to send as the final observation
+    return GymVectorEnv(AsyncVectorEnv([in_worker] * num_envs, autoreset_mode=AutoresetMode.DISABLED), device, name)
 
 
-def from_object(env: Any, num_envs: int, device: str | torch.device = "cpu") -> HostEnv:
+def from_object(env: Any, num_envs: int, device: str | torch.device = "cpu", mode: str = "sync") -> HostEnv:
     """An environment, a class or factory of environments (single, or vectors by num_envs), or a vector environment."""
     name = path_of(env)
+    single = not isinstance(env, VectorEnv) and "num_envs" not in parameters(env)
+    if mode == "vector_entry_point" or (mode != "sync" and not single):
+        raise UsageError(f"vectorization_mode {mode!r} is for ids and single environments, not for {name}: drop it")
     if isinstance(env, VectorEnv):
         again = None
         spec = env.spec
         if spec is not None:
             again = lambda count: gymnasium.make_vec(spec, count)  # noqa: E731
         return GymVectorEnv(env, device, name, again)
-    if isinstance(env, gymnasium.Env):
-        return GymEnv(lambda drawn: copied(env, drawn), num_envs, device, name)
-    if "num_envs" in parameters(env):
+    if not single:
         return GymVectorEnv(env(num_envs=num_envs), device, name, lambda count: env(num_envs=count))
-    return GymEnv(lambda drawn: in_drawing_mode(made(name, env), drawn, env), num_envs, device, name)
+
+    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+        if isinstance(env, gymnasium.Env):
+            return copied(env, drawn)
+        one = made(name, env)
+        if isinstance(one, VectorEnv):
+            raise UsageError(f"env {name!r} gives vector environments: let it take num_envs, or give one of them")
+        return in_drawing_mode(one, drawn, env)
+
+    return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 
 
 def copied(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
@@ -353,7 +370,8 @@ def in_drawing_mode(
         env.close()
         return factory(render_mode="rgb_array")
     if env.spec is not None:
-        return gymnasium.make(env.spec, render_mode="rgb_array")
+        with contextlib.suppress(ValueError):  # a wrapper that does not say how it was made
+            return gymnasium.make(env.spec, render_mode="rgb_array")
     return env
 
 

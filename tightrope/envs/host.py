@@ -7,7 +7,7 @@ Tightrope's one convention: same-step auto-reset with the true final observation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ class Answer(NamedTuple):
 class HostEnv:
     """N environments of an engine that lives on the host."""
 
+    backend: ClassVar[str]
     name: str
     num_envs: int
     noise_size = 0
@@ -106,7 +107,7 @@ class HostEnv:
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         return tensor.clone() if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _count(self, answer: Answer) -> None:

@@ -59,7 +59,7 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
     if isinstance(space, gs.Discrete):
         first = int(space.start)
         return Discrete(int(space.n)), lambda obs: np.asarray(obs, np.int64) - first
-    if isinstance(space, gs.MultiDiscrete):
+    if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         start = np.asarray(space.start, np.int64)
         n = tuple(int(k) for k in space.nvec.flatten())
         return MultiDiscrete(n), lambda obs: (np.asarray(obs, np.int64) - start).reshape(-1, len(n))
@@ -79,6 +79,9 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
         raise UsageError(f"{name} of dtype {space.dtype} are not supported: give real numbers, whole numbers or bools")
     if 0 in shape:
         raise UsageError(f"{name} of shape {shape} hold nothing: give at least one number")
+    if shape == ():
+        spec, rows = _box_reader(gs.Box(space.low.reshape(1), space.high.reshape(1), dtype=space.dtype), name)
+        return spec, lambda obs: rows(np.asarray(obs)[:, None])
     pixels = space.dtype == np.uint8 and bool((space.high == 255).all() and (space.low == 0).all())
     if pixels and len(shape) in (2, 3):
         if len(shape) == 2 and min(shape) >= IMAGE_SIDE:
@@ -117,7 +120,7 @@ def action(space: gs.Space[Any]) -> Action:
     if isinstance(space, gs.Discrete):
         start, kind = int(space.start), space.dtype
         return Action(space, Discrete(int(space.n)), lambda a: (a + start).astype(kind))
-    if isinstance(space, gs.MultiDiscrete):
+    if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         n, origin = tuple(int(k) for k in space.nvec.flatten()), np.asarray(space.start, np.int64)
         shape, kind = space.shape, space.dtype
         return Action(space, MultiDiscrete(n), lambda a: (a.reshape(-1, *shape) + origin).astype(kind))
@@ -127,7 +130,11 @@ def action(space: gs.Space[Any]) -> Action:
         return Action(space, MultiDiscrete(n), lambda a: a.reshape(-1, *shape).astype(kind))
     if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
         kind = space.dtype
-        return Action(space, Box(space.shape, bound(space.low), bound(space.high)), lambda a: a.astype(kind))
+        return Action(
+            space,
+            Box(space.shape, bound(space.low), bound(space.high)),
+            lambda a: np.clip(a.astype(kind), space.low, space.high),
+        )
     what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
     raise UsageError(
         f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary or a Box of real numbers, for "
@@ -146,9 +153,13 @@ def fits(space: gs.Space[Any], obs: Any) -> bool:
     if isinstance(space, gs.Dict):
         return isinstance(obs, dict) and all(k in obs and fits(s, obs[k]) for k, s in space.spaces.items())
     if isinstance(space, gs.Tuple):
-        pairs = zip(space.spaces, obs, strict=False) if isinstance(obs, (tuple, list)) else []
-        return len(obs) == len(space.spaces) and all(fits(s, o) for s, o in pairs)
-    return np.shape(obs) == space.shape
+        if not isinstance(obs, (tuple, list)) or len(obs) != len(space.spaces):
+            return False
+        return all(fits(s, o) for s, o in zip(space.spaces, obs, strict=True))
+    try:
+        return np.shape(obs) == space.shape
+    except ValueError:  # a ragged list
+        return False
 
 
 def stacked(space: gs.Space[Any], singles: list[Any]) -> Any:

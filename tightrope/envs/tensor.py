@@ -35,6 +35,7 @@ class TensorEnv:
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
     solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
+    backend: ClassVar[str] = "tensor"
     capturable = True
     resumable = True
     skips = False

@@ -34,11 +34,16 @@ class NetworkConfig:
     network: str | None = None
     """A network of one's own as module:Class, made with no arguments: observations in, features (B, F) out."""
     log_std: Literal["free", "state"] = "free"
-    """Continuous actions: a free parameter per dimension, from 0, or an output of the network in [-20, 2]."""
+    """Continuous actions: a free parameter per dimension, or an output of the network in [-20, 2]."""
+    log_std_init: float = 0.0
+    """Where the log standard deviation starts; actions are in units in which their bounds are -1 and 1."""
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} will not do: give one or more positive widths")
+        low, high = LOG_STD_RANGE
+        if not low <= self.log_std_init <= high:
+            raise UsageError(f"log_std_init {self.log_std_init} is out of range: give a number from {low:g} to {high:g}")
 
 
 class CategoricalHead(nn.Module):
@@ -92,7 +97,7 @@ class GaussianHead(nn.Module):
     middle: Tensor
     reach: Tensor
 
-    def __init__(self, in_features: int, action: Box, state_dependent: bool) -> None:
+    def __init__(self, in_features: int, action: Box, state_dependent: bool, log_std_init: float = 0.0) -> None:
         super().__init__()
         self.shape, self.size = action.shape, math.prod(action.shape)
         low, high = each(action.low, self.size), each(action.high, self.size)
@@ -108,9 +113,10 @@ class GaussianHead(nn.Module):
         self.mean = orthogonal(nn.Linear(in_features, self.size), 0.01)
         if state_dependent:
             self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, self.size), 0.01)
+            nn.init.constant_(self.log_std_layer.bias, log_std_init)
         else:
             self.log_std_layer = None
-            self.log_std = nn.Parameter(torch.zeros(self.size))  # [detail 24]
+            self.log_std = nn.Parameter(torch.full((self.size,), log_std_init))  # [detail 24]
 
     def forward(self, features: Tensor) -> Gaussian:
         if self.log_std_layer is None:
@@ -200,5 +206,5 @@ def head_for(action: Spec, in_features: int, config: NetworkConfig) -> Head:
     if isinstance(action, MultiDiscrete):
         return MultiCategoricalHead(in_features, action)
     if isinstance(action, Box) and action.dtype.is_floating_point:
-        return GaussianHead(in_features, action, config.log_std == "state")
+        return GaussianHead(in_features, action, config.log_std == "state", config.log_std_init)
     raise UsageError(f"actions of {action} are not supported: give Discrete, MultiDiscrete or a Box of real numbers")

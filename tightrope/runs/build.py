@@ -59,13 +59,13 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     return env
 
 
-def from_user(env: Any, config: Config) -> Env:
+def from_user(env: Any, config: Config, num_envs: int) -> Env:
     """What a user handed over as an environment, in our form: ours already, or one of Gymnasium's forms."""
     if is_ours(env):
         return env
     from ..envs.gym import from_object
 
-    made = from_object(env, config.algorithm.num_envs, resolve_device(config.run.device))
+    made = from_object(env, num_envs, resolve_device(config.run.device), config.run.vectorization_mode)
     if config.run.device == "auto" and suits_cpu(made):
         made.device = torch.device("cpu")
     return made

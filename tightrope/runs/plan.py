@@ -47,6 +47,8 @@ def engine_of(state: State, config: Config) -> str:
     if is_path(env_id):
         return f"{state.env.num_envs} of {env_id}, as given"
     backend, why = check_env(env_id, config.run.backend)
+    if getattr(state.env, "backend", backend) != backend:
+        return f"{state.env.num_envs} of {env_id}, as given"
     return f"{state.env.num_envs} of {env_id} by {backend} ({why})"
 
 

@@ -1,0 +1,349 @@
+"""Which engine runs an environment: tensors, then the fastest one installed; what is missing is said in one line."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+import yaml
+
+import tightrope as tr
+from tightrope.cli import dispatch
+from tightrope.envs import engines
+from tightrope.envs.engines import ENGINES, Choice, Engine, choose, make
+from tightrope.envs.gym import GymEnv, made
+from tightrope.errors import UsageError
+from tightrope.runs.build import has_id, is_path
+from tightrope.runs.plan import plan
+
+
+def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine on which these engines are installed, each with these ids: machine(brax=["a"], gymnasium=["a"])."""
+    known: dict[str, list[str]] = {}
+    installed: set[str] = set()
+    calls: list[tuple[str, Any]] = []
+
+    def module(name: str) -> Any:
+        def from_id(*args: Any) -> Any:
+            calls.append((name, args))
+            return SimpleNamespace(seed=lambda seed: calls.append(("seed", seed)))
+
+        return SimpleNamespace(known=lambda env_id: env_id in known.get(name, []), from_id=from_id)
+
+    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name in installed))
+    monkeypatch.setattr(Engine, "module", property(lambda self: module(self.name)))
+
+    def set_up(absent: str = "", **ids: list[str]) -> list[Any]:
+        known.update(ids)
+        installed.update(set(ids) - set(absent.split()))
+        return calls
+
+    return set_up
+
+
+# the order -----------------------------------------------------------------------------------------------------------
+
+
+def test_tensors_come_first(machine: Any) -> None:
+    machine(**{name: ["CartPole-v1"] for name in ENGINES})
+    assert choose("CartPole-v1") == Choice("tensor", "it lives on the device")
+    assert choose("CartPole-v1", "tensor") == Choice("tensor", "it lives on the device")
+
+
+def test_then_the_fastest_that_is_installed_and_has_it(machine: Any) -> None:
+    machine(**{name: ["Race-v0"] for name in ENGINES})
+    assert list(ENGINES) == ["brax", "ale", "envpool", "gymnasium"]
+    assert choose("Race-v0") == Choice("brax", "the fastest engine installed that has it")
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_an_engine_without_the_id_is_passed_over(machine: Any, first: int) -> None:
+    names = list(ENGINES)
+    machine(**{name: ["Race-v0"] if i >= first else [] for i, name in enumerate(names)})
+    assert choose("Race-v0").backend == names[first]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_an_engine_that_is_not_installed_is_passed_over(machine: Any, first: int) -> None:
+    names = list(ENGINES)
+    machine(absent=" ".join(names[:first]), **{name: ["Race-v0"] for name in names})
+    assert choose("Race-v0").backend == names[first]
+
+
+def test_an_engine_that_was_asked_for_is_taken(machine: Any) -> None:
+    machine(**{name: ["CartPole-v1"] for name in ENGINES})
+    for name in ENGINES:
+        assert choose("CartPole-v1", name) == Choice(name, "it was asked for")
+
+
+def test_a_faster_engine_that_is_missing_is_mentioned(machine: Any) -> None:
+    machine(absent="envpool", envpool=["Race-v0"], gymnasium=["Race-v0"])
+    assert choose("Race-v0") == Choice("gymnasium", "envpool is not installed")
+
+
+def test_an_engine_that_would_not_help_is_not_mentioned(machine: Any) -> None:
+    machine(absent="envpool", envpool=[], gymnasium=["Race-v0"])
+    assert choose("Race-v0") == Choice("gymnasium", "the fastest engine installed that has it")
+
+
+def test_the_plan_says_which_engine_and_why() -> None:
+    agent = tr.PPO("Acrobot-v1", backend="gymnasium", num_envs=4, num_steps=8, total_timesteps=64, device="cpu")
+    assert isinstance(agent.state.env, GymEnv)
+    assert "environments: 4 of Acrobot-v1 by gymnasium (it was asked for)" in plan(agent.state, agent.config).lines()
+
+
+# what is missing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("brax", "brax", "brax"), ("ale", "ale_py", "atari"), ("envpool", "envpool", "envpool")],
+)
+def test_a_missing_package_gives_the_line_that_installs_it(machine: Any, name: str, package: str, extra: str) -> None:
+    machine(absent=name, gymnasium=[], **{name: ["Race-v0"]})
+    expected = f"env 'Race-v0' needs {package}, which is not installed: pip install \"tightrope[{extra}]\""
+    assert refusal(choose, "Race-v0", name) == expected
+    assert refusal(choose, "Race-v0") == expected
+
+
+def test_a_package_counts_as_installed_where_python_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: asked.append(name))
+    assert not any(engine.installed for engine in ENGINES.values())
+    assert asked == ["brax", "ale_py", "envpool", "gymnasium"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
+    assert all(engine.installed for engine in ENGINES.values())
+
+
+def test_ids_of_engines_that_are_not_installed_are_still_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    assert '"tightrope[brax]"' in refusal(choose, "brax/ant")
+    assert '"tightrope[brax]"' in refusal(tr.PPO, "brax/ant")
+    assert has_id("brax/ant")
+    assert has_id("CartPole-v1")
+    assert has_id("LunarLander-v3")
+    assert not has_id("module:Class")
+    assert not has_id("Nowhere-v0")
+
+
+def hidden(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
+    """As if the package were not installed."""
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in [m for m in sys.modules if m.startswith(modules)]:
+        monkeypatch.delitem(sys.modules, module)
+
+
+def test_gymnasiums_own_extras_are_named_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden(monkeypatch, "Box2D", "gymnasium.envs.box2d")
+    message = refusal(make, "LunarLander-v3", backend="gymnasium")
+    assert message == ("env 'LunarLander-v3' needs a package that is not installed: pip install \"tightrope[box2d]\"")
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Box2D is not installed, you can install it by run `pip install swig`", '"tightrope[box2d]"'),
+        ('MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`', '"tightrope[mujoco]"'),
+        ('pygame is not installed, run `pip install "gymnasium[classic-control]"`', '"tightrope[box2d]"'),
+        ("flying needs wings,\ninstall them", "flying needs wings, install them"),
+    ],
+)
+def test_what_gymnasium_misses_is_one_line(said: str, hint: str) -> None:
+    def make_it() -> Any:
+        raise gymnasium.error.DependencyNotInstalled(said)
+
+    message = refusal(made, "Bird-v0", make_it)
+    assert message.startswith("env 'Bird-v0' needs a package that is not installed: ")
+    assert hint in message
+
+
+# what is not there ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "meant"),
+    [
+        ("LunarLnder-v3", "LunarLander-v3"),
+        ("CartPoel-v1", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("Hoper-v5", "Hopper-v5"),
+    ],
+)
+def test_a_slip_is_put_right(env_id: str, meant: str) -> None:
+    assert f"Did you mean {meant}" in refusal(choose, env_id)
+    assert f"unknown env {env_id!r}" in refusal(tr.PPO, env_id)
+
+
+def test_an_id_like_none_other_is_unknown() -> None:
+    message = refusal(choose, "Nowhere-at-all")
+    assert "unknown env 'Nowhere-at-all'" in message
+    assert "Did you mean" not in message
+
+
+def test_an_engine_that_lacks_the_id() -> None:
+    for backend, env_id in (("gymnasium", "EasyCart-v0"), ("gymnasium", "brax/ant")):
+        message = refusal(choose, env_id, backend)
+        assert f"backend {backend} has no env {env_id!r}" in message
+    assert "unknown tensor env 'LunarLander-v3'" in refusal(choose, "LunarLander-v3", "tensor")
+    assert "EasyCart-v0" in refusal(tr.PPO, "EasyCart-v0", backend="gymnasium")
+
+
+def test_an_engine_that_is_none() -> None:
+    message = refusal(choose, "CartPole-v1", "envpol")
+    assert "envpol" in message
+    assert all(name in message for name in ("auto", "tensor", *ENGINES))
+    assert "envpol" in refusal(tr.PPO, "CartPole-v1", backend="envpol")
+
+
+# making --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_asked_reaches_the_engine(machine: Any) -> None:
+    calls = machine(envpool=["Race-v0"])
+    make("Race-v0", 3, "cpu", 7, seed=5, env_kwargs={"laps": 2}, scoring=True, vectorization_mode="async")
+    (name, (env_id, num_envs, device, options)), seed = calls
+    assert (name, env_id, num_envs, device) == ("envpool", "Race-v0", 3, "cpu")
+    assert (options.max_episode_steps, options.env_kwargs, options.scoring) == (7, {"laps": 2}, True)
+    assert options.vectorization_mode == "async"
+    assert seed == ("seed", 5)
+
+
+def test_tensors_take_no_arguments_of_an_engine() -> None:
+    env = make("CartPole-v1", 3, max_episode_steps=7, seed=5)
+    assert (type(env), env.max_episode_steps) == (tr.envs.CartPole, 7)
+    assert torch.equal(env.reset(), tr.envs.CartPole(3, seed=5).spawn(3, seed=5).reset())
+    assert "env_kwargs {'gravity': 3}" in refusal(make, "CartPole-v1", env_kwargs={"gravity": 3})
+    assert "gravity" in refusal(tr.PPO, "CartPole-v1", env_kwargs={"gravity": 3}, device="cpu")
+
+
+def test_a_saved_run_keeps_to_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = dict(num_envs=2, num_steps=8, total_timesteps=32, hidden_sizes=(8,), num_minibatches=2, device="cpu")
+    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    tr.PPO("MountainCarContinuous-v0", **small).save(tmp_path / "run")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["backend"] == "gymnasium"
+    monkeypatch.undo()
+    assert isinstance(tr.load(tmp_path / "run").state.env, GymEnv)
+    tr.PPO("CartPole-v1", **small).save(tmp_path / "tensors")
+    assert yaml.safe_load((tmp_path / "tensors" / "config.yaml").read_text())["backend"] == "auto"
+
+
+def test_a_run_whose_engine_is_not_installed_here_is_loaded_with_another(tmp_path: Path, monkeypatch: Any) -> None:
+    small = dict(num_envs=2, num_steps=8, total_timesteps=32, hidden_sizes=(8,), num_minibatches=2, device="cpu")
+    agent = tr.PPO("MountainCarContinuous-v0", **small, backend="gymnasium")
+    agent.save(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text(config.read_text().replace("backend: gymnasium", "backend: envpool"))
+    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    loaded = tr.load(tmp_path)
+    assert isinstance(loaded.state.env, GymEnv)
+    assert loaded.evaluate(2) == agent.evaluate(2)
+
+
+# environments by module:Class ----------------------------------------------------------------------------------------
+
+MODULE = '''
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Guess(gymnasium.Env):
+    """One guess: the right one is shown."""
+
+    observation_space, action_space = Discrete(2), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.right = int(self.np_random.integers(2))
+        return self.right, {}
+
+    def step(self, action):
+        return self.right, float(action == self.right), True, False, {}
+
+
+def easy():
+    return Guess()
+
+
+number = 7
+'''
+SMALL = dict(num_envs=2, num_steps=8, total_timesteps=32, hidden_sizes=(8,), num_minibatches=2, device="cpu")
+FLAGS = ["--num-envs", "2", "--num-steps", "8", "--total-timesteps", "32", "--num-minibatches", "2", "--hidden-sizes", "8",
+         "--quiet"]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a module of the user's own, which is where they are."""
+    (tmp_path / "guesses.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "guesses", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["guesses:Guess", "guesses:easy"])
+def test_an_environment_by_its_name(here: Path, path: str) -> None:
+    before = list(sys.path)
+    agent = tr.PPO(path, **SMALL)
+    assert sys.path == before
+    assert agent.config.env == path
+    assert isinstance(agent.state.env, GymEnv)
+    agent.learn(quiet=True)
+    agent.save(here / "run")
+    assert "env=" in refusal(tr.load, here / "run")
+    module = sys.modules["guesses"]
+    assert tr.load(here / "run", env=module.Guess).evaluate(4) == agent.evaluate(4) == agent.evaluate(4, env=path)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("guesses:Gues", "Gues"),
+        ("gueses:Guess", "gueses"),
+        ("guesses:number", "not supported"),
+        (":Guess", "module:Class"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(here: Path, path: str, said: str) -> None:
+    assert said in refusal(tr.PPO, path)
+
+
+def test_an_id_with_a_module_is_an_id() -> None:
+    assert is_path("module:Class")
+    assert is_path("package.module:Class")
+    assert not is_path("module:Name-v0")
+    assert not is_path("CartPole-v1")
+    assert not is_path("brax/ant")
+
+
+def test_the_command_line_takes_a_name_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["train", "guesses:Guess", *FLAGS, "--run-dir", "run"]) == 0
+    assert "guesses:Guess: greedy return" in capsys.readouterr().out
+    assert dispatch(["eval", "run", "--env", "guesses:Guess", "--episodes", "4"]) == 0
+    assert "guesses:Guess: mean" in capsys.readouterr().out
+    assert "env=" in refusal(dispatch, ["eval", "run"])
+    assert "gueses" in refusal(dispatch, ["train", "gueses:Guess", *FLAGS])
+
+
+def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("settings.yaml").write_text(yaml.safe_dump({"env": "guesses:Guess", "algo": "ppo", "gamma": 0.5}))
+    assert dispatch(["train", "--config", "settings.yaml", *FLAGS, "--run-dir", "run"]) == 0
+    assert "guesses:Guess: greedy return" in capsys.readouterr().out
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["gamma"] == 0.5
+
+
+def test_the_engines_module_is_found_without_importing_what_it_adapts() -> None:
+    assert ENGINES["gymnasium"].module.__name__ == "tightrope.envs.gym"
+    assert engines.Backend.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")
