@@ -22,8 +22,8 @@ from torch import Tensor
 from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .gym import made
 from .host import Answer, HostEnv
-from .options import EnvOptions
-from .spaces import Array, action, observation
+from .options import Array, EnvOptions
+from .spaces import action, observation
 
 NEVER = 1 << 30  # frames
 RESERVED = {

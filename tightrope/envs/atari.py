@@ -20,8 +20,8 @@ from torch import Tensor
 from ..draw import shrink
 from ..errors import UsageError, near_matches
 from ..types import Discrete, Spec
-from .gym import failed
-from .spaces import Array
+from .host import failed
+from .options import Array
 
 ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
 UNMISTAKABLE = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")

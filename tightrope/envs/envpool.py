@@ -23,10 +23,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
-from .gym import made, one_line
-from .host import Answer, HostEnv
-from .options import EnvOptions
-from .spaces import Action, Array, Observation, action, observation
+from .gym import made
+from .host import Answer, HostEnv, one_line
+from .options import Array, EnvOptions
+from .spaces import Action, Observation, action, observation
 
 MUJOCO = (
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",

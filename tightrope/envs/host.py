@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import EnvError, UsageError
 from ..types import Step
+from .options import Array
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
-
-Array = np.ndarray[Any, Any]
 
 
 class Answer(NamedTuple):
@@ -191,3 +190,16 @@ def spread(seed: int, count: int) -> Array:
     """Independent 31-bit seeds, one per environment: seeds 1 and 2 share no stream."""
     words = np.random.SeedSequence(seed).generate_state(count, np.uint64)
     return (words >> np.uint64(33)).astype(np.int64)
+
+
+def failed(name: str, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
+    """The error for row `row` of `name`; `action` is the whole batch, or None at a reset."""
+    which = "" if row is None else f" number {row}"
+    given = action if action is None or row is None else action[row]
+    when = "at its reset" if given is None else f"on action {np.asarray(given).tolist()}"
+    words = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
+    return EnvError(f"env {name!r}{which} failed {when}: {words}")
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
+Array = np.ndarray[Any, Any]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
 
 
@@ -14,8 +17,6 @@ class EnvOptions:
     """How to make an environment."""
 
     max_episode_steps: int | None = None  # truncate after this many steps instead of the environment's own limit
-    vectorization_mode: VectorizationMode = (
-        "sync"  # of Gymnasium's: in turn, in processes, or an entry point of its own
-    )
+    vectorization_mode: VectorizationMode = "sync"  # Gymnasium's: in turn, in processes, or an entry point of its own
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     scoring: bool = False  # for evaluation: whole games and raw rewards, where training sees something else

@@ -18,7 +18,7 @@ import torch
 from ..errors import UsageError
 from ..models.networks import IMAGE_SIDE
 from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
-from .host import Array as Array
+from .options import Array
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
 NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}

@@ -43,7 +43,9 @@ class NetworkConfig:
             raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} will not do: give one or more positive widths")
         low, high = LOG_STD_RANGE
         if not low <= self.log_std_init <= high:
-            raise UsageError(f"log_std_init {self.log_std_init} is out of range: give a number from {low:g} to {high:g}")
+            raise UsageError(
+                f"log_std_init {self.log_std_init} is out of range: give a number from {low:g} to {high:g}"
+            )
 
 
 class CategoricalHead(nn.Module):

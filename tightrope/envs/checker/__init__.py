@@ -17,7 +17,8 @@ from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError
 from ..engines import choose, make
-from ..gym import ALIASES, made, parameters
+from ..gym import ALIASES, made
+from ..gym_single import parameters
 from ..host import path_of
 from .compare import bounds, hands, idle_actions, render, repeat, spawned, streams
 from .report import Finding, Report, described, raised

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...types import Box, Step
 from .. import spaces
-from ..host import Array, HostEnv
+from ..host import HostEnv
+from ..options import Array
 from .report import Level, Report, brief, described
 from .single import Gym
 from .subject import Broken, Moment, Subject

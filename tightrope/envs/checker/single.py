@@ -12,8 +12,8 @@ import numpy as np
 
 from ...errors import UsageError
 from .. import spaces
-from ..gym import one_line
-from ..host import Array
+from ..host import one_line
+from ..options import Array
 from .report import Level, Report, brief, described
 from .subject import FIVE, FIXES, OLD_STEP, Broken, Moment, Subject
 from .values import misfits, same, told

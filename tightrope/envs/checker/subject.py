@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...types import Box, Discrete, MultiDiscrete, Spec
-from ..host import Array
+from ..options import Array
 from .report import Report, brief, plural, raised
 from .values import Seen, entry, limits, unequal
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...types import Box
-from ..host import Array
+from ..options import Array
 from .report import Report
 from .rows import Ours
 from .single import Single

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
-from ..host import Array
+from ..options import Array
 from .report import Level, brief, described
 
 Seen = list[tuple[str, Array]]  # what a trajectory showed, in order, each by its name

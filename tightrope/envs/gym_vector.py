@@ -1,0 +1,142 @@
+"""A Gymnasium vector environment, in other processes or of its own making, driven through its own interface.
+
+Whichever auto-reset it declares is converted to ours:
+
+    same-step   final observations are in the infos
+    disabled    finished rows are reset by mask in the same step
+    next-step   likewise where the engine can reset some of its rows (Gymnasium's own two); where it cannot, the row that
+                only resets is marked as not real, and nothing learns from it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from ..errors import EnvError, UsageError
+from .gym_single import GymEnv, in_drawing_mode
+from .host import Answer, HostEnv, failed
+from .options import Array
+from .spaces import action, chosen, observation, stacked
+
+VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
+WORKER_LOST = (BrokenPipeError, ConnectionResetError, EOFError)
+
+
+class GymVectorEnv(HostEnv):
+    """A Gymnasium vector environment. `again` makes another of the same kind, where that is possible."""
+
+    backend = "gymnasium"
+
+    def __init__(
+        self, engine: VectorEnv, device: str | torch.device, name: str, again: VectorFactory | None = None
+    ) -> None:
+        self.name, self.engine, self._again = name, engine, again
+        mode = engine.metadata.get("autoreset_mode")
+        if mode is None:
+            raise UsageError(
+                f"vector env {name!r} does not say how it resets: set metadata['autoreset_mode'] to a member of "
+                "gymnasium.vector.AutoresetMode"
+            )
+        try:
+            self._mode = AutoresetMode(mode)
+        except ValueError:
+            raise UsageError(
+                f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
+            ) from None
+        own = type(engine) is SyncVectorEnv or (type(engine) is AsyncVectorEnv and engine.shared_memory)
+        self._resets_rows = self._mode is AutoresetMode.DISABLED or own
+        self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
+        spaces = observation(engine.single_observation_space), action(engine.single_action_space)
+        self._describe(*spaces, engine.num_envs, device)
+        self._pending = np.zeros(self.num_envs, bool)  # rows whose next step will only reset them
+        self.solved_at = getattr(engine.spec, "reward_threshold", None)
+
+    def _restart(self, seeds: Array | None) -> Array:
+        self._pending[:] = False
+        per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        given: Any = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
+        obs, _ = self._ask(lambda: self.engine.reset(seed=given), None)
+        return self._observation.rows(obs)
+
+    def _advance(self, action: Array) -> Answer:
+        shown, reward, terminated, truncated, info = self._ask(lambda: self.engine.step(action), action)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        reward, done = np.asarray(reward, np.float32), terminated | truncated
+        real = None
+        if self.skips:
+            real = ~self._pending
+            reward, terminated, truncated, done = reward * real, terminated & real, truncated & real, done & real
+            self._pending = done
+        obs, rows = self._observation.rows(shown), np.flatnonzero(done)
+        final_obs = obs[rows]
+        if len(rows) and self._mode is AutoresetMode.SAME_STEP:
+            final_obs = self._final_rows(info, rows)
+        elif len(rows) and self._resets_rows:
+            fresh, _ = self._ask(lambda: self.engine.reset(options={"reset_mask": done}), action)
+            obs = obs.copy()
+            obs[rows] = self._observation.rows(fresh)[rows]
+        return Answer(obs, reward, terminated, truncated, rows, final_obs, real)
+
+    def _final_rows(self, info: Mapping[str, Any], rows: Array) -> Array:
+        """The last observations of finished episodes: one object per row, or a batch of which these rows count."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None:
+            raise EnvError(f"vector env {self.name!r} resets in the same step but gives no info['final_obs']")
+        space = self._observation.space
+        singles = isinstance(final, np.ndarray) and final.dtype == object
+        return self._observation.rows(stacked(space, list(final[rows])) if singles else chosen(space, final, rows))
+
+    def _ask(self, question: Callable[[], Any], action: Array | None) -> Any:
+        """The engine's answer, or an error that says which environment failed on what; then no process is left."""
+        try:
+            return question()
+        except WORKER_LOST as error:
+            lost = [i for i, process in enumerate(self._processes()) if died(process)]
+            self._kill()
+            raise failed(self.name, lost[0] if lost else None, action, "its process died") from error
+        except Exception as error:
+            row = next(
+                (i for i, pipe in enumerate(getattr(self.engine.unwrapped, "parent_pipes", [])) if pipe is None), None
+            )
+            self._kill()
+            raise failed(self.name, row, action, error) from error
+
+    def _processes(self) -> list[Any]:
+        return list(getattr(self.engine.unwrapped, "processes", []))
+
+    def _kill(self) -> None:
+        for process in self._processes():
+            process.kill()
+            process.join()
+        if self._processes():
+            self.engine.unwrapped.closed = True  # nothing is left to close, and closing would wait for answers
+
+    def _twin(self, num_envs: int, drawn: bool) -> Any:
+        """For evaluation and drawing. Gymnasium's own are taken apart, so that processes are not needed for that."""
+        fns = getattr(self.engine, "env_fns", None)  # of a wrapped one nothing is known of what the wrapper does
+        if fns:
+            return GymEnv(lambda drawn: in_drawing_mode(fns[0](), drawn), num_envs, self.device, self.name, drawn)
+        if self._again is None:
+            raise UsageError(
+                f"vector env {self.name!r} cannot be copied, which scoring needs: give a factory of it instead, a function "
+                "of num_envs"
+            )
+        return type(self)(self._again(num_envs), self.device, self.name, self._again)
+
+    def close(self) -> None:
+        if not getattr(self.engine.unwrapped, "closed", False):
+            self.engine.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "engine"):
+            self._kill()
+
+
+def died(process: Any) -> bool:
+    process.join(timeout=0.5)
+    return process.exitcode not in (None, 0)
