@@ -110,6 +110,7 @@ _MUJOCO: Settings = dict(
     ent_coef=0.0,
     norm_obs=True,
     norm_reward=True,
+    log_std_init=-2.0,  # a cheetah that flails ends on its back, and learns to run that way
 )
 _BRAX: Settings = dict(
     total_timesteps=10_000_000,
