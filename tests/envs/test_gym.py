@@ -525,7 +525,6 @@ def test_minibatches_may_be_more_than_there_are_real_steps(capsys: pytest.Captur
     assert "nan" not in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="RuntimeError: torch.stack of nothing")
 def test_a_phase_may_have_no_real_step_at_all() -> None:
     with contextlib.suppress(UsageError):  # or is refused
         agent = ppo(Poison(2, length=1), num_steps=1, num_minibatches=1, total_timesteps=8)
@@ -758,10 +757,7 @@ class Odd(Walk):
     "mode",
     [
         "sync",
-        pytest.param(
-            "async",
-            marks=pytest.mark.xfail(strict=True, reason="Gymnasium formats the traceback with %, and fails on its own"),
-        ),
+        "async",
     ],
 )
 def test_an_error_is_named_whatever_its_traceback_looks_like(mode: str) -> None:
@@ -984,7 +980,6 @@ def test_a_run_is_not_loaded_with_a_vector_environment_of_another_size(tmp_path:
         assert loaded.state.env.num_envs == loaded.config.algorithm.num_envs
 
 
-@pytest.mark.xfail(strict=True, reason="only the id of its spec is kept, so that it is loaded without what was changed")
 @pytest.mark.parametrize(
     "env",
     [
@@ -1002,7 +997,6 @@ def test_an_instance_that_is_not_what_its_id_makes_is_not_replaced_by_that(env: 
     assert tr.load(tmp_path, env=env()).evaluate(4) == agent.evaluate(4)
 
 
-@pytest.mark.xfail(strict=True, reason="the environment that scores has a worker too, which is never asked")
 def test_there_are_as_many_workers_as_environments() -> None:
     before = set(multiprocessing.active_children())
     agent = ppo(WALK, 2, backend="gymnasium", vectorization_mode="async")

@@ -56,11 +56,15 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(env_id: str, backend: str = "auto") -> Choice:
-    """The engine for an id; a UsageError that says what is missing if there is none."""
+def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+    """The engine for an id; a UsageError that says what is missing if there is none.
+
+    With arguments for the environment's constructor, `auto` passes EnvPool by, which has names of its own for them, and our
+    own environments, which take none.
+    """
     if backend not in get_args(Backend):
         raise UsageError(f"backend {backend!r} is not a choice: give one of {', '.join(get_args(Backend))}")
-    if backend == "tensor" or (backend == "auto" and env_id in registry.ENVS):
+    if backend == "tensor" or (backend == "auto" and env_id in registry.ENVS and not with_arguments):
         registry.known(env_id)
         return Choice("tensor", "it lives on the device")
     if backend != "auto":
@@ -72,6 +76,8 @@ def choose(env_id: str, backend: str = "auto") -> Choice:
         return Choice(backend, "it was asked for")
     absent = []
     for engine in ENGINES.values():
+        if with_arguments and engine.name == "envpool":
+            continue
         if not engine.installed:
             absent.append(engine)
         elif engine.knows(env_id):
@@ -110,7 +116,7 @@ def make(
     for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not positive: give at least 1")
-    choice = choose(env_id, backend)
+    choice = choose(env_id, backend, bool(options.get("env_kwargs")))
     if choice.backend == "tensor":
         asked = EnvOptions(**options)
         if asked.env_kwargs:

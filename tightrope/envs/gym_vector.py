@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ..errors import EnvError, UsageError
@@ -70,7 +71,8 @@ class GymVectorEnv(HostEnv):
         real = None
         if self.skips:
             real = ~self._pending
-            reward, terminated, truncated, done = reward * real, terminated & real, truncated & real, done & real
+            reward, done = np.where(real, reward, 0.0), done & real
+            terminated, truncated = terminated & real, truncated & real
             self._pending = done
         obs, rows = self._observation.rows(shown), np.flatnonzero(done)
         final_obs = obs[rows]
@@ -93,6 +95,8 @@ class GymVectorEnv(HostEnv):
 
     def _ask(self, question: Callable[[], Any], action: Array | None) -> Any:
         """The engine's answer, or an error that says which environment failed on what; then no process is left."""
+        said: list[str] = []
+        error_log, logger.error = logger.error, lambda text, *_: said.append(text)  # it would format tracebacks with %
         try:
             return question()
         except WORKER_LOST as error:
@@ -104,7 +108,11 @@ class GymVectorEnv(HostEnv):
                 (i for i, pipe in enumerate(getattr(self.engine.unwrapped, "parent_pipes", [])) if pipe is None), None
             )
             self._kill()
+            if said:
+                error.add_note("\n".join(said))  # the traceback in the worker
             raise failed(self.name, row, action, error) from error
+        finally:
+            logger.error = error_log
 
     def _processes(self) -> list[Any]:
         return list(getattr(self.engine.unwrapped, "processes", []))

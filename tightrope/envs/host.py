@@ -135,7 +135,8 @@ class HostEnv:
         return twin
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        raise UsageError(f"env {self.name!r} cannot be drawn by this backend: record it with backend gymnasium")
+        elsewhere = "give a factory of it" if self.backend == "gymnasium" else "record it with backend gymnasium"
+        raise UsageError(f"env {self.name!r} cannot be drawn in this form: {elsewhere}")
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations as the environment itself would hand them out."""
@@ -178,12 +179,24 @@ def first(batch: Any) -> Any:
 
 
 def path_of(env: Any) -> str:
-    """A registered environment's id, otherwise module:Class of an environment, a class or a factory."""
+    """A registered environment's id if that makes the same, otherwise module:Class of an environment, class or factory."""
     spec = getattr(env, "spec", None)
-    if spec is not None and not isinstance(env, type):
+    if spec is not None and not isinstance(env, type) and as_registered(spec):
         return str(spec.id)
     kind = env if isinstance(env, type) or not hasattr(env, "reset") else type(getattr(env, "unwrapped", env))
     return f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+
+
+def as_registered(spec: Any) -> bool:
+    """Whether an environment is what its id makes: no wrapper, argument or time limit of one's own."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(spec.id)
+    if registered is None:
+        return False
+    own = {k: v for k, v in spec.kwargs.items() if k not in ("render_mode", "num_envs", "vectorization_mode")}
+    same_limit = spec.max_episode_steps == registered.max_episode_steps
+    return own == registered.kwargs and same_limit and not spec.additional_wrappers
 
 
 def spread(seed: int, count: int) -> Array:

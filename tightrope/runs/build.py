@@ -39,20 +39,22 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def check_env(env_id: str, backend: str = "auto") -> Choice:
+def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
     """The engine for an id, or an error that knows the ids of other libraries too."""
     foreign = here_called(env_id, ENVS)
     if foreign:
         raise UsageError(f"unknown env {env_id!r}: {foreign}")
-    return choose(env_id, backend)
+    return choose(env_id, backend, with_arguments)
 
 
 def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
     """The environment with that id as the settings want it; `scoring` for evaluation."""
     run = config.run
-    backend, _ = check_env(env_id, run.backend)
+    backend, _ = check_env(env_id, run.backend, bool(run.env_kwargs))
     device = resolve_device(run.device)
-    options: Settings = {"vectorization_mode": run.vectorization_mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
+    # only copies of the scoring one are used, and these need no processes
+    mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
+    options: Settings = {"vectorization_mode": mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
     env = make(env_id, num_envs, device, run.max_episode_steps, backend=backend, **options)
     if run.device == "auto" and suits_cpu(env):
         env.device = torch.device("cpu")
@@ -104,7 +106,7 @@ def settled(config: Config) -> Config:
     """The settings with the choice of engine made, so that a saved run keeps to it."""
     if is_path(config.env) or config.run.backend != "auto":
         return config
-    backend, _ = check_env(config.env)
+    backend, _ = check_env(config.env, with_arguments=bool(config.run.env_kwargs))
     return config if backend == "tensor" else config.changed(backend=backend)
 
 
@@ -129,6 +131,8 @@ def build(config: Config, env: Env | None = None, network: nn.Module | None = No
 def _build(config: Config, env: Env | None, network: nn.Module | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
+    if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
+        raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone

@@ -46,7 +46,7 @@ def engine_of(state: State, config: Config) -> str:
     env_id = config.run.train_env or config.env
     if is_path(env_id):
         return f"{state.env.num_envs} of {env_id}, as given"
-    backend, why = check_env(env_id, config.run.backend)
+    backend, why = check_env(env_id, config.run.backend, bool(config.run.env_kwargs))
     if getattr(state.env, "backend", backend) != backend:
         return f"{state.env.num_envs} of {env_id}, as given"
     return f"{state.env.num_envs} of {env_id} by {backend} ({why})"

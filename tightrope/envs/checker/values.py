@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,17 +162,24 @@ def time_limit(env: Any) -> Any:
     return None
 
 
-def global_streams() -> dict[str, bytes]:
+def global_streams() -> dict[str, str]:
     """The random generators that all code shares, as they are now."""
     return {
-        "numpy": pickle.dumps(np.random.get_state(legacy=False)),
-        "random": pickle.dumps(random.getstate()),
-        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": where(np.random.get_state(legacy=False)),
+        "random": where(random.getstate()),
+        "torch": where(torch.get_rng_state().tolist()),
     }
 
 
-def own_streams(env: Any) -> list[bytes]:
+def own_streams(env: Any) -> list[str]:
     """The random generators that an environment holds, as they are now."""
-    kinds = (np.random.Generator, np.random.RandomState, random.Random)
-    held = getattr(getattr(env, "unwrapped", env), "__dict__", {})
-    return [pickle.dumps(thing) for thing in held.values() if isinstance(thing, kinds)]
+    held = getattr(getattr(env, "unwrapped", env), "__dict__", {}).values()
+    numpy_ones = [where(thing.bit_generator.state) for thing in held if isinstance(thing, np.random.Generator)]
+    older_ones = [where(thing.get_state(legacy=False)) for thing in held if isinstance(thing, np.random.RandomState)]
+    return numpy_ones + older_ones + [where(thing.getstate()) for thing in held if isinstance(thing, random.Random)]
+
+
+def where(state: Any) -> str:
+    """The state of a random generator as text, whole."""
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(state)
