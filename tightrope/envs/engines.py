@@ -59,12 +59,11 @@ class Choice(NamedTuple):
 def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
     """The engine for an id; a UsageError that says what is missing if there is none.
 
-    With arguments for the environment's constructor, `auto` passes EnvPool by, which has names of its own for them, and our
-    own environments, which take none.
+    With arguments for the environment's constructor, `auto` takes EnvPool last, which has names of its own for them.
     """
     if backend not in get_args(Backend):
         raise UsageError(f"backend {backend!r} is not a choice: give one of {', '.join(get_args(Backend))}")
-    if backend == "tensor" or (backend == "auto" and env_id in registry.ENVS and not with_arguments):
+    if backend == "tensor" or (backend == "auto" and env_id in registry.ENVS):
         registry.known(env_id)
         return Choice("tensor", "it lives on the device")
     if backend != "auto":
@@ -75,9 +74,7 @@ def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> 
             raise UsageError(f"backend {backend} has no env {env_id!r}: give another id, or backend auto")
         return Choice(backend, "it was asked for")
     absent = []
-    for engine in ENGINES.values():
-        if with_arguments and engine.name == "envpool":
-            continue
+    for engine in sorted(ENGINES.values(), key=lambda engine: with_arguments and engine.name == "envpool"):
         if not engine.installed:
             absent.append(engine)
         elif engine.knows(env_id):
