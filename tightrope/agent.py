@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .algorithms import ALGORITHMS
 from .engine import State, stream_seed
-from .envs import ENVS, TensorEnv
+from .envs import ENVS
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, path_of
 from .errors import UsageError
@@ -48,8 +48,6 @@ class Agent:
             return
         if isinstance(env, str):
             env = imported(env)
-        if isinstance(env, type) and issubclass(env, TensorEnv):
-            env = env(configure(name_of(env), self.algo, settings).algorithm.num_envs)
         fixed = settings_fixed_by(env, settings)
         config = configure(name_of(env), self.algo, settings, fixed, preset_env=ancestor_of(env))
         self._setup(config, env, network)
@@ -62,14 +60,13 @@ class Agent:
         return agent
 
     def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
-        trunk: nn.Module | None = imported(network, "network")() if isinstance(network, str) else network
         self.config = config
         self.run_dir: Path | None = None  # where this agent's training is being written
         count = config.algorithm.num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
             raise UsageError(f"num_envs {count} of the run is not the {given.num_envs} of the environment given")
-        self.state: State = build(config, given, trunk)
+        self.state: State = build(config, given, network)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
             raise UsageError(f"train_env {config.run.train_env!r} and env {config.env!r} have different spaces")
@@ -216,7 +213,9 @@ def load(
     if config.run.device not in ("auto", "cpu") and "device" not in settings and not available(config.run.device):
         settings["device"] = "auto"  # trained elsewhere
     if env is None and not has_id(config.env):
-        raise UsageError(f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...)")
+        raise UsageError(
+            f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...) or --env module:Class"
+        )
     if config.network.network is not None and network is None:
         raise UsageError(
             f"{path} has a network of your own, {config.network.network}: pass it, tr.load(path, network=...)"
@@ -227,7 +226,7 @@ def load(
     if ours:
         settings = {"device": env.device.type, **settings}
     config = config.changed(**settings)
-    if ours:
+    if ours and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
     agent = AGENTS[config.algo].from_config(config, env, network)
     restore(agent.state, load_tensors(path, checkpoint), path)
@@ -250,8 +249,10 @@ def check_env_object(env: Any) -> None:
 def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     """The settings that an environment given as an object decides; others may not contradict them."""
     check_env_object(env)
-    fixed: Settings = {"train_env": None, "env_kwargs": {}, "backend": "auto", "max_episode_steps": None}
+    fixed: Settings = {"train_env": None}
     limit = None
+    if not callable(env):
+        fixed |= {"env_kwargs": {}, "max_episode_steps": None}
     if is_ours(env):
         limit = getattr(env, "max_episode_steps", None)
         fixed |= {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit}
@@ -262,7 +263,9 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
             raise UsageError(
                 f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
             )
-    return fixed | {"max_episode_steps": None if limit == getattr(env, "time_limit", None) else limit}
+    if limit is not None and limit == getattr(env, "time_limit", None):
+        fixed["max_episode_steps"] = None
+    return fixed
 
 
 def ancestor_of(env: Any) -> str | None:
@@ -275,8 +278,8 @@ def ancestor_of(env: Any) -> str | None:
 
 def name_of(env: Any) -> str:
     """The id of an environment's class, or module:Class where it has none."""
-    if isinstance(env, HostEnv):
-        return env.name
+    if is_ours(env) and isinstance(getattr(env, "name", None), str):
+        return str(env.name)
     for env_id, cls in ENVS.items():
         if cls is type(env) or cls is env:
             return env_id

@@ -87,7 +87,7 @@ def train(args: list[str]) -> int:
     """
     algo = guess(args, "--algo") or "ppo"
     if wants_help(args):
-        env = next((a for a in args if a in ENVS), "ENV")
+        env = next((a for a in args if preset(a, algo)), "ENV")
         config = configure(env, algo)
         default = train_options(algo)(
             env=env, algorithm=config.algorithm, network=config.network, run=config.run, algo=algo
@@ -103,7 +103,9 @@ def train(args: list[str]) -> int:
     env = str(words[0] if words else layer.get("env", ""))
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
-    if not is_path(env):
+    if is_path(env):
+        imported(env)
+    else:
         check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))
     if str(flags.get("run_dir", "x")) in ("", "."):
         raise UsageError("run_dir is empty: give a directory of the run's own")

@@ -107,3 +107,28 @@ def test_three_phases_agree_with_autograd(env, monkeypatch):
     theirs = tr.PPO(env, **settings).learn(quiet=True).state.optimizer.flat
     assert not torch.equal(ours, tr.PPO(env, **settings).state.optimizer.flat)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["clipped_surrogate", "value_loss", "entropy_bonus", "approx_kl"])
+def test_an_equation_that_someone_changed_is_the_one_that_counts(broken, monkeypatch):
+    """Who breaks a loss to see what happens must see it happen."""
+    losses = sys.modules["tightrope.functional.losses"]
+    original = getattr(losses, broken)
+    monkeypatch.setattr(losses, broken, lambda *args: -original(*args))
+    policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
+    optimizer, batch, loss = Optimizer(policy), a_batch(policy, CHOICE), PPOLoss(0.2, 0.5, 0.3, False)
+    terms = gradient(loss, policy, batch, optimizer)
+    given = optimizer.grad.clone()
+    assert torch.equal(torch.stack([*terms]), torch.stack([*autograd(loss, policy, batch, optimizer)]))
+    assert torch.equal(given, optimizer.grad)
+
+
+def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch):
+    losses = sys.modules["tightrope.functional.losses"]
+    original = losses.clipped_surrogate
+    monkeypatch.setattr(losses, "clipped_surrogate", lambda a, b, c, clip: original(a, b, c, 2 * clip))
+    policy = a_policy(TORQUE, (16, 8), "tanh", False, False)
+    optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.0, False)
+    batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
+    gradient(loss, policy, batch, optimizer)
+    assert optimizer.closed_form is False

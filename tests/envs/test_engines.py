@@ -212,12 +212,13 @@ def test_an_engine_that_is_none() -> None:
 
 def test_what_was_asked_reaches_the_engine(machine: Any) -> None:
     calls = machine(envpool=["Race-v0"])
-    make("Race-v0", 3, "cpu", 7, seed=5, env_kwargs={"laps": 2}, scoring=True, vectorization_mode="async")
+    make("Race-v0", 3, "cpu", 7, seed=5, env_kwargs={"laps": 2}, scoring=True)
     (name, (env_id, num_envs, device, options)), seed = calls
     assert (name, env_id, num_envs, device) == ("envpool", "Race-v0", 3, "cpu")
     assert (options.max_episode_steps, options.env_kwargs, options.scoring) == (7, {"laps": 2}, True)
-    assert options.vectorization_mode == "async"
     assert seed == ("seed", 5)
+    assert "vectorization_mode" in refusal(make, "Race-v0", vectorization_mode="async"), "it means nothing there"
+    assert "not a choice" in refusal(make, "Race-v0", vectorization_mode="threads")
 
 
 def test_tensors_take_no_arguments_of_an_engine() -> None:

@@ -598,8 +598,67 @@ def test_max_episode_steps_of_an_entry_point() -> None:
         assert env.engine.unwrapped.max_episode_steps == (limit or 500)
 
 
-def test_a_time_limit_cannot_be_set_for_an_environment_that_is_given() -> None:
-    assert "max_episode_steps" in refusal(ppo, Walk, max_episode_steps=5)
+def test_a_class_takes_arguments_and_a_time_limit_and_an_instance_does_not() -> None:
+    agent = ppo(Walk, max_episode_steps=5, env_kwargs={"kind": "dict"})
+    assert len(agent.state.env.observation.parts) > 1
+    assert max(agent.evaluate(20).lengths) == 5
+    for settings in ({"max_episode_steps": 5}, {"env_kwargs": {"kind": "dict"}}):
+        assert next(iter(settings)) in refusal(ppo, Walk("vector", 20), **settings)
+    assert "max_episode_steps" in refusal(ppo, lambda num_envs: Rows(num_envs), max_episode_steps=5)
+
+
+def test_a_time_limit_of_ones_own_class_on_the_device() -> None:
+    agent = tr.PPO(tr.envs.EasyCart, max_episode_steps=7, num_envs=4, num_steps=8, total_timesteps=64, device="cpu")
+    assert type(agent.state.env) is tr.envs.EasyCart
+    assert max(agent.evaluate(3).lengths) <= 7
+    assert len(agent.evaluate(3, env=tr.envs.CartPole).returns) == 3
+
+
+def test_an_id_registered_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = "import gymnasium\ngymnasium.register('Elsewhere-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+    Path("registers.py").write_text(entry)
+    assert make("registers:Elsewhere-v0", 2, backend="gymnasium").reset().shape == (2, 4)
+    assert "unknown env" in refusal(make, "registers:Other-v0")
+
+
+def test_games_are_not_trained_on_raw_by_mistake() -> None:
+    pytest.importorskip("ale_py")
+    assert "backend ale" in refusal(make, "ALE/Pong-v5", backend="gymnasium")
+
+
+class Endless(Walk):
+    """Nothing ends it."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, False, {}
+
+
+def test_episodes_that_nothing_ends_are_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.runs.evaluate.MOST_HOST_STEPS", 30)
+    result = ppo(Endless).evaluate(2)
+    assert (result.unfinished, result.lengths) == (2, [30, 30])
+    assert "2 of them cut off after 30 steps, set max_episode_steps" in str(result)
+    assert "cut off" not in str(ppo(Walk).evaluate(2))
+
+
+def test_a_network_of_ones_own_drops_nothing_out_and_follows_the_seed(tmp_path: Path, monkeypatch: Any) -> None:
+    net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    agent = ppo(Walk, network=net)
+    agent.learn(quiet=True)
+    assert agent.evaluate(4, seed=3).returns == agent.evaluate(4, seed=3).returns
+    agent.predict(walked("vector", 1)[0])
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(
+        "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self): super().__init__(2, 5)\n"
+    )
+    one, same, other = (ppo(Walk, network="nets:Net", seed=seed) for seed in (1, 1, 2))
+    weight = lambda agent: agent.policy.actor.network.weight  # noqa: E731
+    assert torch.equal(weight(one), weight(same))
+    assert not torch.equal(weight(one), weight(other))
+    assert "no arguments" in refusal(ppo, Walk, network="torch.nn:Linear")
+    assert "nn.Module" in refusal(ppo, Walk, network=nn.Linear)
 
 
 # workers -------------------------------------------------------------------------------------------------------------

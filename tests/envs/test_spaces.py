@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tightrope.envs import spaces
 from tightrope.envs.spaces import bound, chosen, fits, stacked
-from tightrope.errors import UsageError
+from tightrope.errors import EnvError, UsageError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
 
@@ -368,6 +368,18 @@ UNSUPPORTED = {
     "empty Tuple": gs.Tuple(()),
 }
 NOTHING_IN_IT = gs.MultiDiscrete([])
+
+
+def test_parts_of_one_name_are_refused() -> None:
+    space = gs.Dict({"a/b": gs.Discrete(2), "a": gs.Dict({"b": gs.Discrete(3)})})
+    assert "'a/b'" in refusal(spaces.observation, space)
+
+
+@pytest.mark.parametrize(("space", "wrong"), [(gs.Discrete(3, start=1), 4), (gs.MultiDiscrete([2, 3]), [1, 3])])
+def test_choices_outside_the_space_are_an_error(space: gs.Space, wrong: Any) -> None:
+    for inside, obs in ((space, np.array([wrong])), (gs.Dict({"x": space}), {"x": np.array([wrong])})):
+        with pytest.raises(EnvError, match="is not in"):
+            spaces.observation(inside).rows(obs)
 
 
 @pytest.mark.parametrize("name", list(UNSUPPORTED))

@@ -7,6 +7,7 @@ step are then a handful of operations whatever the number of layers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +34,7 @@ class Optimizer:
         self.step = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.zeros((), device=self.flat.device)  # written by the schedule before each phase
         self.grads: dict[Tensor, Tensor] = {}  # views of the flat gradient
-        self.closed_form: Any = None  # made when it is first asked for
+        self.closed_form: Any = None  # made when it is first asked for; False if it does not agree with autograd
         offset = 0
         for p in self.parameters:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
@@ -54,11 +55,31 @@ class Optimizer:
 def gradient(
     loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms."""
-    if has_closed_form(loss, policy):
-        optimizer.closed_form = optimizer.closed_form or ClosedForm(policy, optimizer.grads)
-        return optimizer.closed_form(loss, batch)
-    return autograd(loss, policy, batch, optimizer)
+    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms.
+
+    The closed form has to agree with autograd the first time. Where it does not, the equations in `functional` are not those
+    it was written from, because someone changed them, and theirs are the ones that count.
+    """
+    if not has_closed_form(loss, policy):
+        return autograd(loss, policy, batch, optimizer)
+    if optimizer.closed_form is None:
+        candidate = ClosedForm(policy, optimizer.grads)
+        optimizer.closed_form = candidate if agrees(candidate, loss, policy, batch, optimizer) else False
+    if not optimizer.closed_form:
+        return autograd(loss, policy, batch, optimizer)
+    return optimizer.closed_form(loss, batch)
+
+
+def agrees(
+    candidate: ClosedForm, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3
+) -> bool:
+    """Whether both gradients and all terms are the same where ratios and values lie on both sides of their clips."""
+    shift = torch.linspace(-1, 1, len(batch), device=batch.log_prob.device)
+    shifted = replace(batch, log_prob=batch.log_prob + shift, value=batch.value + shift)
+    terms = autograd(loss, policy, shifted, optimizer)
+    expected = [*terms, *(grad.clone() for grad in optimizer.grads.values())]
+    given = [*candidate(loss, shifted), *optimizer.grads.values()]
+    return all(bool((a - b).norm() <= tolerance * b.norm() + 1e-6) for a, b in zip(given, expected, strict=True))
 
 
 def autograd(

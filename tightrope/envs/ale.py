@@ -79,7 +79,9 @@ class AleEnv(HostEnv):
         return Answer(obs, self._rules.reward(score), terminated, late, rows, final_obs, score=score, over=over | late)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
-        return type(self)(self._factory, num_envs, self.device, self.name, self.max_episode_steps, self._rules)
+        """For scoring and pictures: whole games, raw scores."""
+        rules = Rules(clipped=False, by_life=False)
+        return type(self)(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """What the player saw last."""

@@ -12,7 +12,7 @@ import torch
 from ..errors import UsageError, near_matches
 from ..types import Env
 from . import registry
-from .options import EnvOptions
+from .options import EnvOptions, VectorizationMode
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 
@@ -80,6 +80,8 @@ def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> 
         elif engine.knows(env_id):
             faster = next((other.name for other in absent if other.knows(env_id)), None)
             why = f"{faster} is not installed" if faster else "the fastest engine installed that has it"
+            if with_arguments and engine.name == "gymnasium":
+                why = "the arguments are for its constructor"
             return Choice(engine.name, why)
     for engine in absent:
         if engine.knows(env_id):
@@ -114,10 +116,17 @@ def make(
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not positive: give at least 1")
     choice = choose(env_id, backend, bool(options.get("env_kwargs")))
+    mode = options.get("vectorization_mode", "sync")
+    if mode not in get_args(VectorizationMode):
+        raise UsageError(f"vectorization_mode {mode!r} is not a choice: give {', '.join(get_args(VectorizationMode))}")
+    if mode != "sync" and choice.backend != "gymnasium":
+        raise UsageError(f"vectorization_mode {mode!r} is for backend gymnasium, this is {choice.backend}: drop it")
     if choice.backend == "tensor":
         asked = EnvOptions(**options)
         if asked.env_kwargs:
-            raise UsageError(f"env_kwargs {dict(asked.env_kwargs)} are not for a tensor env: subclass it, or drop them")
+            raise UsageError(
+                f"env_kwargs {dict(asked.env_kwargs)} are not for a tensor env: subclass it, or give backend gymnasium"
+            )
         return registry.known(env_id)(num_envs, device, max_episode_steps, seed)
     asked = EnvOptions(max_episode_steps=max_episode_steps, **options)
     env: Any = ENGINES[choice.backend].module.from_id(env_id, num_envs, device, asked)

@@ -107,8 +107,10 @@ class EnvPoolEnv(HostEnv):
         return Answer(obs, reward, terminated, late, rows, final_obs, score=score, over=over | late)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
+        """For scoring and pictures: of Atari whole games and raw scores."""
         spaces = self._observation, self._action
-        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, self.max_episode_steps, self._rules)
+        rules = None if self._rules is None else Rules(clipped=False, by_life=False)
+        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, self.max_episode_steps, rules)
         twin.solved_at = self.solved_at
         return twin
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import importlib
 import multiprocessing
 import signal
 import sys
@@ -20,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from ..errors import UsageError, near_matches
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
-from .host import HostEnv, one_line, path_of
+from .host import HostEnv, one_line, path_of, working_directory_on_path
 from .options import EnvOptions
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
@@ -30,7 +32,11 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "bo
 def known(env_id: str) -> bool:
     """Whether Gymnasium has such an id."""
     base = ALIASES.get(env_id, (env_id, {}))[0]
-    return base in gymnasium.registry or base in register_ale()
+    module, colon, name = base.rpartition(":")  # module:Name-v0 is registered by the module
+    if colon:
+        with contextlib.suppress(ImportError), working_directory_on_path():
+            importlib.import_module(module)
+    return name in gymnasium.registry or name in register_ale()
 
 
 def register_ale() -> Mapping[str, Any]:
@@ -47,6 +53,8 @@ def register_ale() -> Mapping[str, Any]:
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The environment Gymnasium has under an id."""
     base, preset = ALIASES.get(env_id, (env_id, {}))
+    if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
+        raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
     entry_point = getattr(register_ale().get(base), "entry_point", None)
     if str(entry_point).startswith("gymnasium.envs.mujoco"):
         quieten_mujoco()
@@ -101,28 +109,38 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
     return GymVectorEnv(AsyncVectorEnv([in_worker] * num_envs, autoreset_mode=AutoresetMode.DISABLED), device, name)
 
 
-def from_object(env: Any, num_envs: int, device: str | torch.device = "cpu", mode: str = "sync") -> HostEnv:
+def from_object(
+    env: Any, num_envs: int, device: str | torch.device = "cpu", options: EnvOptions | None = None
+) -> HostEnv:
     """An environment, a class or factory of environments (single, or vectors by num_envs), or a vector environment."""
-    name = path_of(env)
+    name, options = path_of(env), options or EnvOptions()
+    mode, kwargs, limit = options.vectorization_mode, options.env_kwargs, options.max_episode_steps
     single = not isinstance(env, VectorEnv) and "num_envs" not in parameters(env)
     if mode == "vector_entry_point" or (mode != "sync" and not single):
         raise UsageError(f"vectorization_mode {mode!r} is for ids and single environments, not for {name}: drop it")
     if isinstance(env, VectorEnv):
-        again = None
         spec = env.spec
-        if spec is not None:
-            again = lambda count: gymnasium.make_vec(spec, count)  # noqa: E731
-        return GymVectorEnv(env, device, name, again)
+        return GymVectorEnv(env, device, name, None if spec is None else lambda count: gymnasium.make_vec(spec, count))
+    if not single and limit is not None:
+        raise UsageError(f"max_episode_steps {limit} is not for vector environments: let {name} count")
     if not single:
-        return GymVectorEnv(env(num_envs=num_envs), device, name, lambda count: env(num_envs=count))
+
+        def again(count: int) -> VectorEnv:
+            several = made(name, lambda: env(num_envs=count, **kwargs))
+            if not isinstance(several, VectorEnv):
+                raise UsageError(f"env {name!r} takes num_envs but gives a single environment: rename that parameter")
+            return several
+
+        return GymVectorEnv(again(num_envs), device, name, again)
 
     def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
         if isinstance(env, gymnasium.Env):
             return copied(env, drawn)
-        one = made(name, env)
+        one = made(name, lambda: env(**kwargs))
         if isinstance(one, VectorEnv):
             raise UsageError(f"env {name!r} gives vector environments: let it take num_envs, or give one of them")
-        return in_drawing_mode(one, drawn, env)
+        one = in_drawing_mode(one, drawn, functools.partial(env, **kwargs))
+        return one if limit is None else gymnasium.wrappers.TimeLimit(one, limit)
 
     return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 
@@ -133,7 +151,7 @@ def copied(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]
         spec = env.spec
         changes: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
         with contextlib.suppress(ValueError):  # a wrapper that does not say how it was made
-            return made(spec.id, lambda: gymnasium.make(spec, **changes))
+            return gymnasium.make(spec, **changes)
     try:
         twin = copy.deepcopy(env)
     except Exception:
@@ -153,8 +171,10 @@ def made(name: str, make: Callable[[], Any]) -> Any:
         raise UsageError(f"env {name!r} needs a package that is not installed: {hint}") from None
     except gymnasium.error.UnregisteredEnv:
         raise UsageError(f"unknown env {name!r}.{near_matches(name, register_ale())}") from None
-    except (gymnasium.error.Error, TypeError, ImportError) as error:
-        raise UsageError(f"env {name!r} cannot be made: {one_line(error)}") from None
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"env {name!r} cannot be made: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(env, (gymnasium.Env, VectorEnv)):
         raise UsageError(f"env {name!r} is not a Gymnasium environment but a {type(env).__name__}")
     return env

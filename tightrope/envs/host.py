@@ -7,6 +7,10 @@ Tightrope's one convention: same-step auto-reset with the true final observation
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -135,7 +139,11 @@ class HostEnv:
         return twin
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        elsewhere = "give a factory of it" if self.backend == "gymnasium" else "record it with backend gymnasium"
+        elsewhere = (
+            "give a factory of single ones that draw"
+            if self.backend == "gymnasium"
+            else "record it with backend gymnasium"
+        )
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {elsewhere}")
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
@@ -197,6 +205,17 @@ def as_registered(spec: Any) -> bool:
     own = {k: v for k, v in spec.kwargs.items() if k not in ("render_mode", "num_envs", "vectorization_mode")}
     same_limit = spec.max_episode_steps == registered.max_episode_steps
     return own == registered.kwargs and same_limit and not spec.additional_wrappers
+
+
+@contextlib.contextmanager
+def working_directory_on_path() -> Iterator[None]:
+    """Modules in the working directory can be imported, as under `python -m`."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(os.getcwd())
 
 
 def spread(seed: int, count: int) -> Array:

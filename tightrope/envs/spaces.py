@@ -15,7 +15,7 @@ import gymnasium.spaces as gs
 import numpy as np
 import torch
 
-from ..errors import UsageError
+from ..errors import EnvError, UsageError
 from ..models.networks import IMAGE_SIDE
 from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
 from .options import Array
@@ -57,12 +57,15 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
     if isinstance(space, gs.Box):
         return _box_reader(space, name)
     if isinstance(space, gs.Discrete):
-        first = int(space.start)
-        return Discrete(int(space.n)), lambda obs: np.asarray(obs, np.int64) - first
+        first, count = int(space.start), np.array([int(space.n)])
+        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64) - first, count, space)
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         start = np.asarray(space.start, np.int64)
         n = tuple(int(k) for k in space.nvec.flatten())
-        return MultiDiscrete(n), lambda obs: (np.asarray(obs, np.int64) - start).reshape(-1, len(n))
+        counts = np.array(n)
+        return MultiDiscrete(n), lambda obs: in_range(
+            (np.asarray(obs, np.int64) - start).reshape(-1, len(n)), counts, space
+        )
     if isinstance(space, gs.MultiBinary):
         return Box(space.shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32)
     if isinstance(space, (gs.Dict, gs.Tuple)):
@@ -107,6 +110,10 @@ def _composite_reader(space: gs.Dict | gs.Tuple[Any], name: str) -> tuple[Spec, 
         inner = spec.parts if isinstance(spec, Composite) else (("", spec),)
         parts += [(f"{key}/{path}" if path else str(key), leaf) for path, leaf in inner]
         readers.append(rows)
+    names = [part for part, _ in parts]
+    twice = next((part for part in names if names.count(part) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{name} have two parts called {twice!r}: rename one of them")
 
     def read(obs: Any) -> Array:
         rows = [np.asarray(rows(obs[key]), np.float32) for key, rows in zip(keys, readers, strict=True)]
@@ -140,6 +147,13 @@ def action(space: gs.Space[Any]) -> Action:
         f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary or a Box of real numbers, for "
         "example with a gymnasium.ActionWrapper"
     )
+
+
+def in_range(choices: Array, counts: Array, space: gs.Space[Any]) -> Array:
+    """The choices, if all are members of the space: a network would fail on others without a word of whose they are."""
+    if (choices < 0).any() or (choices >= counts).any():
+        raise EnvError(f"an observation is not in {space}: `tightrope check` the environment")
+    return choices
 
 
 def bound(values: Array) -> Bound:

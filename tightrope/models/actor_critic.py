@@ -15,6 +15,7 @@ from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
 from .normalizer import ObservationNormalizer, RewardScaler
 
+WIDEST = 1e6  # an interval of actions wider than this is as good as none
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
 Distribution = Categorical | MultiCategorical | Gaussian
 
@@ -103,7 +104,7 @@ class GaussianHead(nn.Module):
         super().__init__()
         self.shape, self.size = action.shape, math.prod(action.shape)
         low, high = each(action.low, self.size), each(action.high, self.size)
-        bounded = low.isfinite() & high.isfinite()
+        bounded = (high - low) < WIDEST
         buffers = {
             "low": low,
             "high": high,

@@ -112,15 +112,16 @@ class Custom(nn.Module):
 
     def __init__(self, network: nn.Module, spec: Spec) -> None:
         super().__init__()
+        if not isinstance(network, nn.Module):
+            raise UsageError(f"network {network!r} is not an nn.Module: give an instance of one")
         self.network, self.spec = network, spec
         example = torch.zeros(2, *spec.shape, dtype=spec.dtype)
         try:
             with torch.no_grad():
                 features = self(example.to(next((p.device for p in network.parameters()), "cpu")))
         except Exception as error:
-            raise UsageError(
-                f"network {type(network).__name__} does not take observations {spec}: {str(error).splitlines()[0]}"
-            ) from None
+            reason = f"{type(error).__name__} {error}".strip().splitlines()[0]
+            raise UsageError(f"network {type(network).__name__} does not take observations {spec}: {reason}") from None
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != 2:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise UsageError(

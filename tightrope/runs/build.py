@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import sys
 from typing import Any
 
 import torch
@@ -14,9 +12,9 @@ from torch import nn
 from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed
 from ..envs import ENVS as TENSOR_ENVS
-from ..envs import choose, make
+from ..envs import EnvOptions, TensorEnv, choose, make
 from ..envs.engines import ENGINES, Choice
-from ..envs.host import HostEnv
+from ..envs.host import HostEnv, one_line, working_directory_on_path
 from ..errors import UsageError
 from ..models import actor_critic
 from ..models.networks import sees_images
@@ -50,7 +48,8 @@ def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) 
 def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
     """The environment with that id as the settings want it; `scoring` for evaluation."""
     run = config.run
-    backend, _ = check_env(env_id, run.backend, bool(run.env_kwargs))
+    wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"  # a shaped env may be ours
+    backend, _ = check_env(env_id, wanted, bool(run.env_kwargs))
     device = resolve_device(run.device)
     # only copies of the scoring one are used, and these need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
@@ -62,12 +61,18 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
 
 
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
-    """What a user handed over as an environment, in our form: ours already, or one of Gymnasium's forms."""
+    """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
+    run = config.run
     if is_ours(env):
         return env
+    if isinstance(env, type) and issubclass(env, TensorEnv):
+        return env(num_envs, resolve_device(run.device), run.max_episode_steps)
     from ..envs.gym import from_object
 
-    made = from_object(env, num_envs, resolve_device(config.run.device), config.run.vectorization_mode)
+    options = EnvOptions(
+        max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
+    )
+    made = from_object(env, num_envs, resolve_device(run.device), options)
     if config.run.device == "auto" and suits_cpu(made):
         made.device = torch.device("cpu")
     return made
@@ -81,13 +86,19 @@ def is_ours(env: Any) -> bool:
 def imported(path: str, what: str = "env") -> Any:
     """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
     module, _, name = path.partition(":")
-    sys.path.insert(0, os.getcwd())  # as `python -m` would
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{what} {path!r} cannot be imported: {error}. Give module:Class") from None
-    finally:
-        sys.path.remove(os.getcwd())
+        with working_directory_on_path():
+            return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
+
+
+def own_network(path: str) -> nn.Module:
+    """The network behind module:Class, made with no arguments."""
+    try:
+        return imported(path, "network")()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"network {path!r} cannot be made with no arguments: {one_line(error)}") from None
 
 
 def is_path(env: str) -> bool:
@@ -115,7 +126,7 @@ def suits_cpu(env: Env) -> bool:
     return isinstance(env, HostEnv) and not sees_images(env.observation)
 
 
-def build(config: Config, env: Env | None = None, network: nn.Module | None = None) -> State:
+def build(config: Config, env: Env | None = None, network: nn.Module | str | None = None) -> State:
     """A state before its first phase. `env` stands in for the configured training environment, `network` for the trunk."""
     try:
         return _build(config, env, network)
@@ -128,7 +139,7 @@ def build(config: Config, env: Env | None = None, network: nn.Module | None = No
         ) from None
 
 
-def _build(config: Config, env: Env | None, network: nn.Module | None) -> State:
+def _build(config: Config, env: Env | None, network: nn.Module | str | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
@@ -137,6 +148,8 @@ def _build(config: Config, env: Env | None, network: nn.Module | None) -> State:
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
+        trunk = own_network(network) if isinstance(network, str) else network
         has_critic = config.algorithm.has_critic
-        policy = actor_critic(env.observation, env.action, config.network, has_critic, network).to(env.device)
+        policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
+    policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
     return ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)

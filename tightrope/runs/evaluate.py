@@ -13,6 +13,7 @@ from ..models import ActorCritic
 from ..types import Env
 
 MOST_STEPS = 100_000  # of an episode that nothing else ends
+MOST_HOST_STEPS = 30_000  # the same, where an engine on the host takes them one by one
 LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
 
 
@@ -22,6 +23,7 @@ class Evaluation:
 
     returns: list[float]
     lengths: list[int]
+    unfinished: int = 0  # episodes that nothing ended, cut off after the last of their lengths
 
     @property
     def mean(self) -> float:
@@ -45,12 +47,18 @@ class Evaluation:
             "mean_length": self.mean_length,
             "returns": self.returns,
             "lengths": self.lengths,
+            "unfinished": self.unfinished,
         }
 
     def __str__(self) -> str:
+        cut = (
+            f"; {self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
+            if self.unfinished
+            else ""
+        )
         return (
             f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
-            f"over {len(self.returns)} episodes (mean length {self.mean_length:.1f})"
+            f"over {len(self.returns)} episodes (mean length {self.mean_length:.1f}){cut}"
         )
 
 
@@ -71,7 +79,8 @@ def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> 
     running = torch.ones(episodes, dtype=torch.bool, device=env.device)
     look_every = 1 if reads_are_free(env.device) else LOOK_EVERY
     t = 0
-    while t < MOST_STEPS and (t % look_every or bool(running.any())):
+    most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
+    while t < most and (t % look_every or bool(running.any())):
         step = env.step(policy.head.to_env(policy.distribution(obs).mode()))
         total += torch.where(running, step.reward, 0.0)
         length += running
@@ -79,4 +88,4 @@ def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> 
         obs = step.obs
         t += 1
     env.close()
-    return Evaluation(total.tolist(), length.tolist())
+    return Evaluation(total.tolist(), length.tolist(), int(running.sum()))
