@@ -155,8 +155,8 @@ class Rollout:
     def done(self) -> Tensor:
         return self.terminated | self.truncated
 
-    def write(self, t: int, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, step: Step) -> None:
-        self.obs[t], self.action[t], self.log_prob[t], self.value[t] = obs, action, log_prob, value
+    def write(self, t: int, obs: Tensor, action: Tensor, step: Step) -> None:
+        self.obs[t], self.action[t] = obs, action
         self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
         self.final_obs[t] = step.final_obs
         if step.real is not None:

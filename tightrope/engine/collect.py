@@ -19,18 +19,34 @@ def collect(
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
+    apart = policy.critic is not policy.actor  # then a step needs the actor alone, and the rest is one pass at the end
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t in range(num_steps):
-        distribution, value = policy(obs)
-        action = distribution.sample(noise.action[t])
+        if apart:
+            distribution = policy.distribution(obs)
+            action = distribution.sample(noise.action[t])
+        else:
+            distribution, rollout.value[t] = policy(obs)
+            action = distribution.sample(noise.action[t])
+            rollout.log_prob[t] = distribution.log_prob(action)
         step = env.step(policy.head.to_env(action), noise.reset[t])
-        rollout.write(t, obs, action, distribution.log_prob(action), value, step)
+        rollout.write(t, obs, action, step)
         obs = step.obs
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= step.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
-                return obs, t + 1
+                num_steps = t + 1
+                break
+    if apart:
+        judge(policy, rollout.first(num_steps))
     return obs, num_steps
+
+
+def judge(policy: ActorCritic, rollout: Rollout) -> None:
+    """Write down how likely each action was and what each observation is worth, under the policy that acted."""
+    distribution, value = policy(rollout.obs.flatten(0, 1))
+    rollout.log_prob.copy_(distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob))
+    rollout.value.copy_(value.view_as(rollout.value))
 
 
 @torch.no_grad()

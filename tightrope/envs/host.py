@@ -110,15 +110,17 @@ class HostEnv:
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        return tensor.clone() if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+        tensor = torch.from_numpy(array.copy())
+        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _count(self, answer: Answer) -> None:
-        real = np.ones(self.num_envs, bool) if answer.real is None else answer.real
-        self._return += np.where(real, answer.reward if answer.score is None else answer.score, 0.0)
-        self._length += real
-        over = answer.terminated | answer.truncated if answer.over is None else answer.over
-        if over.any():
+        score = answer.reward if answer.score is None else answer.score
+        self._return += score if answer.real is None else np.where(answer.real, score, 0.0)
+        self._length += 1 if answer.real is None else answer.real
+        over = answer.over
+        if over is None and len(answer.rows):
+            over = answer.terminated | answer.truncated
+        if over is not None and over.any():
             self._totals += [over.sum(), self._return[over].sum(), self._length[over].sum()]
             self._return[over], self._length[over] = 0.0, 0
 

@@ -137,11 +137,12 @@ def action(space: gs.Space[Any]) -> Action:
         return Action(space, MultiDiscrete(n), lambda a: a.reshape(-1, *shape).astype(kind))
     if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
         kind = space.dtype
-        return Action(
-            space,
-            Box(space.shape, bound(space.low), bound(space.high)),
-            lambda a: np.clip(a.astype(kind), space.low, space.high),
-        )
+
+        def write(actions: Array) -> Array:
+            """Of another dtype than ours, a bound may lie between two of our numbers."""
+            return actions if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
+
+        return Action(space, Box(space.shape, bound(space.low), bound(space.high)), write)
     what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
     raise UsageError(
         f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary or a Box of real numbers, for "
@@ -182,7 +183,7 @@ def stacked(space: gs.Space[Any], singles: list[Any]) -> Any:
         return {k: stacked(s, [one[k] for one in singles]) for k, s in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         return tuple(stacked(s, [one[i] for one in singles]) for i, s in enumerate(space.spaces))
-    return np.stack([np.asarray(one) for one in singles])
+    return np.array(singles)
 
 
 def chosen(space: gs.Space[Any], batch: Any, rows: Array) -> Any:

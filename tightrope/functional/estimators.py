@@ -58,11 +58,11 @@ def running_returns(
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "N"]]:
     """R_t = r_t + gamma R_{t-1} within an episode, from the past on; and what to start the next rollout from. Its
     standard deviation is the scale that reward normalisation divides by. [detail 30]"""
-    y = torch.empty_like(reward)
-    for t in range(reward.shape[0]):
-        y[t] = reward[t] + gamma * start
-        start = y[t] * ~done[t]
-    return y, start
+    y, decay = torch.empty_like(reward), gamma * ~done
+    y[0] = reward[0] + gamma * start
+    for t in range(1, reward.shape[0]):
+        torch.addcmul(reward[t], decay[t - 1], y[t - 1], out=y[t])
+    return y, y[-1] * ~done[-1]
 
 
 def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:

@@ -130,8 +130,8 @@ class GaussianHead(nn.Module):
         return Gaussian.noise((*shape, self.size), generator)
 
     def to_env(self, action: Tensor) -> Tensor:
-        inside = (self.middle + self.reach * action).clamp(self.low, self.high)  # [detail 27]
-        return inside.reshape(*action.shape[:-1], *self.shape)
+        inside = torch.addcmul(self.middle, self.reach, action).clamp_(self.low, self.high)  # [detail 27]
+        return inside.view(*action.shape[:-1], *self.shape)
 
 
 Head = CategoricalHead | MultiCategoricalHead | GaussianHead

@@ -95,7 +95,7 @@ class Gaussian(NamedTuple):
         return torch.randn(shape, generator=generator, device=generator.device)
 
     def sample(self, noise: Tensor) -> Tensor:
-        return self.mean + self.log_std.exp() * noise
+        return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
     def mode(self) -> Tensor:
         return self.mean

@@ -55,7 +55,7 @@ class ObservationNormalizer(Moments):
         self.register_buffer("real", None if real.all() else real, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        normal = ((obs - self.mean) / self.std).clamp(-CLIP, CLIP)
+        normal = (obs - self.mean).div_(self.std).clamp_(-CLIP, CLIP)
         return normal if self.real is None else torch.where(self.real, normal, obs)
 
 
