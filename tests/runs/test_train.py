@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,15 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
 # how it ends ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def hears_interrupts() -> Iterator[None]:
+    """As in a terminal: a shell's background jobs are started with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_interrupts")
 def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Interrupts() as interrupts:

@@ -139,8 +139,9 @@ def action(space: gs.Space[Any]) -> Action:
         kind = space.dtype
 
         def write(actions: Array) -> Array:
-            """Of another dtype than ours, a bound may lie between two of our numbers."""
-            return actions if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
+            """A copy, which the environment may write into. Of another dtype than ours, a bound may lie between two of our
+            numbers."""
+            return actions.copy() if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
 
         return Action(space, Box(space.shape, bound(space.low), bound(space.high)), write)
     what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
