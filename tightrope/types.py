@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -117,6 +119,31 @@ class Env(Protocol):
     def close(self) -> None: ...
 
 
+class Row(NamedTuple):
+    """One time step of a rollout, as views to be written through."""
+
+    obs: Tensor  # (N, ...)
+    action: Tensor  # (N, ...)
+    log_prob: Tensor  # (N,)
+    value: Tensor  # (N,)
+    reward: Tensor  # (N,)
+    terminated: Tensor  # (N,) bool
+    truncated: Tensor  # (N,) bool
+    final_obs: Tensor  # (N, ...)
+    real: Tensor  # (N,) bool
+
+    def write(self, obs: Tensor, action: Tensor, step: Step) -> None:
+        """What the policy saw and did, and what came of it."""
+        self.obs.copy_(obs)
+        self.action.copy_(action)
+        self.reward.copy_(step.reward)
+        self.terminated.copy_(step.terminated)
+        self.truncated.copy_(step.truncated)
+        self.final_obs.copy_(step.final_obs)
+        if step.real is not None:
+            self.real.copy_(step.real)
+
+
 @dataclass
 class Rollout:
     """T steps of N environments, preallocated once and overwritten each phase. Observations are raw and never aliases."""
@@ -131,6 +158,11 @@ class Rollout:
     final_obs: Tensor  # (T, N, ...)
     real: Tensor  # (T, N) bool: False where nothing happened, never learned from
     skips: bool = False  # whether there can be such rows
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Each time step as views, made once."""
+        return [Row(*(getattr(self, name)[t] for name in Row._fields)) for t in range(self.reward.shape[0])]
 
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
@@ -154,13 +186,6 @@ class Rollout:
     @property
     def done(self) -> Tensor:
         return self.terminated | self.truncated
-
-    def write(self, t: int, obs: Tensor, action: Tensor, step: Step) -> None:
-        self.obs[t], self.action[t] = obs, action
-        self.reward[t], self.terminated[t], self.truncated[t] = step.reward, step.terminated, step.truncated
-        self.final_obs[t] = step.final_obs
-        if step.real is not None:
-            self.real[t] = step.real
 
     def batch(self, advantage: Tensor, target: Tensor) -> Batch:
         """All T * N real transitions with their advantages and targets, flat, as views where possible."""
@@ -192,24 +217,31 @@ class Batch:
     def __len__(self) -> int:
         return self.log_prob.shape[0]
 
-    def take(self, index: Tensor) -> Self:
-        """The rows at `index`."""
+    def take(self, index: Tensor | slice) -> Self:
+        """The rows at `index`; views if it is a slice."""
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def flat(self) -> Self:
+        """One transition a row."""
+        return self
 
     def minibatches(self, count: int, keys: Tensor) -> Iterator[Self]:
         """For each row of random keys, one pass over the batch in `count` disjoint, shuffled minibatches of equal size
-        (to one row, where the batch is short of rows that were not real)."""
+        (to one row, where the batch is short of rows that were not real). They are views of one shuffled copy."""
+        length = len(self)
+        ends = [length * i // count for i in range(count + 1)]
         for key in keys:
-            for index in key[: len(self)].argsort().tensor_split(count):
-                if len(index):
-                    yield self.take(index)
+            shuffled = self.take(key[:length].argsort())
+            for start, end in pairwise(ends):
+                if end > start:
+                    yield shuffled.take(slice(start, end)).flat()
 
 
 @dataclass
 class Trajectories(Batch):
-    """One row per trajectory, (N, T, ...); taking rows gives a flat batch. Steps after a trajectory's end are padding."""
+    """One row per trajectory, (N, T, ...). Steps after a trajectory's end are padding."""
 
     alive: Tensor  # (N, T) bool: False on padding
 
-    def take(self, index: Tensor) -> Self:
-        return replace(self, **{f.name: getattr(self, f.name)[index].flatten(0, 1) for f in fields(self)})
+    def flat(self) -> Self:
+        return replace(self, **{f.name: getattr(self, f.name).flatten(0, 1) for f in fields(self)})

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..models import ActorCritic
-from ..types import Env, Rollout
+from ..types import Env, Rollout, Row
 from .device import reads_are_free
 from .noise import Noise
 
@@ -19,27 +19,32 @@ def collect(
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
-    apart = policy.critic is not policy.actor  # then a step needs the actor alone, and the rest is one pass at the end
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    for t in range(num_steps):
-        if apart:
-            distribution = policy.distribution(obs)
-            action = distribution.sample(noise.action[t])
-        else:
-            distribution, rollout.value[t] = policy(obs)
-            action = distribution.sample(noise.action[t])
-            rollout.log_prob[t] = distribution.log_prob(action)
+    for t, row in enumerate(rollout.rows):
+        action = act(policy, obs, noise.action[t], row)
         step = env.step(policy.head.to_env(action), noise.reset[t])
-        rollout.write(t, obs, action, step)
+        row.write(obs, action, step)
         obs = step.obs
         if dead_fraction is not None and reads_are_free(env.device):
-            dead |= step.terminated
+            dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
                 num_steps = t + 1
                 break
-    if apart:
+    if policy.critic is not policy.actor:
         judge(policy, rollout.first(num_steps))
     return obs, num_steps
+
+
+def act(policy: ActorCritic, obs: Tensor, noise: Tensor, row: Row) -> Tensor:
+    """What the policy does. Where actor and critic share a trunk, its answer has all there is to know; where they are
+    apart a step needs the actor alone, and the rest is one pass at the end."""
+    if policy.critic is not policy.actor:
+        return policy.distribution(obs).sample(noise)
+    distribution, value = policy(obs)
+    action = distribution.sample(noise)
+    row.value.copy_(value)
+    row.log_prob.copy_(distribution.log_prob(action))
+    return action
 
 
 def judge(policy: ActorCritic, rollout: Rollout) -> None:
