@@ -155,7 +155,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "LunarLander-v3": ("271", "95 s"),
     "HalfCheetah-v5": ("5082", "220 s"),
     "InvertedPendulum-v5": ("1000", "185 s"),
-    "brax/ant": ("6708 (one seed)", "75 s on an H200"),
+    "brax/ant": ("6100", "40 s on an H200"),
     "CartDoublePendulum-v0": ("up for 1.00 of the time", "54 s on an H200"),
 }
 # environments with presets that engines run: (engines, extra that installs one of them)
