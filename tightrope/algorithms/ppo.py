@@ -17,6 +17,7 @@ from ..engine import (
     Noise,
     Optimizer,
     State,
+    capturable,
     collect,
     draw_noise,
     final_values,
@@ -154,7 +155,7 @@ def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
     while not finished(state, config):
         shuffle = (config.update_epochs, config.batch_size)
         noise = draw_noise(env, policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
-        metrics = phase(state, config, noise)
+        metrics = state.execution.run(phase, state, config, noise)
         state.phase += 1
         state.steps += config.batch_size
         schedule(state, config)
@@ -174,17 +175,24 @@ def schedule(state: PPOState, config: PPOConfig) -> None:
     state.clip_coef.fill_(linear(config.clip_coef, 0.0 if config.anneal_clip else config.clip_coef, k, p))
 
 
+@capturable("phase")
 def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     """PPO: collect, estimate, learn. Deterministic in (state, noise); on a device, no tensor is read on the host."""
-    env, policy, rollout, optimizer = state.env, state.policy, state.rollout, state.optimizer
-    learning_rate = optimizer.learning_rate.clone()
-
-    obs, _ = collect(env, policy, rollout, state.obs, noise)
+    obs, _ = collect(state.env, state.policy, state.rollout, state.obs, noise)
     state.obs.copy_(obs)
+    metrics = learn(state, config, noise.shuffle)
+    return metrics._replace(episodes=state.env.finished_episodes())
+
+
+@capturable("part")
+def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
+    """Estimate advantages from the rollout, then take gradient steps on shuffled minibatches of it."""
+    policy, rollout, optimizer = state.policy, state.rollout, state.optimizer
+    learning_rate = optimizer.learning_rate.clone()
 
     with torch.no_grad():
         done = rollout.done
-        next_value = successor_values(rollout.value, policy.value(obs), done, final_values(policy, rollout))
+        next_value = successor_values(rollout.value, policy.value(state.obs), done, final_values(policy, rollout))
         reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
         advantage = gae(
             reward, rollout.value, next_value, rollout.terminated, done, config.gamma, config.gae_lambda
@@ -192,10 +200,10 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         batch = rollout.batch(advantage, target=advantage + rollout.value)
 
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
-    stopped = torch.zeros((), device=obs.device)
+    stopped = torch.zeros_like(learning_rate)
     rows: list[Tensor] = []
     weights: list[Tensor] = []
-    for minibatch in batch.minibatches(config.num_minibatches, noise.shuffle):  # [detail 6]
+    for minibatch in batch.minibatches(config.num_minibatches, shuffle):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = standardize(minibatch.advantage, *moments(minibatch.advantage))  # [detail 7]
         terms = gradient(loss, policy, minibatch, optimizer)
@@ -221,5 +229,5 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
         learning_rate=learning_rate,
         explained_variance=explained_variance(batch.value, batch.target),
         reward=(rollout.reward * rollout.real).sum() / rollout.real.sum(),
-        episodes=env.finished_episodes(),
+        episodes=torch.zeros(3, device=learning_rate.device),
     )

@@ -18,6 +18,7 @@ from ..engine import (
     Noise,
     Optimizer,
     State,
+    capturable,
     collect,
     draw_noise,
     final_values,
@@ -163,7 +164,7 @@ def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
     while not finished(state, config):
         shuffle = (config.rollout_uses, config.num_envs)
         noise = draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
-        metrics = phase(state, config, noise)
+        metrics = state.execution.run(phase, state, config, noise)
         state.phase += 1
         state.steps += int(metrics.steps)
         schedule(state, config)
@@ -185,6 +186,7 @@ def schedule(state: State, config: VPGConfig) -> None:
     state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, decay_steps))
 
 
+@capturable("phase")
 def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     """VPG: collect, estimate, learn. Deterministic in (state, noise)."""
     env, policy, optimizer = state.env, state.policy, state.optimizer

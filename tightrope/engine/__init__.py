@@ -1,19 +1,29 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
+from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
 from .collect import collect, final_values
 from .device import reads_are_free
 from .distributed import masked_moments, moments
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
+from .precision import Precision
 from .state import State
 from .threads import choose_threads, cores, threads
 
 __all__ = [
+    "Accelerate",
+    "Execution",
+    "Mode",
     "Noise",
     "Optimizer",
+    "Precision",
     "State",
+    "Unit",
+    "capturable",
     "choose_threads",
+    "chosen_mode",
     "collect",
+    "compilable",
     "cores",
     "draw_noise",
     "final_values",

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout, Row
+from .accelerate import capturable, compilable
 from .device import reads_are_free
 from .noise import Noise
 
@@ -21,10 +22,7 @@ def collect(
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t, row in enumerate(rollout.rows):
-        action = act(policy, obs, noise.action[t], row)
-        step = env.step(policy.head.to_env(action), noise.reset[t])
-        row.write(obs, action, step)
-        obs = step.obs
+        obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row)
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
@@ -35,16 +33,26 @@ def collect(
     return obs, num_steps
 
 
-def act(policy: ActorCritic, obs: Tensor, noise: Tensor, row: Row) -> Tensor:
-    """What the policy does. Where actor and critic share a trunk, its answer has all there is to know; where they are
-    apart a step needs the actor alone, and the rest is one pass at the end."""
+@compilable(when=lambda env, *_: env.capturable)
+def advance(env: Env, policy: ActorCritic, obs: Tensor, action_noise: Tensor, reset_noise: Tensor, row: Row) -> Tensor:
+    """One step of every environment, written down; returns what they show now."""
+    action, *judgement = act(policy, obs, action_noise)
+    step = env.step(policy.head.to_env(action), reset_noise)
+    row.write(obs, action, step)
+    for column, numbers in zip((row.log_prob, row.value), judgement, strict=False):
+        column.copy_(numbers)
+    return step.obs
+
+
+@capturable("part")
+def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+    """What the policy does: (action,), and where actor and critic share a trunk, whose answer then has all there is to
+    know, (action, log_prob, value). Where they are apart a step needs the actor alone; the rest is one pass at the end."""
     if policy.critic is not policy.actor:
-        return policy.distribution(obs).sample(noise)
+        return (policy.distribution(obs).sample(noise),)
     distribution, value = policy(obs)
     action = distribution.sample(noise)
-    row.value.copy_(value)
-    row.log_prob.copy_(distribution.log_prob(action))
-    return action
+    return action, distribution.log_prob(action), value
 
 
 def judge(policy: ActorCritic, rollout: Rollout) -> None:

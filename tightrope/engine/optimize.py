@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
+from .accelerate import compilable
 from .closed_form import ClosedForm, has_closed_form
 from .device import reads_are_free
 
@@ -60,14 +61,19 @@ def gradient(
     The closed form has to agree with autograd the first time. Where it does not, the equations in `functional` are not those
     it was written from, because someone changed them, and theirs are the ones that count.
     """
-    if not has_closed_form(loss, policy):
+    if torch.is_autocast_enabled(optimizer.flat.device.type) or not has_closed_form(loss, policy):
         return autograd(loss, policy, batch, optimizer)
     if optimizer.closed_form is None:
         candidate = ClosedForm(policy, optimizer.grads)
         optimizer.closed_form = candidate if agrees(candidate, loss, policy, batch, optimizer) else False
     if not optimizer.closed_form:
         return autograd(loss, policy, batch, optimizer)
-    return optimizer.closed_form(loss, batch)
+    return written_out(optimizer.closed_form, loss, batch)
+
+
+@compilable()
+def written_out(form: ClosedForm, loss: Any, batch: Batch) -> Any:
+    return form(loss, batch)
 
 
 def agrees(
@@ -92,6 +98,7 @@ def autograd(
     return terms
 
 
+@compilable()
 @torch.no_grad()
 def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
     """Clip the gradient, take one Adam step, return the norm before clipping.

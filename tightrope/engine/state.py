@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout
+from .accelerate import Execution
 from .noise import stream_seed
 from .optimize import Optimizer
 
@@ -27,6 +28,7 @@ class State:
     phase: int = 0
     steps: int = 0
     best_score: float = -math.inf  # of the evaluations so far
+    execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor and counter, flat, by dotted name."""

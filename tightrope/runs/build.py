@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, stream_seed
+from ..engine import Execution, State, Unit, chosen_mode, stream_seed
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv, choose, make
 from ..envs.engines import ENGINES, Choice
@@ -152,4 +152,8 @@ def _build(config: Config, env: Env | None, network: nn.Module | str | None) -> 
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
-    return ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)
+    state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)
+    unit: Unit = "phase" if env.capturable else "part"
+    mode = chosen_mode(config.run.accelerate, env.device)
+    state.execution = Execution(mode, unit, config.run.precision, env.device)
+    return state

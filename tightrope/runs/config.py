@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from ..algorithms import ALGORITHMS, AlgorithmConfig
-from ..engine import cores
+from ..engine import Accelerate, Precision, cores
 from ..envs.engines import Backend
 from ..envs.options import VectorizationMode
 from ..errors import UsageError, near_matches
@@ -36,6 +36,10 @@ class RunConfig:
     """Every random stream of the run follows from it."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where everything lives; auto takes a CUDA device if there is one."""
+    accelerate: Accelerate = "auto"
+    """How phases are executed: as written (eager), compiled, as CUDA graphs, or both (max); auto takes graphs on CUDA."""
+    precision: Precision = "fp32"
+    """Arithmetic of networks in training: tf32 rounds inside matrix products on CUDA, bf16 runs networks in bfloat16."""
     threads: int | None = None
     """Torch threads on the CPU; None chooses for the size of network and minibatch."""
     train_env: str | None = None

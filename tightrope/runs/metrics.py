@@ -15,15 +15,34 @@ def tag(name: str) -> str:
     return f"{'charts' if name in CHARTS else 'losses'}/{RENAMED.get(name, name)}"
 
 
+class Reading:
+    """A phase's metrics on their way to the host. On a device that takes until the phase has run: ask later."""
+
+    def __init__(self, metrics: Any) -> None:
+        named = {**metrics.terms._asdict(), **metrics._asdict()}
+        scalars = {tag(name): value for name, value in named.items() if name not in ("terms", "episodes", "steps")}
+        self.tags = list(scalars)
+        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.episodes])
+        self.numbers, self.arrival = numbers, None
+        if numbers.is_cuda:
+            self.numbers = torch.empty(numbers.shape, pin_memory=True).copy_(numbers, non_blocking=True)
+            self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrival.record()
+
+    def row(self) -> dict[str, float]:
+        """Every scalar by its tag. Return and length appear only if an episode finished."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        numbers = self.numbers.tolist()
+        row = dict(zip(self.tags, numbers, strict=False))
+        episodes, returns, lengths = numbers[-3:]
+        row["charts/episodes"] = episodes
+        if episodes:
+            row["charts/episodic_return"] = returns / episodes
+            row["charts/episodic_length"] = lengths / episodes
+        return row
+
+
 def read(metrics: Any) -> dict[str, float]:
-    """Every scalar of a phase's metrics by its tag. Return and length appear only if an episode finished."""
-    named = {**metrics.terms._asdict(), **metrics._asdict()}
-    scalars = {tag(name): value for name, value in named.items() if name not in ("terms", "episodes", "steps")}
-    numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.episodes]).tolist()
-    row = dict(zip(scalars, numbers, strict=False))
-    episodes, returns, lengths = numbers[-3:]
-    row["charts/episodes"] = episodes
-    if episodes:
-        row["charts/episodic_return"] = returns / episodes
-        row["charts/episodic_length"] = lengths / episodes
-    return row
+    """The metrics of a phase, now."""
+    return Reading(metrics).row()

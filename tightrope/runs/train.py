@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, stream_seed, threads
+from ..engine import State, reads_are_free, stream_seed, threads
 from ..errors import EnvError, UsageError
 from ..types import Env
 from ..view import MetricsFile, Progress
@@ -19,7 +19,7 @@ from .build import settled
 from .checkpoint import CONFIG, save_config, save_state
 from .config import Config
 from .evaluate import Evaluation, evaluate
-from .metrics import read
+from .metrics import Reading
 from .plan import plan
 from .signals import Interrupts
 
@@ -53,11 +53,27 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
     warned: set[str] = set()
     saved_at = time.perf_counter()
     began, aside, steps_before, steps_at_start = time.perf_counter(), 0.0, state.steps, state.steps
+
+    unreported: list[tuple[dict[str, Any], Reading]] = []
+    late = 0 if reads_are_free(state.env.device) else 1  # phases: the device has the next one before we read the last
+
+    def report(but: int = 0) -> None:
+        while len(unreported) > but:
+            row, reading = unreported.pop(0)
+            row |= reading.row()
+            elapsed = time.perf_counter() - began
+            row |= {"charts/SPS": (row["step"] - steps_at_start) / (elapsed - aside), "time": elapsed}
+            if metrics_file is not None:
+                metrics_file.write(row)
+            progress.update(row)
+            warn_if_not_finite(row, warned)
+
     try:
         with threads(the_plan.threads), Interrupts() as interrupts:
             for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
-                elapsed = time.perf_counter() - began
-                row: dict[str, Any] = {"step": state.steps, "phase": state.phase, **read(metrics)}
+                row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
+                unreported.append((row, Reading(metrics)))
+                paused = time.perf_counter()
                 if run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every:
                     seed = stream_seed(run.seed, "evaluation", state.phase)
                     evaluation = evaluate(state.policy, score_env, run.eval_episodes, seed)
@@ -68,17 +84,13 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
                         state.best_score = evaluation.mean
                         if run_dir is not None:
                             save_state(run_dir, state, "best")
-                row["charts/SPS"] = (state.steps - steps_at_start) / (elapsed - aside)
-                row["time"] = elapsed
-                aside += time.perf_counter() - began - elapsed  # evaluation and saving are not training
-                steps_before = state.steps
-                if metrics_file is not None:
-                    metrics_file.write(row)
-                progress.update(row)
-                warn_if_not_finite(row, warned)
+                aside += time.perf_counter() - paused  # evaluation and saving are not training
+                report(but=late)
+                steps_before, paused = state.steps, time.perf_counter()
                 if run_dir is not None and time.perf_counter() - saved_at >= SAVE_SECONDS:
                     save_state(run_dir, state)
                     saved_at = time.perf_counter()
+                aside += time.perf_counter() - paused
                 if interrupts.received is not None:
                     break
     except EnvError as error:
@@ -87,6 +99,7 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
         save_state(run_dir, state)  # as it was after the last whole phase
         raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run_dir}") from error
     finally:
+        report()
         progress.close()
         if metrics_file is not None:
             metrics_file.close()

@@ -1,0 +1,255 @@
+"""How a phase is executed: as written, compiled, or replayed as a CUDA graph. What is executed is always the page.
+
+Two decorators mark functions that may be executed in another way, and do nothing else:
+
+    @capturable("phase")  a whole phase: one CUDA graph, where the environments are tensors
+    @capturable("part")   a part of it, a graph of its own where they are not
+    @compilable()         a leaf: compiled by torch.compile, alone or within a capture
+
+`Execution.run` calls a phase with one way of execution in force. The first call of a captured function runs it as written,
+which is real work and warms everything up; the second captures it, without running it, and replays it from then on. Both
+give the same bits, so that the switch cannot be seen in the numbers. Compilation changes rounding: training waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ..errors import UsageError
+from .precision import Precision, arithmetic
+
+Mode = Literal["eager", "compile", "graph", "max"]
+Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
+Unit = Literal["phase", "part"]
+P = ParamSpec("P")
+R = TypeVar("R")
+CPU = torch.device("cpu")
+SMALL = 64  # numbers: results up to this size are handed out as copies, larger ones stay in place until the next call
+
+_current: Execution | None = None
+
+
+class Execution:
+    """One way of executing phases. `unit` is what a graph holds, `say` is told when something cannot be captured."""
+
+    def __init__(
+        self,
+        mode: Mode = "eager",
+        unit: Unit = "phase",
+        precision: Precision = "fp32",
+        device: torch.device = CPU,
+        say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    ) -> None:
+        self.mode, self.precision, self.device, self.say = mode, precision, device, say
+        self.unit: Unit | None = unit if mode in ("graph", "max") else None
+        self.compiles = mode in ("compile", "max")
+        self.graphs: dict[Any, Graph] = {}
+        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+        if self.compiles:
+            cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+    def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result, with this execution in force while it runs."""
+        global _current
+        before, _current = _current, self
+        try:
+            with arithmetic(self.precision, self.device):
+                return function(*args, **kwargs)
+        finally:
+            _current = before
+
+    def compiled(self, function: Callable[P, R]) -> Callable[P, R]:
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, dynamic=False)
+        return self._compiled[function]
+
+    def captured(self, function: Callable[..., R], args: tuple[Any, ...]) -> R:
+        """The function's result, by replay from its second call on."""
+        leaves, form = pytree.tree_flatten(args)
+        key = (function, *(tuple(x.shape) if isinstance(x, Tensor) else id(x) for x in leaves))
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = Graph(function, leaves, form)
+            result = graph.warm_up()
+        else:
+            result = graph(leaves)
+        if graph.obstacle is not None:
+            del self.graphs[key]
+            self.unit = "part" if self.unit == "phase" else None
+            instead = "its parts are, one by one" if self.unit else "it runs as written"
+            self.say(f"accelerate: a {function.__name__} cannot be captured, {instead}: {graph.obstacle}")
+        return result
+
+
+def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:
+    """What `auto` means on a device: graphs on CUDA, as written elsewhere; and what the others need."""
+    if accelerate == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    if accelerate == "graph" and device.type != "cuda":
+        raise UsageError(f"accelerate graph needs a CUDA device and this run is on {device.type}: give auto or compile")
+    if accelerate == "max" and device.type != "cuda":
+        return "compile"  # all of it that there is elsewhere
+    return accelerate
+
+
+def capturable(unit: Unit) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """May be captured as a CUDA graph: never reads a tensor on the host, and keeps its state where it is."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if torch.compiler.is_compiling() or _current is None or _current.unit != unit:
+                return function(*args, **kwargs)
+            return _current.captured(function, args)
+
+        return call
+
+    return decorate
+
+
+def compilable(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """May be compiled, where `when` holds of its arguments."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if torch.compiler.is_compiling() or _current is None or not _current.compiles or not when(*args):
+                return function(*args, **kwargs)
+            return _current.compiled(function)(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+class Graph:
+    """One function as a CUDA graph. Its tensor arguments are copied to where the graph expects them."""
+
+    def __init__(self, function: Callable[..., Any], leaves: list[Any], form: Any) -> None:
+        self.function, self.form = function, form
+        self.leaves = list(leaves)  # also keeps alive what the graph has been made for
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.obstacle: str | None = None  # why there can be no graph
+        self.outputs: Any = None
+
+    def warm_up(self) -> Any:
+        """Run the function as written, once and for real, and look whether it could be captured."""
+        things = [x for x in self.leaves if hasattr(x, "env")]
+        before = [fixtures(thing.env) for thing in things]
+        with syncs_noted() as noted:
+            result = self._call(self.leaves)
+        for thing, then in zip(things, before, strict=True):
+            self.obstacle = self.obstacle or rebound(thing.env, then, fixtures(thing.env))
+        if noted and self.obstacle is None:
+            self.obstacle = f"{noted[0]} reads a tensor on the host"
+        return result
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        if self.graph is None:
+            try:
+                self._capture(leaves)
+            except RuntimeError as error:
+                torch.cuda.synchronize()
+                self.obstacle = f"{place_of(error)} ({str(error.__context__ or error).splitlines()[0]})"
+                return self._call(leaves)
+        for mine, given in zip(self.leaves, leaves, strict=True):
+            if isinstance(mine, Tensor):
+                mine.copy_(given)
+        assert self.graph is not None
+        self.graph.replay()
+        return self.outputs.fresh()
+
+    def _call(self, leaves: list[Any]) -> Any:
+        return self.function(*pytree.tree_unflatten(leaves, self.form))
+
+    def _capture(self, leaves: list[Any]) -> None:
+        self.leaves = [x.clone() if isinstance(x, Tensor) else x for x in leaves]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.outputs = Outputs(self._call(self.leaves))
+        self.graph = graph
+
+
+class Outputs:
+    """What a graph leaves behind. All small results lie in one tensor, which is copied for whoever asked."""
+
+    def __init__(self, result: Any) -> None:
+        self.leaves, self.form = pytree.tree_flatten(result)
+        self.small = [i for i, x in enumerate(self.leaves) if x.numel() <= SMALL and x.is_floating_point()]
+        self.packed = torch.cat([self.leaves[i].flatten() for i in self.small]) if self.small else None
+
+    def fresh(self) -> Any:
+        leaves = list(self.leaves)
+        if self.packed is not None:
+            sizes = [leaves[i].numel() for i in self.small]
+            for i, piece in zip(self.small, torch.split(self.packed.clone(), sizes), strict=True):
+                leaves[i] = piece.view(leaves[i].shape)
+        return pytree.tree_unflatten(leaves, self.form)
+
+
+# what forbids a capture ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def syncs_noted() -> Iterator[list[str]]:
+    """Collects the places at which the host waits for the device, but for the gradient's look at itself."""
+    noted: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield noted
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        here = Path(warning.filename)
+        if "synchronizing" not in str(warning.message):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        elif here.parent != Path(__file__).parent:
+            noted.append(f"{here.name}, line {warning.lineno},")
+
+
+def fixtures(thing: Any) -> dict[str, Any]:
+    """Where an object keeps its tensors, and the plain values it holds."""
+    held: dict[str, Any] = {}
+    for name, value in vars(thing).items():
+        if isinstance(value, Tensor):
+            held[name] = ("tensor", value.data_ptr())
+        elif isinstance(value, (bool, int, float, str)):
+            held[name] = ("value", value)
+        elif isinstance(value, nn.Module):
+            held[name] = ("module", tuple(x.data_ptr() for x in (*value.parameters(), *value.buffers())))
+    return held
+
+
+def rebound(thing: Any, before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """The first attribute that a step replaced instead of writing into it: a replay would not see the new one."""
+    for name, value in after.items():
+        if before.get(name) != value:
+            return f"{type(thing).__name__}.{name} is replaced in a step (write into it: self.{name}.copy_(...))"
+    return None
+
+
+def place_of(error: BaseException) -> str:
+    """The line of code, outside torch and this file, on which a capture broke off."""
+    places = []
+    tb = (error.__context__ or error).__traceback__
+    while tb is not None:
+        path = Path(tb.tb_frame.f_code.co_filename)
+        if "torch" not in path.parts and path != Path(__file__):
+            places.append(f"{path.name}, line {tb.tb_lineno}")
+        tb = tb.tb_next
+    return places[-1] if places else "a CUDA call"
