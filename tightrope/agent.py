@@ -222,6 +222,8 @@ def load(
         )
     if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed and "backend" not in settings:
         settings["backend"] = "auto"  # trained elsewhere
+    if config.run.accelerate == "graph" and not available("cuda"):
+        settings.setdefault("accelerate", "auto")  # trained elsewhere; the numbers are the same
     ours = is_ours(env)
     if ours:
         settings = {"device": env.device.type, **settings}

@@ -51,7 +51,7 @@ SETTINGS = {
     "mode": ": give the env's id; the network and the settings follow from it",
     "show_probs": ": see `tightrope probe --show-probs`",
     "live_viz": ": the progress bar is on unless quiet is set",
-    "compile": ": every run is eager for now",
+    "compile": "accelerate",
     "video_log_freq": ": no videos of training yet; agent.record(path) shows the trained agent",
     "use_wandb": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
     "wandb_entity": ": no trackers yet; metrics are in the run directory's metrics.jsonl",

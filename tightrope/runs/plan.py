@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine import State, choose_threads
+from ..engine import Execution, State, choose_threads
 from .build import check_env, is_path
 from .config import Config
 
@@ -22,16 +22,14 @@ class Plan:
     device: str
     engine: str
     threads: int
+    execution: str
     may_stop_early: bool
     warning: str | None
 
     def lines(self) -> list[str]:
         """The plan in words."""
-        where = (
-            f"{self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-            if self.device == "cpu"
-            else self.device
-        )
+        threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
+        where = f"{self.device}{threads}{self.execution}"
         count = f"at least {self.phases}" if self.may_stop_early else f"{self.phases}"
         return [
             f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
@@ -50,6 +48,15 @@ def engine_of(state: State, config: Config) -> str:
     if getattr(state.env, "backend", backend) != backend:
         return f"{state.env.num_envs} of {env_id}, as given"
     return f"{state.env.num_envs} of {env_id} by {backend} ({why})"
+
+
+def in_words(execution: Execution) -> str:
+    """How phases are executed; nothing where they are executed as written."""
+    graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
+    words = [graphs[execution.unit]] if execution.unit else []
+    words += ["compiled first, which takes a minute"] if execution.compiles else []
+    words += [execution.precision] if execution.precision != "fp32" else []
+    return "".join(f", {word}" for word in words)
 
 
 def plan(state: State, config: Config) -> Plan:
@@ -74,6 +81,7 @@ def plan(state: State, config: Config) -> Plan:
         device=str(state.env.device),
         engine=engine_of(state, config),
         threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size),
+        execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,
     )
