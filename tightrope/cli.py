@@ -1,4 +1,4 @@
-"""The command line: tightrope train | eval | envs | check | probe."""
+"""The command line: tightrope train | eval | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import tyro
 from . import __version__
 from .agent import AGENTS, Agent, load
 from .arguments import read_arguments, show_help, wants_help
+from .engine import Accelerate
 from .envs import ENVS
 from .envs.engines import Backend
 from .errors import EnvError, UsageError, near_matches
@@ -35,6 +36,7 @@ usage: tightrope COMMAND ...
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
   probe         find a bug in the agent  tightrope probe --algo ppo
+  bench ENV     measure its speed        tightrope bench CartPole-v1 --num-envs 64 1024
 
 `tightrope COMMAND --help` says more. Documentation: README.md and docs/.
 """
@@ -270,6 +272,22 @@ def check(args: list[str]) -> int:
 
 
 @dataclass(kw_only=True)
+class BenchOptions:
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Environment to train on."""
+    algo: str = "ppo"
+    """Algorithm: ppo or vpg."""
+    num_envs: tuple[int, ...] = ()
+    """Numbers of environments to measure, one after the other; the preset's if not given."""
+    accelerate: tuple[Accelerate, ...] = ("auto",)
+    """Ways of execution to measure: auto, eager, compile, graph, max."""
+    seconds: float = 2.0
+    """How long to measure each."""
+    profile: bool = False
+    """Write one phase of each as a trace that Perfetto opens."""
+
+
+@dataclass(kw_only=True)
 class ProbeOptions:
     algo: str = "ppo"
     """Algorithm to diagnose: ppo or vpg."""
@@ -305,12 +323,47 @@ def probe(args: list[str]) -> int:
     return 1 if failures else 0
 
 
+def bench(args: list[str]) -> int:
+    """Measure training's speed and where a phase's time goes. Of --num-envs and --accelerate several may be given.
+
+    Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
+    """
+    if wants_help(args):
+        return show_help(BenchOptions, "bench", bench.__doc__)
+    algo = guess(args, "--algo") or "ppo"
+    own = {name: kind for name, kind in get_type_hints(BenchOptions).items() if name != "env"}
+    types = {**settings_of(algo), **own}
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
+    if len(words) != 1:
+        raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
+    options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
+    if not 0 < options.seconds <= 3600:
+        raise UsageError(f"seconds {options.seconds:g} will not do: give a number above 0 and up to 3600")
+    check_env(options.env, str(flags.get("backend", "auto")))
+    from .runs.bench import HEADER
+    from .runs.bench import bench as measure
+
+    header = [HEADER]
+    for count in options.num_envs or (None,):
+        for mode in options.accelerate:
+            settings = {**flags, "accelerate": mode, **({} if count is None else {"num_envs": count})}
+            name = f"trace-{options.env.replace('/', '-')}-{count or 'preset'}-{mode}.json"
+            trace = Path(name) if options.profile else None
+            line = measure(options.env, algo, settings, options.seconds, trace).line()
+            print("\n".join([*header, line]), flush=True)
+            header = []
+            if trace is not None:
+                print(f"one phase is in {trace}: open it at https://ui.perfetto.dev")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "eval": evaluate,
     "envs": envs,
     "check": check,
     "probe": probe,
+    "bench": bench,
 }
 
 

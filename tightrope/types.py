@@ -200,6 +200,8 @@ class Rollout:
 
     def first(self, steps: int) -> Rollout:
         """The first rows, as views: what was really collected when a rollout stopped early."""
+        if steps == len(self.reward):
+            return self
         return replace(self, **{f.name: getattr(self, f.name)[:steps] for f in fields(self) if f.name != "skips"})
 
 

@@ -38,7 +38,7 @@ from ..functional import (
     successor_values,
 )
 from ..models import ActorCritic
-from ..types import Env, Rollout
+from ..types import Batch, Env, Rollout
 from .settings import at_least, divides, end_needs_annealing, fraction, positive, some_phases
 
 
@@ -184,21 +184,25 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     return metrics._replace(episodes=state.env.finished_episodes())
 
 
+@torch.no_grad()
+def estimate(state: PPOState, config: PPOConfig) -> Batch:
+    """The rollout as a batch, with what each action gained over expectation and what the critic should have said."""
+    policy, rollout = state.policy, state.rollout
+    next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_values(policy, rollout))
+    reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
+    advantage = gae(
+        reward, rollout.value, next_value, rollout.terminated, rollout.done, config.gamma, config.gae_lambda
+    )  # [detail 5]
+    return rollout.batch(advantage, target=advantage + rollout.value)
+
+
 @capturable("part")
 def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
-    """Estimate advantages from the rollout, then take gradient steps on shuffled minibatches of it."""
+    """Estimate advantages, then take gradient steps on shuffled minibatches."""
     policy, rollout, optimizer = state.policy, state.rollout, state.optimizer
     learning_rate = optimizer.learning_rate.clone()
 
-    with torch.no_grad():
-        done = rollout.done
-        next_value = successor_values(rollout.value, policy.value(state.obs), done, final_values(policy, rollout))
-        reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
-        advantage = gae(
-            reward, rollout.value, next_value, rollout.terminated, done, config.gamma, config.gae_lambda
-        )  # [detail 5]
-        batch = rollout.batch(advantage, target=advantage + rollout.value)
-
+    batch = estimate(state, config)
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
     stopped = torch.zeros_like(learning_rate)
     rows: list[Tensor] = []
@@ -217,7 +221,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
 
     policy.update_statistics(rollout.obs, rollout.real)  # only between phases, so that a phase's first ratio is 1
     if config.norm_reward:
-        returns, carried = running_returns(rollout.reward, done, state.discounted_return, config.gamma)
+        returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
         policy.reward_scaler.merge(returns.flatten(), rollout.real.flatten())
         state.discounted_return.copy_(carried)
 

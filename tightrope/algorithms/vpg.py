@@ -41,7 +41,7 @@ from ..functional import (
     timestep_mean,
 )
 from ..models import ActorCritic
-from ..types import Env, Rollout
+from ..types import Env, Rollout, Trajectories
 from .settings import at_least, divides, end_needs_annealing, fraction, positive, some_phases
 
 
@@ -189,39 +189,48 @@ def schedule(state: State, config: VPGConfig) -> None:
 @capturable("phase")
 def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     """VPG: collect, estimate, learn. Deterministic in (state, noise)."""
-    env, policy, optimizer = state.env, state.policy, state.optimizer
-    learning_rate = optimizer.learning_rate.clone()
-
-    obs = env.reset(noise=noise.start) if config.full_reset else state.obs
+    obs = state.env.reset(noise=noise.start) if config.full_reset else state.obs
     dead_fraction = config.dead_fraction if config.full_reset else None
-    obs, taken = collect(env, policy, state.rollout, obs, noise, dead_fraction)
+    obs, taken = collect(state.env, state.policy, state.rollout, obs, noise, dead_fraction)
     state.obs.copy_(obs)
+    return learn(state, config, taken, noise.shuffle)
 
-    with torch.no_grad():
-        rollout = state.rollout.first(taken)
-        collected = running_mask(rollout.terminated, dead_fraction)  # (T, 1) False once the rollout has stopped
-        alive = alive_mask(rollout.done) & collected & rollout.real
-        cut = rollout.done | last_row(collected)
-        next_value = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
-        returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
-        if config.baseline == "timestep":
-            baseline = timestep_mean(returns, alive).expand_as(returns)
-        elif config.baseline == "critic":
-            baseline = rollout.value
-        else:
-            baseline = torch.zeros_like(returns)
-        advantage = returns - baseline
-        if config.normalize_returns:
-            mean, std = masked_moments(returns, alive)
-            advantage = (
-                standardize(returns, mean, std) if config.baseline == "none" else standardize(advantage, 0.0, std)
-            )
-        batch = rollout.trajectories(advantage, target=returns, alive=alive)
 
+@torch.no_grad()
+def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tensor) -> Trajectories:
+    """The rollout as trajectories, with their returns and what these are above the baseline."""
+    alive = alive_mask(rollout.done) & collected & rollout.real
+    cut = rollout.done | last_row(collected)
+    last_value, final_value = state.policy.value(state.obs), final_values(state.policy, rollout)
+    next_value = successor_values(rollout.value, last_value, rollout.done, final_value)
+    returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
+    if config.baseline == "timestep":
+        baseline = timestep_mean(returns, alive).expand_as(returns)
+    elif config.baseline == "critic":
+        baseline = rollout.value
+    else:
+        baseline = torch.zeros_like(returns)
+    advantage = returns - baseline
+    if config.normalize_returns:
+        mean, std = masked_moments(returns, alive)
+        advantage = standardize(returns, mean, std) if config.baseline == "none" else standardize(advantage, 0.0, std)
+    return rollout.trajectories(advantage, target=returns, alive=alive)
+
+
+@capturable("part")
+def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMetrics:
+    """Estimate returns over the steps that were taken, then take gradient steps on batches of whole trajectories."""
+    policy, optimizer, rollout = state.policy, state.optimizer, state.rollout.first(taken)
+    learning_rate = optimizer.learning_rate.clone()
+    dead_fraction = config.dead_fraction if config.full_reset else None
+    collected = running_mask(rollout.terminated, dead_fraction)  # (T, 1) False once the rollout has stopped
+
+    batch = estimate(state, config, rollout, collected)
+    alive = batch.alive.transpose(0, 1)
     vf_coef = config.vf_coef if config.has_critic else 0.0
     loss = VPGLoss(config.use_importance_weights, config.weight_clamp, vf_coef, config.ent_coef)
     rows = []
-    for trajectories in batch.minibatches(config.num_batches, noise.shuffle):
+    for trajectories in batch.minibatches(config.num_batches, shuffle):
         terms = gradient(loss, policy, trajectories, optimizer)
         grad_norm = optimize(optimizer, config.max_grad_norm)
         rows.append(torch.stack([*terms, grad_norm]))
@@ -237,7 +246,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
         lifespan_mean=lifespan.mean(),
         lifespan_std=lifespan.std(correction=0),
         lifespan_max=lifespan.max(),
-        steps=collected.sum() * env.num_envs,
+        steps=collected.sum() * state.env.num_envs,
         solved=~died,
         reward=(rollout.reward * alive).sum() / lifespan.sum(),
         episodes=torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()]),

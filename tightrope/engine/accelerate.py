@@ -78,7 +78,7 @@ class Execution:
     def captured(self, function: Callable[..., R], args: tuple[Any, ...]) -> R:
         """The function's result, by replay from its second call on."""
         leaves, form = pytree.tree_flatten(args)
-        key = (function, *(tuple(x.shape) if isinstance(x, Tensor) else id(x) for x in leaves))
+        key = (function, *(kind(x) for x in leaves))
         graph = self.graphs.get(key)
         if graph is None:
             graph = self.graphs[key] = Graph(function, leaves, form)
@@ -132,6 +132,13 @@ def compilable(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callabl
         return call
 
     return decorate
+
+
+def kind(leaf: Any) -> Any:
+    """What a graph depends on: the shape of a tensor, the value of a number, the identity of anything else."""
+    if isinstance(leaf, Tensor):
+        return tuple(leaf.shape)
+    return leaf if isinstance(leaf, (int, float)) else id(leaf)
 
 
 class Graph:
@@ -207,18 +214,19 @@ def syncs_noted() -> Iterator[list[str]]:
     """Collects the places at which the host waits for the device, but for the gradient's look at itself."""
     noted: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             yield noted
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    ours, compilers = Path(__file__).parent, ("_dynamo", "_inductor", "_functorch", "fx")
     for warning in caught:
         here = Path(warning.filename)
-        if "synchronizing" not in str(warning.message):
+        if "synchroniz" not in str(warning.message).lower():
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        elif here.parent != Path(__file__).parent:
+        elif "prototype" not in str(warning.message) and here.parent != ours and not {*compilers} & {*here.parts}:
             noted.append(f"{here.name}, line {warning.lineno},")
 
 

@@ -6,6 +6,7 @@ Every quantity is summed over action dimensions: log_prob, entropy and kl have t
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
+FEW = 8  # actions
 RULED_OUT = -1e9  # a finite logit whose probability is exactly 0, so that 0 log 0 is 0
 
 
@@ -28,9 +30,14 @@ class Categorical(NamedTuple):
 
     def sample(self, noise: Tensor) -> Tensor:
         """Inverse of the cumulative distribution: the first action whose cumulative probability exceeds the noise."""
-        cumulative = self.logits.softmax(-1).cumsum(-1)
-        threshold = (noise * cumulative[..., -1]).unsqueeze(-1)  # the last sum may be a rounding away from 1
-        return (cumulative <= threshold).sum(-1)
+        probs = self.logits.softmax(-1)
+        if probs.shape[-1] <= FEW:  # the same sums one by one: a scan is slow on a GPU
+            *below, total = itertools.accumulate(probs.unbind(-1))
+            threshold = noise * total  # the last sum may be a rounding away from 1
+            return sum((c <= threshold for c in below), torch.zeros_like(noise, dtype=torch.int64))
+        cumulative = probs.cumsum(-1)
+        threshold = (noise * cumulative[..., -1]).unsqueeze(-1)
+        return (cumulative[..., :-1] <= threshold).sum(-1)
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)

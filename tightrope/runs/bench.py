@@ -1,0 +1,266 @@
+"""How fast a run is and where its time goes: the loop that training drives, timed.
+
+Three looks, each at a run of its own so that none disturbs another: its speed with nothing in between; how a phase is split,
+by marks at the borders of its parts (on CUDA these are events, which are recorded inside a graph too); and what a phase
+asks of the device, by torch's profiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..algorithms import ALGORITHMS
+from ..engine import State, choose_threads, threads
+from ..types import Settings
+from ..view import MetricsFile
+from .build import build
+from .config import Config, configure
+from .metrics import Reading
+
+WARM_UP = 3  # phases: one as written, one that captures, one to be sure
+SPLIT_PHASES = 5
+ENDLESS = 1_000_000  # phases of the plan, so that schedules stand still
+PARTS = {  # whose time a function's is; what an inner one takes is not the outer one's
+    "collect": "environment",
+    "act": "policy",
+    "judge": "policy",
+    "estimate": "advantages",
+    "learn": "learning",
+}
+LAUNCHES = (
+    "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync",
+)  # fmt: skip
+SYNCS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+HEADER = (
+    f"{'envs x steps':>13} {'mode':<8} {'steps/s':>12} {'a phase':>12} {'set-up':>8} {'launches':>16} {'waits':>6} "
+    f"{'memory':>12}  split of a phase"
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one run."""
+
+    config: Config
+    mode: str
+    set_up: float  # seconds from nothing to the end of the second phase
+    phase: float  # seconds of one, in the long run
+    split: dict[str, float]  # share of a phase, by part
+    logging: float  # share of a phase that the host is busy with metrics; a device works on meanwhile
+    launches: int  # by the host in one phase; on the CPU, operations
+    graphs: int  # of the launches, whole graphs
+    syncs: int  # at which the host waits for the device, in one phase
+    memory: int  # bytes, at most
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.config.algorithm.batch_size / self.phase
+
+    def line(self) -> str:
+        """A row under HEADER."""
+        size = f"{self.config.algorithm.num_envs} x {self.config.algorithm.num_steps}"
+        asked = f"{self.launches:,}" + (
+            f" ({self.graphs} graph{'s' if self.graphs > 1 else ''})" if self.graphs else ""
+        )
+        parts = [f"{name} {share:.0%}" for name, share in self.split.items()] + [f"(logging {self.logging:.0%})"]
+        return (
+            f"{size:>13} {self.mode:<8} {self.steps_per_second:>12,.0f} {self.phase * 1e3:>9.2f} ms {self.set_up:>6.1f} s "
+            f"{asked:>16} {self.syncs:>6} {self.memory / 2**20:>8,.0f} MiB  {', '.join(parts)}"
+        )
+
+
+def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
+    """Measure a run for about as many seconds; with `trace`, write one phase to a file that Perfetto opens."""
+    began = time.perf_counter()
+    state, config = start(env, algo, settings)
+    device = state.env.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with threads(config.run.threads or choose_threads(state.policy, config.algorithm.minibatch_size)):
+        loop = ALGORITHMS[algo].loop(state, config.algorithm)
+        next(loop)
+        next(loop)
+        wait(device)
+        set_up = time.perf_counter() - began
+        phase, logging = speed(loop, state, seconds)
+        launches, graphs, syncs = demands(loop, device, trace)
+        state.env.close()
+        split = shares(env, algo, settings)
+    return Measurement(
+        config,
+        state.execution.mode,
+        set_up,
+        phase,
+        split,
+        logging / phase,
+        launches,
+        graphs,
+        syncs,
+        peak_memory(device),
+    )
+
+
+def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
+    """A run whose plan has no end within reach."""
+    config = configure(env, algo, settings, {"total_timesteps": 2**40})
+    config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
+    return build(config), config
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float]:
+    """(seconds of a phase, seconds of it that the host spends on metrics), with metrics written as training does."""
+    logging, count = 0.0, 0
+    late: list[Reading] = []
+    next(loop)
+    wait(state.env.device)
+    with tempfile.TemporaryDirectory() as folder:
+        file = MetricsFile(Path(folder) / "metrics.jsonl")
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
+            late.append(Reading(next(loop)))
+            count += 1
+            if len(late) > 1:  # the one before
+                reading, paused = late.pop(0), time.perf_counter()
+                if reading.arrival is not None:
+                    reading.arrival.synchronize()  # the phase's own time, not logging's
+                    paused = time.perf_counter()
+                file.write({"step": state.steps, "phase": state.phase, **reading.row()})
+                logging += time.perf_counter() - paused
+        wait(state.env.device)
+        elapsed = time.perf_counter() - began
+        file.close()
+    return elapsed / count, logging / count
+
+
+def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tuple[int, int, int]:
+    """(launches, graphs among them, waits) of one phase; on the CPU, (operations, 0, 0)."""
+    with silenced_stderr(), torch.profiler.profile() as profile:
+        next(loop)
+        wait(device)
+    if trace is not None:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        profile.export_chrome_trace(str(trace))
+    calls = Counter({event.key: event.count for event in profile.key_averages()})
+    if device.type != "cuda":
+        return sum(count for name, count in calls.items() if name.startswith("aten::")), 0, 0
+    graphs, syncs = calls["cudaGraphLaunch"], sum(calls[name] for name in SYNCS)
+    return graphs + sum(calls[name] for name in LAUNCHES), graphs, syncs - 1  # the one that ends the profile
+
+
+@contextmanager
+def silenced_stderr() -> Iterator[None]:
+    """Without the lines that torch's profiler writes there from C++."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+# the split of a phase ------------------------------------------------------------------------------------------------
+
+
+class Marks:
+    """A clock that always belongs to one part of a phase."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.marks: list[tuple[str, Any]] = []
+        self.now: list[str] = ["rest"]
+
+    def mark(self, part: str) -> None:
+        """From here on the time is that part's."""
+        if self.device.type != "cuda":
+            self.marks.append((part, time.perf_counter()))
+            return
+        event = torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self.marks.append((part, event))
+
+    def around(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.now.append(part)
+            self.mark(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.now.pop()
+                self.mark(self.now[-1])
+
+        return call
+
+    def totals(self) -> Counter[str]:
+        """Time by part, between the first mark and the last."""
+        totals: Counter[str] = Counter()
+        for (part, begin), (_, end) in zip(self.marks, self.marks[1:], strict=False):
+            totals[part] += begin.elapsed_time(end) if self.device.type == "cuda" else end - begin
+        return totals
+
+
+@contextmanager
+def watched(marks: Marks, compiled: bool) -> Iterator[None]:
+    """While this lasts, the functions in PARTS set marks; not those that a compiler is going to look into."""
+    house = __name__.partition(".")[0]
+    rooms = [sys.modules[f"{house}.{name}"] for name in ("engine.collect", "algorithms.ppo", "algorithms.vpg")]
+    changed = [
+        (room, function, getattr(room, function))
+        for room in rooms
+        for function in PARTS
+        if hasattr(room, function) and not (compiled and function == "act")
+    ]
+    for room, function, original in changed:
+        setattr(room, function, marks.around(PARTS[function], original))
+    try:
+        yield
+    finally:
+        for room, function, original in changed:
+            setattr(room, function, original)
+
+
+def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
+    """The share of a phase that each part takes. Collection that is compiled is one part, the environment's."""
+    state, config = start(env, algo, settings)
+    marks, totals = Marks(state.env.device), Counter[str]()
+    whole = state.execution.unit == "phase"
+    with watched(marks, state.execution.compiles):
+        for number, _ in enumerate(ALGORITHMS[algo].loop(state, config.algorithm)):
+            wait(state.env.device)
+            if number >= WARM_UP:
+                totals += marks.totals()
+            if not whole or number < 1:  # the events of a captured phase are recorded anew by each replay
+                marks.marks.clear()
+            if number == WARM_UP + SPLIT_PHASES:
+                break
+    state.env.close()
+    everything = sum(totals.values())
+    return {part: time / everything for part, time in totals.items()}
