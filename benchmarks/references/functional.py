@@ -97,7 +97,6 @@ class PPO:
         self.learning_rate = torch.tensor(recipe.WIDE_RATE, device=DEVICE)
         self.carts = start(num_envs)
         self.metrics = torch.zeros(len(recipe.METRICS), device=DEVICE)
-        torch.compiler.reset()  # sizes are fixed: each measurement compiles for its own
         trace = partial(torch.compile, fullgraph=True, dynamic=False) if compiled else (lambda function: function)
         self.act, self.judge, self.update = trace(act), trace(judge), trace(update)
 

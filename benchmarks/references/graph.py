@@ -48,7 +48,6 @@ class PPO:
         )
         self.carts = start(num_envs)
         self.metrics = torch.zeros(len(recipe.METRICS), device=DEVICE)
-        torch.compiler.reset()  # sizes are fixed: each measurement compiles for its own
 
         def maybe_compiled(function: Function) -> Function:
             return torch.compile(function, dynamic=False) if compiled else function

@@ -168,6 +168,8 @@ def measure(
     """Set a learner up, time its steady state, and see how long its episodes have become."""
     torch.set_float32_matmul_precision(PRECISION[precision])
     torch.manual_seed(0)
+    torch.compiler.reset()  # what was compiled for other sizes
+    synchronize()  # the device itself is not a part of set-up
     began = time.perf_counter()
     it = learner(num_envs, num_steps)
     run, done = it.phase if eager else captured(it.phase), 0
