@@ -141,7 +141,7 @@ def test_jax_obeys_the_same_equations() -> None:
     adam, row = functional.update(
         functional.Adam(parameters, nothing, nothing, torch.zeros(())), torch.tensor(1e-3), batch
     )
-    other, their_row = jax_loop.update(
+    other, their_row = jax.jit(jax_loop.update)(
         jax_loop.Adam(weights, zeros, zeros, 0.0), 1e-3, jax_loop.Batch(*(x.numpy() for x in batch))
     )
     np.testing.assert_allclose(their_row, row, **CLOSE)
@@ -150,7 +150,7 @@ def test_jax_obeys_the_same_equations() -> None:
     uniform, fresh = torch.rand(8), pieces.fresh_states(8)
     with torch.no_grad():
         step, after = pieces.act_and_step(actor, carts, uniform, fresh)
-    their_after, their_step = jax_loop.act_and_step(
+    their_after, their_step = jax.jit(jax_loop.act_and_step)(
         weights["actor"], jax_loop.Carts(*(x.numpy() for x in carts)), (uniform.numpy(), fresh.numpy())
     )
     for mine, their in zip([*step, *after], [*their_step, *their_after], strict=True):
