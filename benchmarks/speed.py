@@ -4,7 +4,7 @@
     python benchmarks/speed.py gpu [--sizes 1024x32 8192x32 65536x16] [--precision fp32 tf32] [--subclass]
                                    [--agreement] [--memory] [--solve] [--no-table]
 
-On a CPU, one torch thread each, in fresh processes that take turns seed by seed; training alone is timed:
+On a CPU, one torch thread each (two on W6), in fresh processes that take turns seed by seed; training alone is timed:
 
 W1  CartPole-v1 until a greedy 495 is held: our preset, and the tuned recipe of the peer (hold.py says what counts)
 W2  CartPole-v1, the classic recipe, 4 x 128
@@ -33,7 +33,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 REFERENCES = HERE / "references"
-BACKENDS = {"W2": ["auto"], "W6": ["ale"]}  # of ours, where they are not these two:
+BACKENDS = {"W2": ["tensor"], "W6": ["ale"]}  # of ours, where they are not these two:
 USUAL_BACKENDS = ["gymnasium", "envpool"]
 CLEANRL = {
     "W2": "ppo.py --env-id CartPole-v1 --num-envs 4 --num-steps 128",
@@ -101,7 +101,8 @@ def throughput(workload: str, steps: int, args: argparse.Namespace) -> list[Runn
         name, *flags = CLEANRL[workload].split()
         words = [args.cleanrl_python, str(args.cleanrl / "cleanrl" / name), *flags, "--seed", "{seed}"]
         words += ["--total-timesteps", str(steps), "--no-cuda"]
-        runners.append(Runner("cleanrl", words, {"PYTHONPATH": str(args.cleanrl)}))
+        threads = "2" if workload == "W6" else "1"
+        runners.append(Runner("cleanrl", words, {"PYTHONPATH": str(args.cleanrl), "OMP_NUM_THREADS": threads}))
     if workload == "W2" and importlib.util.find_spec("jax"):
         runners.append(ours(str(REFERENCES / "jax_loop.py"), "--classic", who="whole loop in JAX, its own CartPole"))
     return runners
