@@ -118,6 +118,11 @@ def this_checkout() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))}
 
 
+def placed(path: str) -> str:
+    """A path that means the same in any directory; the name of a command stays one."""
+    return str(Path(path).absolute()) if os.sep in path else path
+
+
 def cpu(args: argparse.Namespace) -> None:
     import engine_speed
 
@@ -229,10 +234,14 @@ def main() -> None:
     on_cpu = where.add_parser("cpu", help="against other libraries, W1 to W6")
     on_cpu.set_defaults(run=cpu)
     on_cpu.add_argument("workloads", nargs="*", default=["W1", "W2", "W3", "W4", "W5", "W6"], metavar="W")
-    on_cpu.add_argument("--sb3-python", help="interpreter of a virtual environment with Stable-Baselines3")
-    on_cpu.add_argument("--sbx-python", help="the same with sbx")
-    on_cpu.add_argument("--cleanrl", type=Path, metavar="DIR", help="a checkout of CleanRL")
-    on_cpu.add_argument("--cleanrl-python", default=sys.executable, help="interpreter that can run its scripts")
+    on_cpu.add_argument("--sb3-python", type=placed, help="interpreter of a virtual environment with Stable-Baselines3")
+    on_cpu.add_argument("--sbx-python", type=placed, help="the same with sbx")
+    on_cpu.add_argument(
+        "--cleanrl", type=lambda path: Path(path).absolute(), metavar="DIR", help="a checkout of CleanRL"
+    )
+    on_cpu.add_argument(
+        "--cleanrl-python", type=placed, default=sys.executable, help="interpreter that can run its scripts"
+    )
     on_cpu.add_argument("--repeats", type=int, default=3, help="seeds")
     on_cpu.add_argument("--first-seed", type=int, default=1)
     on_gpu = where.add_parser("gpu", help="against the references")
