@@ -1,0 +1,100 @@
+"""Reference: PPO on CartPole in PyTorch, a whole phase as one CUDA graph.
+
+    python benchmarks/references/graph.py --num-envs 1024 --num-steps 32 --precision fp32 --seconds 2 [--compile]
+
+What it is: an upper reference for the technique, in as little code as shows it, and not a part of the library. Autograd,
+torch's clipping and torch's fused Adam run with the kernels PyTorch has, or with --compile as Inductor fuses them; one
+graph holds them all. Recipe, rules and diagnostics are those of Tightrope's PPO (see torch_pieces.py). Prints a line of
+JSON for each size and precision. With --eager there is no graph and it runs anywhere, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import recipe
+import torch
+from torch import nn
+from torch_pieces import (
+    DEVICE,
+    Carts,
+    Transition,
+    act_and_step,
+    estimate,
+    fresh_states,
+    loss,
+    measure,
+    minibatches,
+    mlp,
+    need_cuda,
+    start,
+)
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class PPO:
+    """Networks, optimiser and environments; `phase` writes everything in place, so that it can be captured."""
+
+    def __init__(self, num_envs: int, num_steps: int, compiled: bool = False) -> None:
+        self.num_envs, self.num_steps = num_envs, num_steps
+        self.actor, self.critic = mlp(2, 0.01), mlp(1, 1.0)
+        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.learning_rate = torch.tensor(recipe.WIDE_RATE, device=DEVICE)
+        self.adam = torch.optim.Adam(
+            self.parameters, lr=self.learning_rate, eps=recipe.EPS, fused=True, capturable=DEVICE.type == "cuda"
+        )
+        self.carts = start(num_envs)
+        self.metrics = torch.zeros(len(recipe.METRICS), device=DEVICE)
+
+        def maybe_compiled(function: Function) -> Function:
+            return torch.compile(function, dynamic=False) if compiled else function
+
+        self.act_and_step = maybe_compiled(partial(act_and_step, self.actor))
+        self.estimate = maybe_compiled(partial(estimate, self.critic))
+        self.loss = maybe_compiled(partial(loss, self.actor, self.critic))
+
+    def phase(self) -> None:
+        """Collect, estimate, learn."""
+        with torch.no_grad():
+            rollout, carts = self.collect()
+            batch, about_phase = self.estimate(rollout, carts.state)
+            for mine, new in zip(self.carts, carts, strict=True):
+                mine.copy_(new)
+        rows = []
+        for _ in range(recipe.EPOCHS):
+            for minibatch in minibatches(batch):
+                self.adam.zero_grad(set_to_none=False)
+                total, terms = self.loss(minibatch)
+                total.backward()
+                norm = nn.utils.clip_grad_norm_(self.parameters, recipe.MAX_NORM)
+                self.adam.step()
+                rows.append(torch.cat([terms, norm[None]]))
+        self.metrics.copy_(torch.cat([torch.stack(rows).mean(0), about_phase]))
+
+    def collect(self) -> tuple[Transition, Carts]:
+        noise = torch.rand(self.num_steps, self.num_envs, device=DEVICE)
+        fresh = fresh_states(self.num_steps, self.num_envs)
+        carts, steps = self.carts, []
+        for t in range(self.num_steps):
+            step, carts = self.act_and_step(carts, noise[t], fresh[t])
+            steps.append(step)
+        return Transition(*(torch.stack(column) for column in zip(*steps, strict=True))), carts
+
+
+def main() -> None:
+    parser = recipe.arguments(__doc__)
+    parser.add_argument("--compile", action="store_true", help="Inductor's kernels inside the graph")
+    parser.add_argument("--eager", action="store_true", help="no graph")
+    args = parser.parse_args()
+    need_cuda(args.eager)
+    name = ("eager" if args.eager else "graph") + (" compiled" if args.compile else "")
+    for num_envs, num_steps, precision in recipe.workloads(args):
+        learner = partial(PPO, compiled=args.compile)
+        measure(name, learner, num_envs, num_steps, precision, args.seconds, args.eager).print()
+
+
+if __name__ == "__main__":
+    main()
