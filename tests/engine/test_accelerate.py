@@ -242,6 +242,7 @@ def test_graph_is_eager_bit_for_bit(algo: str, env: str, settings: dict[str, Any
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("settings", [{}, {"hidden_sizes": (32, 32, 32)}, {"share_trunk": True}])
 def test_max_is_eager_to_rounding(settings: dict[str, Any]) -> None:
     plain = agent_of(device="cuda", accelerate="eager", **settings)
@@ -296,7 +297,7 @@ def test_a_replayed_phase_is_a_handful_of_launches() -> None:
     for _ in range(3):
         next(loop)
     torch.cuda.synchronize()
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         next(loop)
     calls = Counter({event.key: event.count for event in profile.key_averages()})
     assert calls["cudaGraphLaunch"] == 1

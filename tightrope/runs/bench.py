@@ -152,17 +152,23 @@ def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, flo
 
 def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tuple[int, int, int]:
     """(launches, graphs among them, waits) of one phase; on the CPU, (operations, 0, 0)."""
-    with silenced_stderr(), torch.profiler.profile() as profile:
-        next(loop)
+    calls = profiled(lambda: next(loop), device, trace)
+    if device.type != "cuda":
+        return sum(count for name, count in calls.items() if name.startswith("aten::")), 0, 0
+    calls.subtract(profiled(lambda: None, device))  # what the profiler itself asks for
+    graphs = calls["cudaGraphLaunch"]
+    return graphs + sum(calls[name] for name in LAUNCHES), graphs, sum(calls[name] for name in SYNCS)
+
+
+def profiled(function: Callable[[], Any], device: torch.device, trace: Path | None = None) -> Counter[str]:
+    """How often each operation was run and each function of CUDA called."""
+    with silenced_stderr(), torch.profiler.profile(acc_events=True) as profile:
+        function()
         wait(device)
     if trace is not None:
         trace.parent.mkdir(parents=True, exist_ok=True)
         profile.export_chrome_trace(str(trace))
-    calls = Counter({event.key: event.count for event in profile.key_averages()})
-    if device.type != "cuda":
-        return sum(count for name, count in calls.items() if name.startswith("aten::")), 0, 0
-    graphs, syncs = calls["cudaGraphLaunch"], sum(calls[name] for name in SYNCS)
-    return graphs + sum(calls[name] for name in LAUNCHES), graphs, syncs - 1  # the one that ends the profile
+    return Counter({event.key: event.count for event in profile.key_averages()})
 
 
 @contextmanager
