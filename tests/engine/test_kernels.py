@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from tightrope.engine import Optimizer, moments, optimize
 from tightrope.engine.kernels import (
-    FusedGradient, FusedPolicy, Launch, clip_and_adam, fits, has_fused, standardized,
+    FusedGradient,
+    FusedPolicy,
+    Launch,
+    clip_and_adam,
+    fits,
+    has_fused,
+    standardized,
 )  # fmt: skip
 from tightrope.engine.optimize import agrees, autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
@@ -24,7 +30,9 @@ INTERPRETER = not torch.cuda.is_available() and find_spec("triton") is not None 
 if INTERPRETER:
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that overflow in the interpreter
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # numpy's, of numbers that overflow in the interpreter
 CHOICE, TORQUE, VECTOR = Discrete(3), Box((2,), -1.0, 1.0), Box((4,))
 TILES = Launch(programs=3, block=16, warps=4)
 
@@ -94,16 +102,14 @@ def test_rows_may_be_any_number(device, action, rows):
     compare(policy, a_batch(policy, device, rows), PPOLoss(0.2, 0.5, 0.01, True))
 
 
-@pytest.mark.parametrize("size", [1, 4, 16, 17, 64])
+@pytest.mark.parametrize("size", [1, 4, 16, 17, 63])
 @pytest.mark.parametrize("norm_obs", [False, True])
 def test_observations_may_have_any_size(device, size, norm_obs):
     policy = a_policy(device, Box((size,)), norm_obs=norm_obs)
     compare(policy, a_batch(policy, device, 40, Box((size,))), PPOLoss(0.2, 0.5, 0.01, False))
 
 
-@pytest.mark.parametrize(
-    ("width", "action"), [(5, Discrete(1)), (24, Box((17,))), (64, Discrete(17)), (64, Box((1,))), (128, Discrete(2))]
-)
+@pytest.mark.parametrize(("width", "action"), [(5, Discrete(1)), (24, Box((17,))), (64, Discrete(17)), (64, Box((1,)))])
 def test_widths_and_actions_may_be_any_number(device, width, action):
     policy = a_policy(device, Box((2, 3)), action, hidden_sizes=(width, width))
     compare(policy, a_batch(policy, device, 40, Box((2, 3))), PPOLoss(0.2, 0.5, 0.01, True), launch=None)
@@ -234,8 +240,8 @@ def test_only_networks_the_kernels_know():
     next(frozen.parameters()).requires_grad_(False)
     unknown = [
         network(activation="silu"), network(share_trunk=True), network(hidden_sizes=(64,)), network(Discrete(5)),
-        network(hidden_sizes=(64, 64, 64)), network(hidden_sizes=(64, 32)), network(hidden_sizes=(256, 256)),
-        network(Box((65,))), network(action=Discrete(33)), network(action=MultiDiscrete((2, 3))),
+        network(hidden_sizes=(64, 64, 64)), network(hidden_sizes=(64, 32)), network(hidden_sizes=(128, 128)),
+        network(Box((64,))), network(action=Discrete(33)), network(action=MultiDiscrete((2, 3))),
         network(action=TORQUE, log_std="state"), network().double(), frozen, nn.Linear(4, 2),
         actor_critic(VECTOR, CHOICE, NetworkConfig(), critic=False),
     ]  # fmt: skip

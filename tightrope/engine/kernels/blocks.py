@@ -30,6 +30,19 @@ def linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, 
 
 
 @triton.jit
+def first_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
+    """The same, with the bias as the weight of the constant that `observations` puts behind each of them."""
+    i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)[None, :]
+    return tl.load(flat + first_entry(at, i, o, IN, OUT), mask=(i <= IN) & (o < OUT), other=0.0)
+
+
+@triton.jit
+def first_entry(at, i, o, IN: tl.constexpr, OUT: tl.constexpr):
+    """Where the weight of input i for output o lies, input IN being the constant."""
+    return at + tl.where(i < IN, o * IN + i, IN * OUT + o)
+
+
+@triton.jit
 def column(flat, at, IN: tl.constexpr, PAD_IN: tl.constexpr):
     """A layer with a single output, too narrow for tensor cores to be worth it."""
     i = tl.arange(0, PAD_IN)
@@ -38,12 +51,21 @@ def column(flat, at, IN: tl.constexpr, PAD_IN: tl.constexpr):
 
 @triton.jit
 def write_linear(
-    out, at, weight, bias, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr
+    part, at, weight, bias, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr
 ):
-    """The same way back, of a gradient (in, out)."""
+    """A gradient (in, out) and its bias's, to where the layer's is."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)
-    tl.store(out + at + o[None, :] * IN + i, weight, mask=(i < IN) & (o[None, :] < OUT))
-    tl.store(out + at + IN * OUT + o, bias, mask=o < OUT)
+    tl.store(part + at + o[None, :] * IN + i, weight, mask=(i < IN) & (o[None, :] < OUT))
+    tl.store(part + at + IN * OUT + o, bias, mask=o < OUT)
+
+
+@triton.jit
+def write_first_linear(
+    part, at, weight, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr
+):
+    """A gradient (out, in) with the bias's among it."""
+    i, o = tl.arange(0, PAD_IN)[None, :], tl.arange(0, PAD_OUT)[:, None]
+    tl.store(part + first_entry(at, i, o, IN, OUT), weight, mask=(i <= IN) & (o < OUT))
 
 
 @triton.jit
@@ -51,7 +73,7 @@ def observations(
     obs, mean, variance, first, rows, IN: tl.constexpr, PAD_IN: tl.constexpr, NORMALIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of observations from row `first` on, normalised where the policy does so."""
+    """A tile of observations from row `first` on, normalised where the policy does so, with a constant 1 behind each."""
     r, i = tl.arange(0, BLOCK)[:, None], tl.arange(0, PAD_IN)[None, :]
     inside = (r < rows - first) & (i < IN)
     x = tl.load(obs + first.to(tl.int64) * IN + r * IN + i, mask=inside, other=0.0)
@@ -59,7 +81,7 @@ def observations(
         std = tl.sqrt(tl.load(variance + i, mask=i < IN, other=1.0) + OBS_EPS)
         x = clamp((x - tl.load(mean + i, mask=i < IN, other=0.0)) / std, -OBS_CLIP, OBS_CLIP)
         x = tl.where(inside, x, 0.0)
-    return x
+    return tl.where(i == IN, 1.0, x)
 
 
 @triton.jit
@@ -83,9 +105,47 @@ def slope(out, RELU: tl.constexpr):
 
 
 @triton.jit
+def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.constexpr):
+    """The matrix product, either factor transposed.
+
+    For float32's accuracy each factor is taken apart into three bfloat16 and the six products that matter are added up,
+    smallest first. Tensor cores read bfloat16 from either side, so a weight lies on chip once for both directions.
+    """
+    if PRECISION == "fp32" or PRECISION == "bf16x3":
+        a0, a1, a2 = pieces(a, TRANS_A)
+        b0, b1, b2 = pieces(b, TRANS_B)
+        if PRECISION == "fp32":
+            out = tl.dot(a0, b1, tl.dot(a1, b0, tl.dot(a0, b2, tl.dot(a2, b0, tl.dot(a1, b1)))))
+        else:
+            out = tl.dot(a0, b1, tl.dot(a1, b0))
+        out = tl.dot(a0, b0, out)
+    else:
+        out = tl.dot(tl.trans(a) if TRANS_A else a, tl.trans(b) if TRANS_B else b, input_precision=PRECISION)
+    return out
+
+
+@triton.jit
+def pieces(x, TRANS: tl.constexpr):
+    """Three bfloat16 whose sum is x, largest first."""
+    high = x.to(tl.bfloat16)
+    rest = x - high.to(tl.float32)
+    middle = rest.to(tl.bfloat16)
+    low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+    if TRANS:
+        high, middle, low = tl.trans(high), tl.trans(middle), tl.trans(low)
+    return high, middle, low
+
+
+@triton.jit
+def first_hidden(x, weight, RELU: tl.constexpr, PRECISION: tl.constexpr):
+    """The first hidden layer, whose bias is in its weight."""
+    return activate(product(x, weight, False, False, PRECISION), RELU)
+
+
+@triton.jit
 def hidden(x, weight, bias, RELU: tl.constexpr, PRECISION: tl.constexpr):
-    """A hidden layer."""
-    return activate(tl.dot(x, weight, input_precision=PRECISION) + bias[None, :], RELU)
+    """The second hidden layer."""
+    return activate(product(x, weight, False, False, PRECISION) + bias[None, :], RELU)
 
 
 @triton.jit

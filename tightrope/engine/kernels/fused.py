@@ -35,8 +35,7 @@ class FusedGradient:
         self, policy: ActorCritic, optimizer: Optimizer, precision: Precision = "fp32", launch: Launch | None = None
     ) -> None:
         self.flat, self.grad, self.launch = optimizer.flat, optimizer.grad, launch
-        layout = Layout.of(policy, optimizer.parameters)
-        self.width, self.constants = layout.WIDTH, layout.constants(precision)
+        self.constants = Layout.of(policy, optimizer.parameters).constants(precision, self.flat.device)
         self.mean, self.variance = normalizer_moments(policy, self.flat)
         self.size = self.flat.numel()
         self.stride = -(-(self.size + TERMS) // SUM_BLOCK) * SUM_BLOCK
@@ -49,7 +48,7 @@ class FusedGradient:
 
         rows, clip = len(batch), loss.clip_coef
         stored = isinstance(clip, Tensor) and clip.device == self.flat.device
-        programs, block, warps = self.launch or launch_for(rows, self.width, self.flat.device)
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
         parts = torch.empty(programs, self.stride, device=self.flat.device)
         terms = torch.empty(TERMS, device=self.flat.device)
         columns = (batch.action, batch.log_prob, batch.value, batch.advantage, batch.target)
@@ -113,7 +112,7 @@ class FusedPolicy:
     ) -> None:
         self.flat, self.launch = optimizer.flat, launch
         self.layout = Layout.of(policy, optimizer.parameters)
-        self.constants = self.layout.constants(precision)
+        self.constants = self.layout.constants(precision, self.flat.device)
         self.mean, self.variance = normalizer_moments(policy, self.flat)
 
     @torch.no_grad()
@@ -123,7 +122,7 @@ class FusedPolicy:
 
         rows = obs.shape[0]
         action = torch.empty_like(noise, dtype=torch.float32 if self.layout.GAUSSIAN else torch.int64)
-        programs, block, warps = self.launch or launch_for(rows, self.layout.WIDTH, self.flat.device)
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
         act_kernel[programs,](
             obs.contiguous(), self.mean, self.variance, noise.contiguous(), self.flat, action, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
@@ -147,7 +146,7 @@ class FusedPolicy:
         from .play import judge_kernel
 
         rows = obs.shape[0]
-        programs, block, warps = self.launch or launch_for(rows, self.layout.WIDTH, self.flat.device)
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
         judge_kernel[programs, columns](
             obs.contiguous(), self.mean, self.variance, action, self.flat, log_prob, value, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,

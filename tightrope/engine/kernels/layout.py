@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,10 +17,9 @@ from ...models import ActorCritic
 from ...models.actor_critic import GaussianHead
 from ..closed_form import is_written_out
 
-Precision = Literal["fp32", "tf32"]
-INPUT_PRECISION = {"fp32": "tf32x3", "tf32": "tf32"}  # three tensor-core products make one of float32's accuracy
-MOST_INPUTS, MOST_UNITS, MOST_OUTPUTS = 64, 128, 32
-OLDEST = (8, 0)  # compute capability: tensor cores that take float32
+Precision = Literal["fp32", "bf16x3", "tf32x3", "tf32"]
+MOST_INPUTS, MOST_UNITS, MOST_OUTPUTS = 63, 64, 32  # what fits on chip
+HOPPER = (9, 0)  # the compute capability the kernels were written and measured for
 INTERPRETED_PROCESSORS = 2  # stands for a device's multiprocessors where Triton's interpreter runs the kernels
 
 
@@ -31,12 +30,12 @@ def has_fused(loss: object, policy: nn.Module) -> bool:
 
 def fits(policy: nn.Module) -> bool:
     """Whether it is a network the kernels know: an actor and a critic on trunks of their own, both with two hidden layers,
-    all of one width of at most 128 (64 is the fast case), with one activation, tanh or relu; at most 64 inputs; at most 32
-    actions to choose from, or dimensions of a Gaussian with a free deviation. All of it float32 and all of it trained."""
+    all of one width of at most 64, with one activation, tanh or relu; at most 63 inputs; at most 32 actions to choose from,
+    or dimensions of a Gaussian with a free deviation. All of it float32 and all of it trained."""
     if not is_written_out(policy) or policy.critic is policy.actor:
         return False
     trunks = linears(policy.actor), linears(policy.critic)
-    if any(len(trunk) != 2 for trunk in trunks) or type(policy.actor[2]) is not type(policy.critic[2]):
+    if any(len(trunk) != 2 for trunk in trunks) or activation(policy.actor) is not activation(policy.critic):
         return False
     widths = {layer.out_features for trunk in trunks for layer in trunk}
     return (
@@ -52,14 +51,18 @@ def fits(policy: nn.Module) -> bool:
 
 @cache
 def has_device(device: torch.device) -> bool:
-    """Whether Triton is there and has a device to compile for."""
+    """Whether Triton is there and the device is one the kernels fit."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
-    return torch.cuda.get_device_capability(device) >= OLDEST
+    return torch.cuda.get_device_capability(device) == HOPPER
 
 
-def linears(trunk: Iterable[nn.Module]) -> list[nn.Linear]:
+def linears(trunk: Any) -> list[nn.Linear]:
     return [part for part in trunk if isinstance(part, nn.Linear)]
+
+
+def activation(trunk: Any) -> type[nn.Module]:
+    return type(trunk[2])
 
 
 def policy_output(policy: Any) -> nn.Linear:
@@ -92,7 +95,7 @@ class Layout:
     NORMALIZE: bool
 
     @classmethod
-    def of(cls, policy: ActorCritic, parameters: list[nn.Parameter]) -> Layout:
+    def of(cls, policy: ActorCritic, parameters: Sequence[Tensor]) -> Layout:
         ends = accumulate(p.numel() for p in parameters)
         start = {p: end - p.numel() for p, end in zip(parameters, ends, strict=True)}
 
@@ -100,21 +103,35 @@ class Layout:
             assert start[layer.bias] == start[layer.weight] + layer.weight.numel()
             return start[layer.weight]
 
-        actor, critic, output = linears(policy.actor), linears(policy.critic), policy_output(policy)  # type: ignore[arg-type]
-        sizes = actor[0].in_features, actor[0].out_features, output.out_features
+        actor, critic, output = linears(policy.actor), linears(policy.critic), policy_output(policy)
         assert isinstance(policy.value_head, nn.Linear)
         return cls(
-            *map(at, (*actor, output, *critic, policy.value_head)),
-            start[policy.head.log_std] if isinstance(policy.head, GaussianHead) else 0,
-            *sizes,
-            *(max(16, 1 << (size - 1).bit_length()) for size in sizes),
-            RELU=isinstance(policy.actor[2], nn.ReLU),  # type: ignore[index]
+            ACTOR_1=at(actor[0]),
+            ACTOR_2=at(actor[1]),
+            HEAD=at(output),
+            CRITIC_1=at(critic[0]),
+            CRITIC_2=at(critic[1]),
+            VALUE_HEAD=at(policy.value_head),
+            LOG_STD=start[policy.head.log_std] if isinstance(policy.head, GaussianHead) else 0,
+            IN=actor[0].in_features,
+            WIDTH=actor[0].out_features,
+            OUT=output.out_features,
+            PAD_IN=padded(actor[0].in_features + 1),  # with room for a constant
+            PAD_WIDTH=padded(actor[0].out_features),
+            PAD_OUT=padded(output.out_features),
+            RELU=activation(policy.actor) is nn.ReLU,
             GAUSSIAN=isinstance(policy.head, GaussianHead),
             NORMALIZE=policy.normalizer is not None,
         )
 
-    def constants(self, precision: Precision) -> dict[str, Any]:
-        return asdict(self) | {"PRECISION": INPUT_PRECISION[precision]}
+    def constants(self, precision: Precision, device: torch.device) -> dict[str, Any]:
+        """By name, as every kernel takes them. The interpreter multiplies nothing but float32."""
+        return asdict(self) | {"PRECISION": precision if device.type == "cuda" else "ieee"}
+
+
+def padded(size: int) -> int:
+    """The next power of two that tensor cores accept."""
+    return max(16, 1 << (size - 1).bit_length())
 
 
 class Launch(NamedTuple):
@@ -125,11 +142,11 @@ class Launch(NamedTuple):
     warps: int
 
 
-def launch_for(rows: int, width: int, device: torch.device) -> Launch:
+def launch_for(rows: int, device: torch.device) -> Launch:
     """A fixed rule, so that sums are always taken in the same order: one program a multiprocessor, with tiles as large as
     registers allow but no larger than leaves each of them something to do."""
     processors = multiprocessors(device)
-    block = 64 if width <= 64 else 32
+    block = 64
     while block > 16 and -(-rows // block) * 2 <= processors:
         block //= 2
     return Launch(min(processors, -(-rows // block)), block, 4)

@@ -9,12 +9,28 @@ import triton
 import triton.language as tl
 
 from .blocks import (
-    EVERYWHERE, HALF_LOG_2PI, chosen, clamp, column, deviations, gaussian_log_prob, hidden, linear, log_deviations, log_softmax,
-    observations, slope, write_linear,
+    EVERYWHERE,
+    HALF_LOG_2PI,
+    chosen,
+    clamp,
+    column,
+    deviations,
+    first_hidden,
+    first_linear,
+    gaussian_log_prob,
+    hidden,
+    linear,
+    log_deviations,
+    log_softmax,
+    observations,
+    product,
+    slope,
+    write_first_linear,
+    write_linear,
 )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def gradient_kernel(
     obs, mean, variance, action, old_log_prob, old_value, advantage, target, clip, vf_coef, ent_coef, flat, parts, rows,
     SIZE: tl.constexpr, STRIDE: tl.constexpr,
@@ -51,25 +67,26 @@ def actor(
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The surrogate and the entropy bonus, by the actor's parameters."""
-    w1, b1 = linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT) if GAUSSIAN else b3
-    gw1, gb1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32), tl.zeros((PAD_WIDTH,), tl.float32)
-    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH,), tl.float32)
+    gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
+    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
     gw3, gb3 = tl.zeros((PAD_WIDTH, PAD_OUT), tl.float32), tl.zeros((PAD_OUT,), tl.float32)
     g_log_std = tl.zeros((PAD_OUT,), tl.float32)
     losses, entropies = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     divergences, outside = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     r = tl.arange(0, BLOCK)
+    ones = tl.full((BLOCK, 16), 1.0, tl.float32)
     share = 1.0 / rows
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         real = r < rows - first
         x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
-        h1 = hidden(x, w1, b1, RELU, PRECISION)
+        h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
-        y = tl.dot(h2, w3, input_precision=PRECISION) + b3[None, :]
+        y = product(h2, w3, False, False, PRECISION) + b3[None, :]
         old = tl.load(old_log_prob + first + r, mask=real, other=0.0)
         worth = tl.load(advantage + first + r, mask=real, other=0.0)
 
@@ -99,17 +116,16 @@ def actor(
         outside += tl.where(real & clipped, 1.0, 0.0)
 
         # and through the layers
-        gw3 = tl.dot(tl.trans(h2), gy, gw3, input_precision=PRECISION)
+        gw3 += product(h2, gy, True, False, PRECISION)
         gb3 += tl.sum(gy, 0)
-        g2 = tl.dot(gy, tl.trans(w3), input_precision=PRECISION) * slope(h2, RELU)
-        gw2 = tl.dot(tl.trans(h1), g2, gw2, input_precision=PRECISION)
-        gb2 += tl.sum(g2, 0)
-        g1 = tl.dot(g2, tl.trans(w2), input_precision=PRECISION) * slope(h1, RELU)
-        gw1 = tl.dot(tl.trans(g1), x, gw1, input_precision=PRECISION)  # (out, in): the longer side first
-        gb1 += tl.sum(g1, 0)
+        g2 = product(gy, w3, False, True, PRECISION) * slope(h2, RELU)
+        gw2 += product(g2, h1, True, False, PRECISION)  # (out, in)
+        gb2 += product(g2, ones, True, False, PRECISION)  # a sum, without leaving the tensor cores
+        g1 = product(g2, w2, False, True, PRECISION) * slope(h1, RELU)
+        gw1 += product(g1, x, True, False, PRECISION)
 
-    write_linear(part, ACTOR_1, tl.trans(gw1), gb1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    write_linear(part, ACTOR_2, gw2, gb2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    write_first_linear(part, ACTOR_1, gw1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    write_linear(part, ACTOR_2, tl.trans(gw2), tl.max(gb2, 1), WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     write_linear(part, HEAD, gw3, gb3, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     if GAUSSIAN:
         o = tl.arange(0, PAD_OUT)
@@ -145,20 +161,21 @@ def critic(
     RELU: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The value loss, by the critic's parameters."""
-    w1, b1 = linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
-    gw1, gb1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32), tl.zeros((PAD_WIDTH,), tl.float32)
-    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH,), tl.float32)
+    gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
+    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
     gw3, gb3 = tl.zeros((PAD_WIDTH,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     losses = tl.zeros((BLOCK,), tl.float32)
     r = tl.arange(0, BLOCK)
+    ones = tl.full((BLOCK, 16), 1.0, tl.float32)
     share = 1.0 / rows
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         real = r < rows - first
         x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
-        h1 = hidden(x, w1, b1, RELU, PRECISION)
+        h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         value = tl.sum(h2 * w3[None, :], 1) + b3
         goal = tl.load(target + first + r, mask=real, other=0.0)
@@ -176,14 +193,13 @@ def critic(
 
         gw3 += tl.sum(h2 * gy[:, None], 0)
         g2 = gy[:, None] * w3[None, :] * slope(h2, RELU)
-        gw2 = tl.dot(tl.trans(h1), g2, gw2, input_precision=PRECISION)
-        gb2 += tl.sum(g2, 0)
-        g1 = tl.dot(g2, tl.trans(w2), input_precision=PRECISION) * slope(h1, RELU)
-        gw1 = tl.dot(tl.trans(g1), x, gw1, input_precision=PRECISION)
-        gb1 += tl.sum(g1, 0)
+        gw2 += product(g2, h1, True, False, PRECISION)  # (out, in)
+        gb2 += product(g2, ones, True, False, PRECISION)  # a sum, without leaving the tensor cores
+        g1 = product(g2, w2, False, True, PRECISION) * slope(h1, RELU)
+        gw1 += product(g1, x, True, False, PRECISION)
 
-    write_linear(part, CRITIC_1, tl.trans(gw1), gb1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    write_linear(part, CRITIC_2, gw2, gb2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    write_first_linear(part, CRITIC_1, gw1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    write_linear(part, CRITIC_2, tl.trans(gw2), tl.max(gb2, 1), WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     h = tl.arange(0, PAD_WIDTH)
     tl.store(part + VALUE_HEAD + h, gw3, mask=h < WIDTH)
     tl.store(part + VALUE_HEAD + WIDTH, tl.sum(gb3, 0))

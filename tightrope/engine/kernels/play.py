@@ -4,11 +4,22 @@ import triton
 import triton.language as tl
 
 from .blocks import (
-    chosen, column, deviations, gaussian_log_prob, hidden, linear, log_deviations, log_softmax, observations,
+    chosen,
+    column,
+    deviations,
+    first_hidden,
+    first_linear,
+    gaussian_log_prob,
+    hidden,
+    linear,
+    log_deviations,
+    log_softmax,
+    observations,
+    product,
 )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def act_kernel(
     obs, mean, variance, noise, flat, action, rows,
     ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr,
@@ -19,15 +30,15 @@ def act_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The actor's answer to each observation, sampled with the noise given, by the rules of `models.distributions`."""
-    w1, b1 = linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     r, o = tl.arange(0, BLOCK), tl.arange(0, PAD_OUT)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
-        features = hidden(hidden(x, w1, b1, RELU, PRECISION), w2, b2, RELU, PRECISION)
-        y = tl.dot(features, w3, input_precision=PRECISION) + b3[None, :]
+        features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
+        y = product(features, w3, False, False, PRECISION) + b3[None, :]
         real = r < rows - first
         if GAUSSIAN:
             at = first.to(tl.int64) * OUT + r[:, None] * OUT + o[None, :]
@@ -43,7 +54,7 @@ def act_kernel(
             tl.store(action + first + r, tl.sum(passed.to(tl.int64), 1), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def judge_kernel(
     obs, mean, variance, action, flat, log_prob, value, rows,
     ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr,
@@ -73,14 +84,14 @@ def values(
     IN: tl.constexpr, WIDTH: tl.constexpr, PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr,
     RELU: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    w1, b1 = linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
     r = tl.arange(0, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
-        features = hidden(hidden(x, w1, b1, RELU, PRECISION), w2, b2, RELU, PRECISION)
+        features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
         tl.store(value + first + r, tl.sum(features * w3[None, :], 1) + b3, mask=r < rows - first)
 
 
@@ -93,15 +104,15 @@ def likelihoods(
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    w1, b1 = linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     r = tl.arange(0, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
-        features = hidden(hidden(x, w1, b1, RELU, PRECISION), w2, b2, RELU, PRECISION)
-        y = tl.dot(features, w3, input_precision=PRECISION) + b3[None, :]
+        features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
+        y = product(features, w3, False, False, PRECISION) + b3[None, :]
         if GAUSSIAN:
             log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT)
             z = deviations(y, action, log_std, first, rows, BLOCK, OUT, PAD_OUT)

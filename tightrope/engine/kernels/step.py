@@ -6,7 +6,7 @@ import triton.language as tl
 from .blocks import EVERYWHERE, clamp
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def sum_kernel(
     parts, grad, terms, squares, count,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, TERMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -25,7 +25,7 @@ def sum_kernel(
     tl.store(squares + tl.program_id(0), tl.sum(tl.where(is_gradient, whole * whole, 0.0), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def adam_kernel(
     flat, grad, first_moment, second_moment, step, learning_rate, stopped, source, norm, arrivals, max_grad_norm, count,
     SIZE: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
@@ -45,13 +45,13 @@ def adam_kernel(
     length = tl.sqrt(tl.sum(total, 0))
     scale = tl.minimum(max_grad_norm / (length + 1e-6), 1.0, EVERYWHERE) if CLIPS else 1.0
 
-    going = tl.load(stopped) != 1 if STOPS else True
+    moving = tl.where(tl.load(stopped) == 1, 0, SIZE) if STOPS else SIZE  # entries, from the front
     steps = tl.load(step) + 1
     rate = tl.load(learning_rate) / (1 - tl.exp(steps.to(tl.float64) * LOG_BETA1)).to(tl.float32)
     correction = tl.sqrt((1 - tl.exp(steps.to(tl.float64) * LOG_BETA2)).to(tl.float32))
 
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mine = (at < SIZE) & going
+    mine = at < moving
     g = tl.load(grad + at, mask=mine, other=0.0) * scale
     m, v = tl.load(first_moment + at, mask=mine, other=0.0), tl.load(second_moment + at, mask=mine, other=0.0)
     m += (1 - BETA1) * (g - m)
@@ -63,12 +63,12 @@ def adam_kernel(
 
     tl.debug_barrier()  # all of this program has read the step
     if tl.atomic_add(arrivals, 1) == tl.num_programs(0) - 1:
-        tl.store(step, steps, mask=going)
+        tl.store(step, tl.where(moving > 0, steps, steps - 1))
         tl.store(norm, length)
         tl.store(arrivals, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def moments_kernel(x, means, squares, rows, BLOCK: tl.constexpr):
     """Mean and sum of squared deviations of each block of numbers."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -80,7 +80,7 @@ def moments_kernel(x, means, squares, rows, BLOCK: tl.constexpr):
     tl.store(squares + tl.program_id(0), tl.sum(off * off, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def standardize_kernel(x, means, squares, out, rows, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
     """Every program joins the blocks' moments for itself (Chan et al. 1983), then standardises its block."""
     b = tl.arange(0, BLOCKS)
