@@ -9,7 +9,7 @@ from torch import nn
 
 import tightrope as tr
 from tightrope.engine import Optimizer, gradient
-from tightrope.engine.closed_form import has_closed_form
+from tightrope.engine.closed_form import ClosedForm, has_closed_form
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
@@ -57,6 +57,17 @@ def test_the_gradient_and_the_terms_are_those_of_autograd(action, sizes, activat
         torch.testing.assert_close(tuple(terms), tuple(expected_terms), rtol=1e-5, atol=1e-6)
         assert not any(term.requires_grad for term in terms)
     assert 0.1 < float(terms.clip_fraction) < 0.9
+
+
+def test_rounding_within_the_clip_interval_costs_no_row_its_gradient():
+    """old + (value - old) is not always value, and then the larger of the two errors may be either."""
+    policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
+    optimizer, batch, loss = Optimizer(policy), a_batch(policy, CHOICE, 4096), PPOLoss(0.5, 0.5, 0.0, True)
+    batch.value = policy(batch.obs)[1].detach() + 0.3
+    autograd(loss, policy, batch, optimizer)
+    expected = optimizer.grad.clone()
+    ClosedForm(policy, optimizer.grads)(loss, batch)
+    torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
 
 
 def test_it_follows_the_parameters_as_they_move():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -127,9 +128,11 @@ class ClosedForm:
         squared = error.square()
         value_grad = error * (loss.vf_coef / rows)
         if loss.clip_vloss:
-            near = batch.value + (value - batch.value).clamp(-loss.clip_coef, loss.clip_coef)  # type: ignore[arg-type]
+            moved = value - batch.value
+            near = batch.value + moved.clamp(-loss.clip_coef, loss.clip_coef)  # type: ignore[arg-type]
             far = (near - batch.target).square()
-            value_grad *= squared >= far
+            # within the interval both errors are one, whichever of them rounding makes the larger
+            value_grad *= (squared >= far) | (moved.abs() <= loss.clip_coef)
             squared = torch.maximum(squared, far)
         value_grad = value_grad.unsqueeze(1)
 
@@ -153,6 +156,11 @@ class ClosedForm:
 
 def has_closed_form(loss: object, policy: nn.Module) -> bool:
     """Whether loss, network and distribution are exactly the ones written out here."""
+    return type(loss) is PPOLoss and is_written_out(policy)
+
+
+def is_written_out(policy: nn.Module) -> TypeGuard[ActorCritic]:
+    """Whether network and distribution are."""
 
     def plain(trunk: object) -> bool:
         if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
@@ -160,7 +168,7 @@ def has_closed_form(loss: object, policy: nn.Module) -> bool:
         activations = {type(part) for part in list(trunk)[2::2]}
         return len(activations) == 1 and activations <= set(BACKWARD)
 
-    if type(loss) is not PPOLoss or type(policy) is not ActorCritic or not plain(policy.actor):
+    if type(policy) is not ActorCritic or not plain(policy.actor):
         return False
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
     return plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)

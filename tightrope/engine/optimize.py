@@ -34,6 +34,7 @@ class Optimizer:
         self.second_moment = torch.zeros_like(self.flat)
         self.step = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.zeros((), device=self.flat.device)  # written by the schedule before each phase
+        self.arrivals = torch.zeros((), dtype=torch.int32, device=self.flat.device)  # programs of a fused step
         self.grads: dict[Tensor, Tensor] = {}  # views of the flat gradient
         self.closed_form: Any = None  # made when it is first asked for; False if it does not agree with autograd
         offset = 0

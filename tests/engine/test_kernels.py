@@ -1,0 +1,290 @@
+"""The kernels against autograd, torch's Adam and the policy itself: compiled on CUDA, else in Triton's interpreter.
+
+Without a device they need Triton installed all the same, and imported by no one before this module asks for the interpreter.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tightrope.engine import Optimizer, moments, optimize
+from tightrope.engine.kernels import (
+    FusedGradient,
+    FusedPolicy,
+    Launch,
+    clip_and_adam,
+    fits,
+    has_fused,
+    standardized,
+)  # fmt: skip
+from tightrope.engine.optimize import agrees, autograd
+from tightrope.functional import PPOLoss, VPGLoss, standardize
+from tightrope.models import ActorCritic, NetworkConfig, actor_critic
+from tightrope.types import Batch, Box, Discrete, MultiDiscrete, Spec
+
+INTERPRETER = not torch.cuda.is_available() and find_spec("triton") is not None and "triton" not in sys.modules
+if INTERPRETER:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # numpy's, of numbers that overflow in the interpreter
+CHOICE, TORQUE, VECTOR = Discrete(3), Box((2,), -1.0, 1.0), Box((4,))
+TILES = Launch(programs=3, block=16, warps=4)
+
+
+@pytest.fixture(params=["interpreted", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda":
+        return torch.device("cuda")
+    if not INTERPRETER:
+        pytest.skip("Triton's interpreter is for machines that have Triton and no CUDA device")
+    return torch.device("cpu")
+
+
+def a_policy(device: torch.device, observation: Spec = VECTOR, action: Spec = CHOICE, **network: object) -> ActorCritic:
+    torch.manual_seed(0)
+    policy = actor_critic(observation, action, NetworkConfig(**{"hidden_sizes": (16, 16), **network}))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(0.3 * torch.randn_like(p))  # away from zero biases and a flat head
+    if policy.normalizer is not None:
+        policy.normalizer.merge(3 * torch.randn(100, *observation.shape) + 1)
+    return policy.to(device)
+
+
+def a_batch(policy: ActorCritic, device: torch.device, rows: int, observation: Spec = VECTOR) -> Batch:
+    """Ratios on both sides of the clip interval, advantages of both signs."""
+    obs = torch.randn(rows, *observation.shape).to(device)
+    with torch.no_grad():
+        distribution, value = policy(obs)
+        noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
+        action = distribution.sample(noise)
+        log_prob = distribution.log_prob(action)
+    others = [torch.randn(rows).to(device) for _ in range(4)]
+    return Batch(obs, action, log_prob + 0.4 * others[0], value + 0.4 * others[1], others[2], others[3])
+
+
+def compare(policy: ActorCritic, batch: Batch, loss: PPOLoss, launch: Launch | None = TILES) -> None:
+    optimizer = Optimizer(policy)
+    expected_terms = autograd(loss, policy, batch, optimizer)
+    expected = optimizer.grad.clone()
+    optimizer.grad.fill_(float("nan"))  # every entry must be written
+    fused = FusedGradient(policy, optimizer, launch=launch)
+    terms = fused(loss, batch)
+    torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6 * (1 + float(expected.abs().max())))
+    torch.testing.assert_close(tuple(terms), tuple(expected_terms), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(fused.squares.sum(), expected.square().sum(), rtol=1e-5, atol=0.0)
+
+
+# the gradient -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip_vloss", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("action", [CHOICE, TORQUE])
+def test_the_gradient_and_the_terms_are_those_of_autograd(device, action, activation, clip_vloss):
+    policy = a_policy(device, action=action, activation=activation)
+    batch = a_batch(policy, device, rows=100)
+    compare(policy, batch, PPOLoss(0.2, 0.5, 0.01, clip_vloss))
+    compare(policy, batch, PPOLoss(torch.tensor(0.1, device=device), 0.7, 0.0, clip_vloss))
+
+
+@pytest.mark.parametrize("action", [CHOICE, TORQUE])
+@pytest.mark.parametrize("rows", [1, 15, 33, 48, 161])
+def test_rows_may_be_any_number(device, action, rows):
+    """Less than a tile, fewer tiles than programs, tiles that are not full, more than one a program."""
+    policy = a_policy(device, action=action)
+    compare(policy, a_batch(policy, device, rows), PPOLoss(0.2, 0.5, 0.01, True))
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 17, 63])
+@pytest.mark.parametrize("norm_obs", [False, True])
+def test_observations_may_have_any_size(device, size, norm_obs):
+    policy = a_policy(device, Box((size,)), norm_obs=norm_obs)
+    compare(policy, a_batch(policy, device, 40, Box((size,))), PPOLoss(0.2, 0.5, 0.01, False))
+
+
+@pytest.mark.parametrize(("width", "action"), [(5, Discrete(1)), (24, Box((17,))), (64, Discrete(17)), (64, Box((1,)))])
+def test_widths_and_actions_may_be_any_number(device, width, action):
+    policy = a_policy(device, Box((2, 3)), action, hidden_sizes=(width, width))
+    compare(policy, a_batch(policy, device, 40, Box((2, 3))), PPOLoss(0.2, 0.5, 0.01, True), launch=None)
+
+
+def test_the_same_minibatch_gives_the_same_bits(device):
+    policy = a_policy(device, action=TORQUE)
+    optimizer, batch = Optimizer(policy), a_batch(policy, device, 200)
+    fused, loss = FusedGradient(policy, optimizer), PPOLoss(0.2, 0.5, 0.01, True)
+    first = torch.stack([*fused(loss, batch)]), optimizer.grad.clone()
+    assert torch.equal(torch.stack([*fused(loss, batch)]), first[0])
+    assert torch.equal(optimizer.grad, first[1])
+
+
+def test_a_small_divergence_is_not_lost_in_rounding(device):
+    policy = a_policy(device)
+    optimizer, batch = Optimizer(policy), a_batch(policy, device, 64)
+    with torch.no_grad():
+        batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action) + 1e-2
+    terms = FusedGradient(policy, optimizer)(PPOLoss(0.2, 0.5, 0.01, False), batch)
+    assert float(terms.approx_kl) == pytest.approx(4.98337e-5, rel=1e-3)
+
+
+def test_it_passes_the_examination_every_gradient_must(device):
+    policy = a_policy(device, action=TORQUE)
+    optimizer, batch, loss = Optimizer(policy), a_batch(policy, device, 64), PPOLoss(0.2, 0.5, 0.01, True)
+    assert agrees(FusedGradient(policy, optimizer), loss, policy, batch, optimizer)  # type: ignore[arg-type]
+    other = PPOLoss(0.2, 0.6, 0.01, True)
+    wrong = FusedGradient(policy, optimizer)
+    assert not agrees(lambda _, batch: wrong(other, batch), loss, policy, batch, optimizer)  # type: ignore[arg-type]
+
+
+# the step ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_squares", [False, True])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05, 1e3])
+def test_the_step_is_that_of_torch(device, max_grad_norm, with_squares):
+    ours, theirs = (Optimizer(a_policy(device, Box((17,)))) for _ in range(2))
+    for k in range(6):
+        stopped = torch.tensor(float(k in (2, 3)), device=device) if k else None
+        grad = torch.randn(ours.grad.shape).to(device)
+        for o in (ours, theirs):
+            o.grad.copy_(grad)
+            o.learning_rate.fill_(1e-3 * (k + 1))
+        squares = grad.square().view(-1, 1) if with_squares else None
+        before = ours.flat.clone()
+        norm = clip_and_adam(ours, max_grad_norm, stopped, squares)
+        torch.testing.assert_close(norm, optimize(theirs, max_grad_norm, stopped), rtol=1e-5, atol=0.0)
+        for name in ("flat", "first_moment", "second_moment", "step"):
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-7)
+        assert torch.equal(before, ours.flat) == (k in (2, 3))
+        assert int(ours.arrivals) == 0
+    assert float(ours.step) == 4
+
+
+def test_gradient_and_step_together_learn_as_the_plain_ones(device):
+    ours, theirs = (a_policy(device, action=TORQUE) for _ in range(2))
+    our_optimizer, their_optimizer = Optimizer(ours), Optimizer(theirs)
+    fused, loss = FusedGradient(ours, our_optimizer), PPOLoss(0.2, 0.5, 0.01, False)
+    start = our_optimizer.flat.clone()
+    for k in range(4):
+        torch.manual_seed(k)
+        batch = a_batch(theirs, device, 50)
+        for o in (our_optimizer, their_optimizer):
+            o.learning_rate.fill_(1e-2)
+        fused(loss, batch)
+        autograd(loss, theirs, batch, their_optimizer)
+        clip_and_adam(our_optimizer, 0.5, squares=fused.squares)
+        optimize(their_optimizer, 0.5)
+    assert (our_optimizer.flat - start).norm() > 0.1
+    torch.testing.assert_close(our_optimizer.flat, their_optimizer.flat, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 2047, 2048, 5000])
+def test_standardized_is_standardize_of_the_moments(device, rows):
+    x = (3 * torch.randn(rows) + 100).to(device)
+    expected = standardize(x.double(), *moments(x.double())).float()
+    torch.testing.assert_close(standardized(x), expected, rtol=1e-4, atol=1e-4)
+
+
+# acting and judging -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 16, 101])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("action", [CHOICE, TORQUE, Discrete(1), Box((17,))])
+def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, activation, rows):
+    policy = a_policy(device, Box((2, 3)), action, activation=activation, norm_obs=True)
+    fused = FusedPolicy(policy, Optimizer(policy), launch=TILES)
+    obs = (3 * torch.randn(rows, 2, 3)).to(device)
+    noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
+    with torch.no_grad():
+        distribution, value = policy(obs)
+        expected = distribution.sample(noise)
+        log_prob = distribution.log_prob(expected)
+    taken = fused.act(obs, noise)
+    assert taken.dtype == expected.dtype
+    torch.testing.assert_close(taken, expected, rtol=1e-5, atol=1e-5)
+    judged = fused.judge(obs, expected)
+    torch.testing.assert_close(judged, (log_prob, value), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused.value(obs), value, rtol=1e-5, atol=1e-5)
+
+
+def test_the_extremes_of_the_noise_choose_the_first_and_the_last_action(device):
+    policy = a_policy(device, action=Discrete(5))
+    fused, obs = FusedPolicy(policy, Optimizer(policy)), torch.randn(64, 4).to(device)
+    assert torch.equal(fused.act(obs, torch.zeros(64, device=device)), torch.zeros(64, dtype=torch.int64).to(device))
+    assert bool((fused.act(obs, torch.full((64,), 1 - 2**-24, device=device)) == 4).all())
+
+
+def test_a_number_that_is_none_is_seen(device):
+    policy = a_policy(device, activation="relu", norm_obs=True)
+    obs = torch.full((3, 4), float("nan"), device=device)
+    assert FusedPolicy(policy, Optimizer(policy)).value(obs).isnan().all()
+
+
+# what they are for ------------------------------------------------------------------------------------------------------
+
+
+def test_only_networks_the_kernels_know():
+    def network(observation: Spec = VECTOR, action: Spec = CHOICE, **settings: object) -> nn.Module:
+        return actor_critic(observation, action, NetworkConfig(**settings))  # type: ignore[arg-type]
+
+    known = [network(), network(action=TORQUE), network(activation="relu"), network(Box((2, 3)), norm_obs=True)]
+    assert all(map(fits, known))
+    frozen = network()
+    next(frozen.parameters()).requires_grad_(False)
+    unknown = [
+        network(activation="silu"), network(share_trunk=True), network(hidden_sizes=(64,)), network(Discrete(5)),
+        network(hidden_sizes=(64, 64, 64)), network(hidden_sizes=(64, 32)), network(hidden_sizes=(128, 128)),
+        network(Box((64,))), network(action=Discrete(33)), network(action=MultiDiscrete((2, 3))),
+        network(action=TORQUE, log_std="state"), network().double(), frozen, nn.Linear(4, 2),
+        actor_critic(VECTOR, CHOICE, NetworkConfig(), critic=False),
+    ]  # fmt: skip
+    assert not any(map(fits, unknown))
+
+
+def test_without_a_device_there_is_nothing_fused():
+    policy = actor_critic(VECTOR, CHOICE, NetworkConfig())
+    assert not has_fused(PPOLoss(0.2, 0.5, 0.01, False), policy)
+
+
+@pytest.mark.gpu
+def test_with_a_device_there_is():
+    policy = actor_critic(VECTOR, CHOICE, NetworkConfig()).to("cuda")
+    assert has_fused(PPOLoss(0.2, 0.5, 0.01, False), policy)
+    assert not has_fused(VPGLoss(False, None, 0.5, 0.0), policy)
+
+
+@pytest.mark.gpu
+def test_gradient_and_step_can_be_captured():
+    device = torch.device("cuda")
+    policy = a_policy(device, hidden_sizes=(64, 64))
+    optimizer, batch = Optimizer(policy), a_batch(policy, device, 1000)
+    fused, loss = FusedGradient(policy, optimizer), PPOLoss(torch.tensor(0.2, device=device), 0.5, 0.01, False)
+
+    def update() -> Tensor:
+        fused(loss, batch)
+        return clip_and_adam(optimizer, 0.5, squares=fused.squares)
+
+    optimizer.learning_rate.fill_(1e-3)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        update()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        update()
+    saved = optimizer.flat.clone(), optimizer.state_dict()
+    update()
+    expected = optimizer.flat.clone()
+    optimizer.flat.copy_(saved[0])
+    optimizer.load_state_dict(saved[1])
+    graph.replay()
+    assert torch.equal(optimizer.flat, expected)
+    assert float(optimizer.step) == 2

@@ -1,0 +1,153 @@
+"""The kernels under the names the engine knows: a gradient, a step, a policy that acts and judges.
+
+Triton is imported when one of them is first made. None of them reads a tensor on the host, so all can be captured.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...functional import PPOLoss, PPOTerms
+from ...models import ActorCritic
+from ...types import Batch
+from .layout import Launch, Layout, Precision, launch_for, normalizer_moments
+
+if TYPE_CHECKING:
+    from ..optimize import Optimizer
+
+TERMS = len(PPOTerms._fields)
+SUM_BLOCK, SUM_ROWS = 32, 64
+ADAM_BLOCK, ADAM_CHUNK = 256, 1024
+STANDARDIZE_BLOCK = 2048
+
+
+class FusedGradient:
+    """The gradient of PPOLoss for one policy in two kernels, called like the closed form.
+
+    `squares` holds what each block of the last gradient adds to its squared norm, for `clip_and_adam`.
+    """
+
+    def __init__(
+        self, policy: ActorCritic, optimizer: Optimizer, precision: Precision = "fp32", launch: Launch | None = None
+    ) -> None:
+        self.flat, self.grad, self.launch = optimizer.flat, optimizer.grad, launch
+        self.constants = Layout.of(policy, optimizer.parameters).constants(precision, self.flat.device)
+        self.mean, self.variance = normalizer_moments(policy, self.flat)
+        self.size = self.flat.numel()
+        self.stride = -(-(self.size + TERMS) // SUM_BLOCK) * SUM_BLOCK
+        self.squares = torch.zeros(self.stride // SUM_BLOCK, device=self.flat.device)
+
+    @torch.no_grad()
+    def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
+        from .learn import gradient_kernel
+        from .step import sum_kernel
+
+        rows, clip = len(batch), loss.clip_coef
+        stored = isinstance(clip, Tensor) and clip.device == self.flat.device
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
+        parts = torch.empty(programs, self.stride, device=self.flat.device)
+        terms = torch.empty(TERMS, device=self.flat.device)
+        columns = (batch.action, batch.log_prob, batch.value, batch.advantage, batch.target)
+        gradient_kernel[programs, 2](
+            batch.obs.contiguous(), self.mean, self.variance, *(column.contiguous() for column in columns),
+            clip if stored else float(clip), float(loss.vf_coef), float(loss.ent_coef), self.flat, parts, rows,
+            SIZE=self.size, STRIDE=self.stride, CLIP_IS_STORED=stored, CLIP_VALUE=loss.clip_vloss, BLOCK=block,
+            **self.constants, num_warps=warps, num_stages=1,
+        )  # fmt: skip
+        sum_kernel[self.squares.numel(),](
+            parts, self.grad, terms, self.squares, programs,
+            SIZE=self.size, STRIDE=self.stride, TERMS=TERMS, ROWS=SUM_ROWS, BLOCK=SUM_BLOCK,
+        )  # fmt: skip
+        return PPOTerms(*terms.unbind())
+
+
+@torch.no_grad()
+def clip_and_adam(
+    optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None, squares: Tensor | None = None
+) -> Tensor:
+    """What `optimize` does, in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
+
+    With the `squares` of a fused gradient, if nothing has touched that gradient since, the norm costs nothing. The flat
+    gradient itself is left as it was, unclipped.
+    """
+    from ..optimize import BETAS, EPS
+    from .step import adam_kernel
+
+    o, size = optimizer, optimizer.flat.numel()
+    norm = torch.empty((), device=o.flat.device)
+    source = o.grad if squares is None else squares
+    adam_kernel[-(-size // ADAM_BLOCK),](
+        o.flat, o.grad, o.first_moment, o.second_moment, o.step, o.learning_rate, o.step if stopped is None else stopped,
+        source, norm, o.arrivals, max_grad_norm or 0.0, source.numel(),
+        SIZE=size, BETA1=BETAS[0], BETA2=BETAS[1], LOG_BETA1=math.log(BETAS[0]), LOG_BETA2=math.log(BETAS[1]), EPS=EPS,
+        SQUARED=squares is not None, CLIPS=max_grad_norm is not None, STOPS=stopped is not None,
+        CHUNK=ADAM_CHUNK, BLOCK=ADAM_BLOCK,
+    )  # fmt: skip
+    return norm
+
+
+@torch.no_grad()
+def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
+    """`standardize(x, *moments(x))` in two kernels."""
+    from .step import moments_kernel, standardize_kernel
+
+    x, out, blocks = x.contiguous(), torch.empty_like(x), -(-x.numel() // STANDARDIZE_BLOCK)
+    means, squares = torch.empty(2, blocks, device=x.device)
+    moments_kernel[blocks,](x, means, squares, x.numel(), BLOCK=STANDARDIZE_BLOCK)
+    standardize_kernel[blocks,](
+        x, means, squares, out, x.numel(), eps, BLOCK=STANDARDIZE_BLOCK, BLOCKS=1 << (blocks - 1).bit_length()
+    )
+    return out
+
+
+class FusedPolicy:
+    """A policy that acts, or judges, in one kernel. It reads the parameters where the optimiser keeps them."""
+
+    def __init__(
+        self, policy: ActorCritic, optimizer: Optimizer, precision: Precision = "fp32", launch: Launch | None = None
+    ) -> None:
+        self.flat, self.launch = optimizer.flat, launch
+        self.layout = Layout.of(policy, optimizer.parameters)
+        self.constants = self.layout.constants(precision, self.flat.device)
+        self.mean, self.variance = normalizer_moments(policy, self.flat)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """The action sampled for each observation (N, ...), with the noise that the distribution's `sample` takes."""
+        from .play import act_kernel
+
+        rows = obs.shape[0]
+        action = torch.empty_like(noise, dtype=torch.float32 if self.layout.GAUSSIAN else torch.int64)
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
+        act_kernel[programs,](
+            obs.contiguous(), self.mean, self.variance, noise.contiguous(), self.flat, action, rows,
+            BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
+        )  # fmt: skip
+        return action
+
+    def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """How likely each action was, and what each observation is worth."""
+        log_prob, value = torch.empty(2, obs.shape[0], device=obs.device)
+        self._judge(obs, action.contiguous(), log_prob, value, columns=2)
+        return log_prob, value
+
+    def value(self, obs: Tensor) -> Tensor:
+        """What each observation is worth."""
+        value = torch.empty(obs.shape[0], device=obs.device)
+        self._judge(obs, self.flat, value, value, columns=1)  # without the second column, neither action nor log_prob
+        return value
+
+    @torch.no_grad()
+    def _judge(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
+        from .play import judge_kernel
+
+        rows = obs.shape[0]
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
+        judge_kernel[programs, columns](
+            obs.contiguous(), self.mean, self.variance, action, self.flat, log_prob, value, rows,
+            BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
+        )  # fmt: skip

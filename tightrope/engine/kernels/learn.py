@@ -1,0 +1,206 @@
+"""The kernel of PPO's gradient.
+
+Each program walks over tiles of rows and keeps the weight gradients of its network on chip; what it leaves in memory is one
+row of partial sums, with its share of the loss's terms behind them. Rows are then added up in a fixed order, so the same
+shapes give the same bits.
+"""
+
+import triton
+import triton.language as tl
+
+from .blocks import (
+    EVERYWHERE,
+    HALF_LOG_2PI,
+    chosen,
+    clamp,
+    column,
+    deviations,
+    first_hidden,
+    first_linear,
+    gaussian_log_prob,
+    hidden,
+    linear,
+    log_deviations,
+    log_softmax,
+    observations,
+    product,
+    slope,
+    write_first_linear,
+    write_linear,
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def gradient_kernel(
+    obs, mean, variance, action, old_log_prob, old_value, advantage, target, clip, vf_coef, ent_coef, flat, parts, rows,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr,
+    ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr,
+    VALUE_HEAD: tl.constexpr, LOG_STD: tl.constexpr,
+    IN: tl.constexpr, WIDTH: tl.constexpr, OUT: tl.constexpr,
+    PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr, PAD_OUT: tl.constexpr,
+    RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
+    CLIP_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One column of programs for the actor, one for the critic; each program fills its row of `parts`."""
+    epsilon = tl.load(clip) if CLIP_IS_STORED else clip
+    part = parts + tl.program_id(0) * STRIDE
+    if tl.program_id(1) == 0:
+        actor(
+            obs, mean, variance, action, old_log_prob, advantage, epsilon, ent_coef, flat, part, rows,
+            SIZE, ACTOR_1, ACTOR_2, HEAD, LOG_STD, IN, WIDTH, OUT, PAD_IN, PAD_WIDTH, PAD_OUT,
+            RELU, GAUSSIAN, NORMALIZE, PRECISION, BLOCK,
+        )  # fmt: skip
+    else:
+        critic(
+            obs, mean, variance, old_value, target, epsilon, vf_coef, flat, part, rows,
+            SIZE, CRITIC_1, CRITIC_2, VALUE_HEAD, IN, WIDTH, PAD_IN, PAD_WIDTH,
+            RELU, NORMALIZE, PRECISION, CLIP_VALUE, BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit
+def actor(
+    obs, mean, variance, action, old_log_prob, advantage, epsilon, ent_coef, flat, part, rows,
+    SIZE: tl.constexpr, ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, LOG_STD: tl.constexpr,
+    IN: tl.constexpr, WIDTH: tl.constexpr, OUT: tl.constexpr,
+    PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr, PAD_OUT: tl.constexpr,
+    RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The surrogate and the entropy bonus, by the actor's parameters."""
+    w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
+    log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT) if GAUSSIAN else b3
+    gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
+    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
+    gw3, gb3 = tl.zeros((PAD_WIDTH, PAD_OUT), tl.float32), tl.zeros((PAD_OUT,), tl.float32)
+    g_log_std = tl.zeros((PAD_OUT,), tl.float32)
+    losses, entropies = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    divergences, outside = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    r = tl.arange(0, BLOCK)
+    ones = tl.full((BLOCK, 16), 1.0, tl.float32)
+    share = 1.0 / rows
+    for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
+        first = tile * BLOCK
+        real = r < rows - first
+        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        h1 = first_hidden(x, w1, RELU, PRECISION)
+        h2 = hidden(h1, w2, b2, RELU, PRECISION)
+        y = product(h2, w3, False, False, PRECISION) + b3[None, :]
+        old = tl.load(old_log_prob + first + r, mask=real, other=0.0)
+        worth = tl.load(advantage + first + r, mask=real, other=0.0)
+
+        # down to the head's output
+        if GAUSSIAN:
+            z = deviations(y, action, log_std, first, rows, BLOCK, OUT, PAD_OUT)
+            log_ratio = gaussian_log_prob(z, log_std, OUT, PAD_OUT) - old
+            weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
+            weight = tl.where(real, weight * share, 0.0)[:, None]
+            gy = weight * z * tl.exp(-log_std)[None, :]
+            g_log_std += tl.sum(weight * (z * z - 1) - tl.where(real, ent_coef * share, 0.0)[:, None], 0)
+            exists = tl.arange(0, PAD_OUT) < OUT
+            entropies += tl.where(real, tl.sum(tl.where(exists, log_std + 0.5 + HALF_LOG_2PI, 0.0), 0), 0.0)
+        else:
+            log_probs, probs = log_softmax(y, OUT, PAD_OUT)
+            taken = chosen(action, first, rows, BLOCK, PAD_OUT)
+            log_ratio = tl.sum(tl.where(taken, log_probs, 0.0), 1) - old
+            weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
+            weight = tl.where(real, weight * share, 0.0)
+            entropy = -tl.sum(probs * log_probs, 1)
+            bonus = tl.where(real, ent_coef * share, 0.0)
+            gy = weight[:, None] * (tl.where(taken, 1.0, 0.0) - probs)
+            gy += bonus[:, None] * probs * (log_probs + entropy[:, None])
+            entropies += tl.where(real, entropy, 0.0)
+        losses += tl.where(real, loss, 0.0)
+        divergences += tl.where(real, divergence(log_ratio), 0.0)
+        outside += tl.where(real & clipped, 1.0, 0.0)
+
+        # and through the layers
+        gw3 += product(h2, gy, True, False, PRECISION)
+        gb3 += tl.sum(gy, 0)
+        g2 = product(gy, w3, False, True, PRECISION) * slope(h2, RELU)
+        gw2 += product(g2, h1, True, False, PRECISION)  # (out, in)
+        gb2 += product(g2, ones, True, False, PRECISION)  # a sum, without leaving the tensor cores
+        g1 = product(g2, w2, False, True, PRECISION) * slope(h1, RELU)
+        gw1 += product(g1, x, True, False, PRECISION)
+
+    write_first_linear(part, ACTOR_1, gw1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    write_linear(part, ACTOR_2, tl.trans(gw2), tl.max(gb2, 1), WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    write_linear(part, HEAD, gw3, gb3, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
+    if GAUSSIAN:
+        o = tl.arange(0, PAD_OUT)
+        tl.store(part + LOG_STD + o, g_log_std, mask=o < OUT)
+    terms = part + SIZE  # in the order of PPOTerms; the value loss is the critic's
+    tl.store(terms, tl.sum(losses, 0) * share)
+    tl.store(terms + 2, tl.sum(entropies, 0) * share)
+    tl.store(terms + 3, tl.sum(divergences, 0) * share)
+    tl.store(terms + 4, tl.sum(outside, 0) * share)
+
+
+@triton.jit
+def surrogate(log_ratio, advantage, epsilon):
+    """The derivative of each row's loss by its log-probability, the loss, and whether the ratio has left its interval."""
+    ratio = tl.exp(log_ratio)
+    plain = ratio * advantage
+    kept = clamp(ratio, 1 - epsilon, 1 + epsilon) * advantage
+    return tl.where(plain <= kept, -plain, 0.0), -tl.minimum(plain, kept, EVERYWHERE), tl.abs(ratio - 1) > epsilon
+
+
+@triton.jit
+def divergence(x):
+    """e^x - 1 - x, by its series where the difference would be all rounding."""
+    series = x * x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
+    return tl.where(tl.abs(x) < 0.25, series, tl.exp(x) - 1 - x)
+
+
+@triton.jit
+def critic(
+    obs, mean, variance, old_value, target, epsilon, vf_coef, flat, part, rows,
+    SIZE: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr, VALUE_HEAD: tl.constexpr,
+    IN: tl.constexpr, WIDTH: tl.constexpr, PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr,
+    RELU: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The value loss, by the critic's parameters."""
+    w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    w2, b2 = linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
+    gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
+    gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
+    gw3, gb3 = tl.zeros((PAD_WIDTH,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    losses = tl.zeros((BLOCK,), tl.float32)
+    r = tl.arange(0, BLOCK)
+    ones = tl.full((BLOCK, 16), 1.0, tl.float32)
+    share = 1.0 / rows
+    for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
+        first = tile * BLOCK
+        real = r < rows - first
+        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        h1 = first_hidden(x, w1, RELU, PRECISION)
+        h2 = hidden(h1, w2, b2, RELU, PRECISION)
+        value = tl.sum(h2 * w3[None, :], 1) + b3
+        goal = tl.load(target + first + r, mask=real, other=0.0)
+        error = value - goal
+        loss = error * error
+        gy = tl.where(real, error * (vf_coef * share), 0.0)
+        if CLIP_VALUE:
+            old = tl.load(old_value + first + r, mask=real, other=0.0)
+            near = old + clamp(value - old, -epsilon, epsilon) - goal
+            # within the interval both errors are one, whichever of them rounding makes the larger
+            gy = tl.where((loss >= near * near) | (tl.abs(value - old) <= epsilon), gy, 0.0)
+            loss = tl.maximum(loss, near * near, EVERYWHERE)
+        losses += tl.where(real, loss, 0.0)
+        gb3 += gy
+
+        gw3 += tl.sum(h2 * gy[:, None], 0)
+        g2 = gy[:, None] * w3[None, :] * slope(h2, RELU)
+        gw2 += product(g2, h1, True, False, PRECISION)  # (out, in)
+        gb2 += product(g2, ones, True, False, PRECISION)  # a sum, without leaving the tensor cores
+        g1 = product(g2, w2, False, True, PRECISION) * slope(h1, RELU)
+        gw1 += product(g1, x, True, False, PRECISION)
+
+    write_first_linear(part, CRITIC_1, gw1, IN, WIDTH, PAD_IN, PAD_WIDTH)
+    write_linear(part, CRITIC_2, tl.trans(gw2), tl.max(gb2, 1), WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    h = tl.arange(0, PAD_WIDTH)
+    tl.store(part + VALUE_HEAD + h, gw3, mask=h < WIDTH)
+    tl.store(part + VALUE_HEAD + WIDTH, tl.sum(gb3, 0))
+    tl.store(part + SIZE + 1, tl.sum(losses, 0) * (0.5 * share))
