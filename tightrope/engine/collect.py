@@ -6,6 +6,7 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..types import Env, Rollout, Row
 from .accelerate import capturable, compilable
+from .actor import Act, quick_actor
 from .device import reads_are_free
 from .noise import Noise
 
@@ -21,22 +22,25 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+    quick = quick_actor(policy, obs, noise.action[0])
     for t, row in enumerate(rollout.rows):
-        obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row)
+        obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row, quick)
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
                 num_steps = t + 1
                 break
-    if policy.critic is not policy.actor:
+    if quick or policy.critic is not policy.actor:
         judge(policy, rollout.first(num_steps))
     return obs, num_steps
 
 
 @compilable(when=lambda env, *_: env.capturable)
-def advance(env: Env, policy: ActorCritic, obs: Tensor, action_noise: Tensor, reset_noise: Tensor, row: Row) -> Tensor:
+def advance(
+    env: Env, policy: ActorCritic, obs: Tensor, action_noise: Tensor, reset_noise: Tensor, row: Row, quick: Act | None
+) -> Tensor:
     """One step of every environment, written down; returns what they show now."""
-    action, *judgement = act(policy, obs, action_noise)
+    action, *judgement = (quick(obs, action_noise),) if quick else act(policy, obs, action_noise)
     step = env.step(policy.head.to_env(action), reset_noise)
     row.write(obs, action, step)
     for column, numbers in zip((row.log_prob, row.value), judgement, strict=False):
