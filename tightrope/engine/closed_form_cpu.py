@@ -1,7 +1,8 @@
 """The closed form on the CPU, where what small networks cost is the number of calls, and not what they compute.
 
 The same derivatives as in `closed_form`, over NumPy views of the same memory: a call of NumPy's costs a third of one of
-torch's, and its tanh a sixth. Layers write into arrays kept from one minibatch to the next.
+torch's, and its tanh a sixth. Trunks are rows, (B, F). Heads have few outputs and are columns, (K, B), since arrays want
+their last axis long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ..models.normalizer import CLIP, EPS, ObservationNormalizer
 from ..types import Batch
 
 Array = NDArray[Any]
-SMALL = 64**3  # multiplications below which OpenBLAS stays in one thread; torch runs larger products in as many as it may
+Grads = Mapping[Tensor, Tensor]
+SMALL = 64**3  # multiplications up to which OpenBLAS stays in one thread; torch runs more of them in as many as it may
 
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
@@ -34,72 +36,96 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     return torch.mm(torch.from_numpy(a), torch.from_numpy(b), out=into).numpy()
 
 
-class Layer:
-    """A linear layer, where its gradient goes, and what it last put out."""
-
-    def __init__(self, linear: nn.Linear, grads: Mapping[Tensor, Tensor]) -> None:
-        self.bias, self.transposed = linear.bias.data, linear.weight.data.t()
-        self.weight = linear.weight.data.numpy()
-        self.weight_grad, self.bias_grad = grads[linear.weight].numpy(), grads[linear.bias].numpy()
-        self.room = lru_cache(maxsize=4)(self._room)  # one per size of minibatch
-
-    def _room(self, rows: int) -> tuple[Tensor, Array, Array]:
-        wide, narrow = self.weight.shape
-        out = torch.empty(rows, wide)
-        return out, out.numpy(), np.empty((rows, narrow), np.float32)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Array]:
-        """The output, as a tensor and as an array."""
-        out, array, _ = self.room(len(x))
-        torch.addmm(self.bias, x, self.transposed, out=out)
-        return out, array
-
-    def backward(self, x: Array, grad: Array) -> None:
-        """Write the gradients of weight and bias, from that of the output."""
-        product(grad.T, x, self.weight_grad)
-        np.dot(ones(len(grad)), grad, out=self.bias_grad)
-
-    def down(self, grad: Array) -> Array:
-        """The gradient by the input."""
-        _, _, below = self.room(len(grad))
-        product(grad, self.weight, below)
-        return below
-
-
 @lru_cache(maxsize=16)
 def ones(length: int) -> Array:
     """A product with these is a sum, and quicker."""
     return np.ones(length, np.float32)
 
 
+def clipped(x: Array, low: float, high: float) -> Array:
+    """np.clip without its ceremony."""
+    x = np.maximum(x, low)
+    return np.minimum(x, high, out=x)
+
+
+class Linear:
+    """A linear layer as arrays, and where its gradient goes."""
+
+    def __init__(self, linear: nn.Linear, grads: Grads) -> None:
+        self.linear = linear
+        self.weight, self.bias = linear.weight.data.numpy(), linear.bias.data.numpy()
+        self.weight_grad, self.bias_grad = grads[linear.weight].numpy(), grads[linear.bias].numpy()
+
+
+class Head(Linear):
+    """The last layer, its outputs as columns."""
+
+    def forward(self, x: Array) -> Array:
+        out = product(self.weight, x.T)
+        out += self.bias[:, None]
+        return out
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        """Write the gradients of weight and bias, from that of the output; returns that of the input."""
+        product(grad, x, self.weight_grad)
+        np.dot(grad, ones(len(x)), out=self.bias_grad)
+        return product(grad.T, self.weight)
+
+
+class Hidden(Linear):
+    """A layer with its activation. It writes into arrays kept from one minibatch to the next."""
+
+    def __init__(self, linear: nn.Linear, activation: nn.Module, grads: Grads) -> None:
+        super().__init__(linear, grads)
+        self.tanh = isinstance(activation, nn.Tanh)
+        self.room = lru_cache(maxsize=4)(self._room)
+
+    def _room(self, rows: int) -> tuple[Array, Array]:
+        out, narrow = self.weight.shape
+        return np.empty((rows, out), np.float32), np.empty((rows, narrow), np.float32)
+
+    def forward(self, x: Array) -> Array:
+        self.x = x
+        self.out, self.below = self.room(len(x))
+        product(x, self.weight.T, self.out)
+        self.out += self.bias
+        np.tanh(self.out, out=self.out) if self.tanh else np.maximum(self.out, 0, out=self.out)
+        return self.out
+
+    def backward(self, grad: Array) -> None:
+        """Write the gradients of weight and bias, from that of the output, which is overwritten as the output is."""
+        if self.tanh:
+            np.multiply(self.out, self.out, out=self.out)
+            np.subtract(1, self.out, out=self.out)
+        else:
+            np.greater(self.out, 0, out=self.out)
+        grad *= self.out
+        product(grad.T, self.x, self.weight_grad)
+        np.dot(ones(len(grad)), grad, out=self.bias_grad)
+
+    def down(self, grad: Array) -> Array:
+        """The gradient by the input."""
+        return product(grad, self.weight, self.below)
+
+
 class Tower:
     """A multilayer perceptron: forward keeps what backward needs."""
 
-    def __init__(self, trunk: MLP, grads: Mapping[Tensor, Tensor]) -> None:
-        self.layers = [Layer(part, grads) for part in trunk if isinstance(part, nn.Linear)]
-        self.tanh = isinstance(trunk[2], nn.Tanh)
+    def __init__(self, trunk: MLP, grads: Grads) -> None:
+        parts = list(trunk)[1:]
+        self.layers = [Hidden(a, b, grads) for a, b in zip(parts[::2], parts[1::2], strict=True)]  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.outputs = [x.numpy()]
+    def forward(self, x: Array) -> Array:
         for layer in self.layers:
-            x, out = layer.forward(x)
-            np.tanh(out, out=out) if self.tanh else np.maximum(out, 0, out=out)
-            self.outputs.append(out)
+            x = layer.forward(x)
         return x
 
     def backward(self, grad: Array) -> None:
-        """From the gradient by the last output, which is overwritten, as the outputs are."""
-        for i in range(len(self.layers) - 1, -1, -1):
-            out = self.outputs[i + 1]
-            if self.tanh:
-                np.multiply(out, out, out=out)
-                np.subtract(1, out, out=out)
-                np.multiply(grad, out, out=grad)
-            else:
-                np.multiply(grad, out > 0, out=grad)
-            self.layers[i].backward(self.outputs[i], grad)
-            if i:
-                grad = self.layers[i].down(grad)
+        first, *above = self.layers
+        for layer in reversed(above):
+            layer.backward(grad)
+            grad = layer.down(grad)
+        first.backward(grad)
 
 
 class Normalize:
@@ -124,86 +150,85 @@ class Normalize:
 class ClosedFormCPU:
     """The gradient of PPOLoss for one policy; made once, when its optimiser first asks."""
 
-    def __init__(self, policy: ActorCritic, grads: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, policy: ActorCritic, grads: Grads) -> None:
         assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
         self.normalize = Normalize(policy.normalizer)
-        self.actor, self.value_head = Tower(policy.actor, grads), Layer(policy.value_head, grads)
+        self.actor, self.value_head = Tower(policy.actor, grads), Head(policy.value_head, grads)
         self.critic = self.actor if policy.critic is policy.actor else Tower(policy.critic, grads)  # type: ignore[arg-type]
         if isinstance(policy.head, GaussianHead):
-            self.head = Layer(policy.head.mean, grads)
+            self.head = Head(policy.head.mean, grads)
             self.log_std: Array | None = policy.head.log_std.data.numpy()
             self.log_std_grad = grads[policy.head.log_std].numpy()
         else:
-            self.head, self.log_std = Layer(policy.head.logits, grads), None
-            self.choices = np.arange(len(self.head.weight))
+            self.head, self.log_std = Head(policy.head.logits, grads), None
+            self.choices = np.arange(len(self.head.weight))[:, None]
 
     @torch.no_grad()
     def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
         rows, clip = len(batch), float(loss.clip_coef)
-        each = ones(rows)
-        action, old_value, target = batch.action.numpy(), batch.value.numpy(), batch.target.numpy()
-        advantage = batch.advantage.numpy()
-        obs = torch.from_numpy(self.normalize(batch.obs.flatten(1).numpy()))
+        each, outputs = ones(rows), ones(len(self.head.weight))
+        advantage, target = batch.advantage.numpy(), batch.target.numpy()
+        obs = self.normalize(batch.obs.flatten(1).numpy())
         features = self.actor.forward(obs)
         value_features = features if self.critic is self.actor else self.critic.forward(obs)
-        _, output = self.head.forward(features)
-        _, values = self.value_head.forward(value_features)
+        output, value = self.head.forward(features), self.value_head.forward(value_features)[0]
 
         # the surrogate, by the log-probability: r A where the minimum is not the clipped branch, else 0
         if self.log_std is None:
             log_probs = output
-            log_probs -= np.maximum.reduce(log_probs, 1, keepdims=True)
+            log_probs -= np.maximum.reduce(log_probs)
             probs = np.exp(log_probs)
-            total = probs.sum(1, keepdims=True)
+            total = outputs.dot(probs)
             log_probs -= np.log(total)
             probs /= total
-            chosen = action[:, None] == self.choices
-            log_prob = (log_probs * chosen).dot(ones(len(self.choices)))
+            chosen = batch.action.numpy() == self.choices
+            log_prob = outputs.dot(log_probs * chosen)
         else:
-            dimensions, inverse_std = ones(len(self.log_std)), np.exp(-self.log_std)
-            z = (action - output) * inverse_std
+            inverse_std = np.exp(-self.log_std)[:, None]
+            z = batch.action.numpy().T - output
+            z *= inverse_std
             square = z * z
-            log_prob = square.dot(-0.5 * dimensions)
-            log_prob -= (self.log_std + 0.5 * LOG_2PI).dot(dimensions)
+            log_prob = (-0.5 * outputs).dot(square)
+            log_prob -= outputs.dot(self.log_std + 0.5 * LOG_2PI)
         log_ratio = log_prob - batch.log_prob.numpy()
         ratio = np.exp(log_ratio)
-        plain = ratio * advantage
-        near = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip)
-        clipped = near * advantage
-        weight = plain * (plain <= clipped)
+        near = clipped(ratio, 1 - clip, 1 + clip)
+        plain, bounded = ratio * advantage, near * advantage
+        weight = plain * (plain <= bounded)
         weight *= -1 / rows
 
         # the head, by its output
         if self.log_std is None:
             surprise = probs * log_probs
-            entropies = surprise.dot(-ones(len(self.choices)))
+            entropies = -outputs.dot(surprise)
             entropy = entropies.dot(each) / rows
-            grad = weight[:, None] * (chosen - probs)
+            grad = weight * (chosen - probs)
             if loss.ent_coef:
-                grad += (loss.ent_coef / rows) * (surprise + probs * entropies[:, None])
+                surprise += probs * entropies
+                surprise *= loss.ent_coef / rows
+                grad += surprise
         else:
-            grad = weight[:, None] * z
+            grad = weight * z
             grad *= inverse_std
-            np.dot(weight, square, out=self.log_std_grad)
+            np.dot(square, weight, out=self.log_std_grad)
             self.log_std_grad -= weight.dot(each) + loss.ent_coef
-            entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).dot(dimensions)
+            entropy = outputs.dot(self.log_std + 0.5 * (1 + LOG_2PI))
 
         # the critic, by the value
-        value = values[:, 0]
         error = value - target
         squared = error * error
         value_grad = error * (loss.vf_coef / rows)
         if loss.clip_vloss:
+            old_value = batch.value.numpy()
             moved = value - old_value
-            kept = np.minimum(np.maximum(moved, -clip), clip)
+            kept = clipped(moved, -clip, clip)
             far = np.square(old_value + kept - target)
             value_grad *= (kept == moved) | (squared >= far)
             squared = np.maximum(squared, far)
 
         # and back through the trunks
-        self.head.backward(self.actor.outputs[-1], grad)
-        self.value_head.backward(self.critic.outputs[-1], value_grad[:, None])
-        down, value_down = self.head.down(grad), self.value_head.down(value_grad[:, None])
+        down = self.head.backward(features, grad)
+        value_down = self.value_head.backward(value_features, value_grad[None])
         if self.critic is self.actor:
             down += value_down
         else:
@@ -211,7 +236,7 @@ class ClosedFormCPU:
         self.actor.backward(down)
 
         sums = [
-            -np.minimum(plain, clipped).dot(each),
+            -np.minimum(plain, bounded).dot(each),
             0.5 * squared.dot(each),
             rows * entropy,
             (np.expm1(log_ratio) - log_ratio).dot(each),
