@@ -35,7 +35,7 @@ class Actor:
         if isinstance(policy.head, GaussianHead):
             self.head, self.std = layer(policy.head.mean), np.exp(policy.head.log_std.data.numpy())
         else:
-            self.head, self.std = layer(policy.head.logits), None  # type: ignore[union-attr, arg-type, assignment]
+            self.head, self.std = layer(policy.head.logits), None
 
     def __call__(self, obs: Tensor, noise: Tensor) -> Tensor:
         x = self.normalize(obs.numpy().reshape(len(obs), -1))
@@ -60,11 +60,11 @@ def relu(x: Array, out: Array) -> None:
 
 
 def quick_actor(policy: ActorCritic, obs: Tensor, noise: Tensor) -> Act | None:
-    """The quick way to act for this rollout, or None where there is none: another device, network or distribution, or
-    one whose action here is not the policy's own."""
+    """The quick way to act in a rollout on the CPU, or None where there is none: another network or distribution, or one
+    whose action here is not the policy's own."""
     head = policy.head
     known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.log_std_layer is None)
-    if obs.device.type != "cpu" or compiling() or torch.is_autocast_enabled("cpu"):
+    if compiling() or torch.is_autocast_enabled("cpu"):
         return None
     if type(policy) is not ActorCritic or not known or not plain(policy.actor):
         return None

@@ -22,7 +22,7 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    quick = quick_actor(policy, obs, noise.action[0])
+    quick = quick_actor(policy, obs, noise.action[0]) if reads_are_free(env.device) else None
     for t, row in enumerate(rollout.rows):
         obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row, quick)
         if dead_fraction is not None and reads_are_free(env.device):

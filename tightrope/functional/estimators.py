@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-NARROW = 256  # environments below which a sum over time is not taken row by row
+LONG, NARROW = 32, 256  # steps from which on, and environments up to which, sums over time are not taken row by row
 
 
 def successor_values(
@@ -62,7 +62,9 @@ def running_returns(
     standard deviation is the scale that reward normalisation divides by. [detail 30]"""
     first = reward[:1] + gamma * start
     decay = gamma * (~done[:-1]).to(reward.dtype)
-    y = _backward_sum(torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])).flip(0)
+    y = _backward_sum(torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])).flip(
+        0
+    )
     return y, y[-1] * ~done[-1]
 
 
@@ -73,7 +75,7 @@ def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
     y_t = x_t + decay_t y_{t+s} is known, putting it into itself gives the same for 2 s.
     """
     length, width = x.shape
-    if width > NARROW:
+    if length < LONG or width > NARROW:
         y = torch.empty_like(x)
         running = torch.zeros_like(x[0])
         for t in reversed(range(length)):
