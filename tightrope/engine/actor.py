@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..models import ActorCritic
 from ..models.actor_critic import CategoricalHead, GaussianHead
-from .accelerate import compiling
 from .closed_form import plain
 from .closed_form_cpu import Array, Normalize, product
 
@@ -64,7 +63,7 @@ def quick_actor(policy: ActorCritic, obs: Tensor, noise: Tensor) -> Act | None:
     whose action here is not the policy's own."""
     head = policy.head
     known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.log_std_layer is None)
-    if compiling() or torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cpu"):
         return None
     if type(policy) is not ActorCritic or not known or not plain(policy.actor):
         return None

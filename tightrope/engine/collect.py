@@ -5,8 +5,9 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout, Row
-from .accelerate import capturable, compilable
+from .accelerate import capturable, compilable, compiling
 from .actor import Act, quick_actor
+from .array_step import Stepping, array_step
 from .device import reads_are_free
 from .noise import Noise
 
@@ -22,26 +23,34 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    quick = quick_actor(policy, obs, noise.action[0]) if reads_are_free(env.device) else None
-    for t, row in enumerate(rollout.rows):
-        obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row, quick)
+    quick = reads_are_free(env.device) and not compiling()
+    actor, stepping = (quick_actor(policy, obs, noise.action[0]), array_step(env)) if quick else (None, None)
+    for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
+        obs = advance(env, policy, obs, action_noise, reset_noise, row, actor, stepping)
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
                 num_steps = t + 1
                 break
-    if quick or policy.critic is not policy.actor:
+    if actor or policy.critic is not policy.actor:
         judge(policy, rollout.first(num_steps))
     return obs, num_steps
 
 
 @compilable(when=lambda env, *_: env.capturable)
 def advance(
-    env: Env, policy: ActorCritic, obs: Tensor, action_noise: Tensor, reset_noise: Tensor, row: Row, quick: Act | None
+    env: Env,
+    policy: ActorCritic,
+    obs: Tensor,
+    action_noise: Tensor,
+    reset_noise: Tensor,
+    row: Row,
+    actor: Act | None = None,
+    stepping: Stepping | None = None,
 ) -> Tensor:
     """One step of every environment, written down; returns what they show now."""
-    action, *judgement = (quick(obs, action_noise),) if quick else act(policy, obs, action_noise)
-    step = env.step(policy.head.to_env(action), reset_noise)
+    action, *judgement = (actor(obs, action_noise),) if actor else act(policy, obs, action_noise)
+    step = (stepping or env.step)(policy.head.to_env(action), reset_noise)
     row.write(obs, action, step)
     for column, numbers in zip((row.log_prob, row.value), judgement, strict=False):
         column.copy_(numbers)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..draw import ACCENT, INK, MUTED, WARM, Canvas
 from ..types import Box, Discrete
-from .physics import wrap_angle
+from .physics import library, wrap_angle
 from .tensor import TensorEnv
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
@@ -27,25 +27,27 @@ class CartPole(TensorEnv):
     time_limit = 500
     solved_at: ClassVar[float | None] = 495.0
     solved_by_surviving = True
+    on_arrays = True
     view = 2 * TRACK + 0.8  # metres across the picture
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0.1 - 0.05
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
-        _, v, theta, omega = state.unbind(-1)
+        xp = library(state)
+        _, v, theta, omega = state.T
         force = action * (2 * FORCE) - FORCE
-        sin, cos = theta.sin(), theta.cos()
-        push = (force + POLE_MOMENT * omega.square() * sin) / TOTAL_MASS
-        angular = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS / TOTAL_MASS * cos.square()))
+        sin, cos = xp.sin(theta), xp.cos(theta)
+        push = (force + POLE_MOMENT * xp.square(omega) * sin) / TOTAL_MASS
+        angular = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS / TOTAL_MASS * xp.square(cos)))
         linear = push - POLE_MOMENT / TOTAL_MASS * angular * cos
-        return state + TAU * torch.stack([v, linear, omega, angular], -1)  # explicit Euler
+        return state + TAU * xp.stack([v, linear, omega, angular], -1)  # explicit Euler
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return torch.ones_like(state[:, 0])
+        return library(state).ones_like(state[:, 0])
 
     def terminated(self, state: Tensor) -> Tensor:
-        return (state[:, 0].abs() > TRACK) | (state[:, 2].abs() > LEAN)
+        return (abs(state[:, 0]) > TRACK) | (abs(state[:, 2]) > LEAN)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         return np.stack([self.draw_cart(*row[:3:2]).frame for row in obs.tolist()])

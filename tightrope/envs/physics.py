@@ -2,9 +2,16 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+
+def library(x: Tensor) -> Any:
+    """torch, or NumPy where equations that hold for both are asked about arrays."""
+    return torch if isinstance(x, Tensor) else np
 
 
 def runge_kutta(derivative: Callable[[Tensor], Tensor], state: Tensor, dt: float) -> Tensor:
