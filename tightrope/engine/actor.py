@@ -48,10 +48,10 @@ class Actor:
         if self.std is not None:
             output += self.std * noise.numpy()
             return torch.from_numpy(output)
-        output -= np.maximum.reduce(output, 1, keepdims=True)
-        cumulative = np.exp(output).cumsum(1)
-        threshold = cumulative[:, -1] * noise.numpy()
-        return torch.from_numpy((cumulative <= threshold[:, None]).sum(1))
+        logits = output.T  # (K, N)
+        logits -= np.maximum.reduce(logits)
+        cumulative = np.add.accumulate(np.exp(logits))
+        return torch.from_numpy(np.add.reduce(cumulative <= cumulative[-1] * noise.numpy()))
 
 
 def relu(x: Array, out: Array) -> None:
