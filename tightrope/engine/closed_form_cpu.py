@@ -7,7 +7,7 @@ their last axis long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,12 +28,18 @@ Grads = Mapping[Tensor, Tensor]
 SMALL = 64**3  # multiplications up to which OpenBLAS stays in one thread; torch runs more of them in as many as it may
 
 
-def product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """The matrix product."""
-    if a.shape[0] * a.shape[1] * b.shape[1] <= SMALL:
-        return np.dot(a, b, out=out)
+Product = Callable[..., Array]
+
+
+def mm(a: Array, b: Array, out: Array | None = None) -> Array:
+    """torch's matrix product."""
     into = None if out is None else torch.from_numpy(out)
     return torch.mm(torch.from_numpy(a), torch.from_numpy(b), out=into).numpy()
+
+
+def product_of(rows: int, weight: Array) -> Product:
+    """How to multiply that many rows by a layer's weight."""
+    return np.dot if rows * weight.size <= SMALL else mm
 
 
 @lru_cache(maxsize=16)
@@ -52,7 +58,6 @@ class Linear:
     """A linear layer as arrays, and where its gradient goes."""
 
     def __init__(self, linear: nn.Linear, grads: Grads) -> None:
-        self.linear = linear
         self.weight, self.bias = linear.weight.data.numpy(), linear.bias.data.numpy()
         self.weight_grad, self.bias_grad = grads[linear.weight].numpy(), grads[linear.bias].numpy()
 
@@ -61,15 +66,16 @@ class Head(Linear):
     """The last layer, its outputs as columns."""
 
     def forward(self, x: Array) -> Array:
-        out = product(self.weight, x.T)
+        self.x, self.product = x, product_of(len(x), self.weight)
+        out = self.product(self.weight, x.T)
         out += self.bias[:, None]
         return out
 
-    def backward(self, x: Array, grad: Array) -> Array:
+    def backward(self, grad: Array) -> Array:
         """Write the gradients of weight and bias, from that of the output; returns that of the input."""
-        product(grad, x, self.weight_grad)
-        np.dot(grad, ones(len(x)), out=self.bias_grad)
-        return product(grad.T, self.weight)
+        self.product(grad, self.x, out=self.weight_grad)
+        np.dot(grad, ones(len(self.x)), out=self.bias_grad)
+        return self.product(grad.T, self.weight)
 
 
 class Hidden(Linear):
@@ -80,32 +86,33 @@ class Hidden(Linear):
         self.tanh = isinstance(activation, nn.Tanh)
         self.room = lru_cache(maxsize=4)(self._room)
 
-    def _room(self, rows: int) -> tuple[Array, Array]:
-        out, narrow = self.weight.shape
-        return np.empty((rows, out), np.float32), np.empty((rows, narrow), np.float32)
+    def _room(self, rows: int) -> tuple[Array, Array, Product]:
+        wide, narrow = self.weight.shape
+        out, below = np.empty((rows, wide), np.float32), np.empty((rows, narrow), np.float32)
+        return out, below, product_of(rows, self.weight)
 
     def forward(self, x: Array) -> Array:
         self.x = x
-        self.out, self.below = self.room(len(x))
-        product(x, self.weight.T, self.out)
-        self.out += self.bias
-        np.tanh(self.out, out=self.out) if self.tanh else np.maximum(self.out, 0, out=self.out)
-        return self.out
+        self.out, self.below, self.product = out, _, product = self.room(len(x))
+        product(x, self.weight.T, out=out)
+        out += self.bias
+        return np.tanh(out, out=out) if self.tanh else np.maximum(out, 0, out=out)
 
     def backward(self, grad: Array) -> None:
         """Write the gradients of weight and bias, from that of the output, which is overwritten as the output is."""
+        out = self.out
         if self.tanh:
-            np.multiply(self.out, self.out, out=self.out)
-            np.subtract(1, self.out, out=self.out)
+            np.multiply(out, out, out=out)
+            np.subtract(1, out, out=out)
         else:
-            np.greater(self.out, 0, out=self.out)
-        grad *= self.out
-        product(grad.T, self.x, self.weight_grad)
+            np.greater(out, 0, out=out)
+        grad *= out
+        self.product(grad.T, self.x, out=self.weight_grad)
         np.dot(ones(len(grad)), grad, out=self.bias_grad)
 
     def down(self, grad: Array) -> Array:
         """The gradient by the input."""
-        return product(grad, self.weight, self.below)
+        return self.product(grad, self.weight, out=self.below)
 
 
 class Tower:
@@ -227,15 +234,14 @@ class ClosedFormCPU:
             squared = np.maximum(squared, far)
 
         # and back through the trunks
-        down = self.head.backward(features, grad)
-        value_down = self.value_head.backward(value_features, value_grad[None])
+        down, value_down = self.head.backward(grad), self.value_head.backward(value_grad[None])
         if self.critic is self.actor:
             down += value_down
         else:
             self.critic.backward(value_down)
         self.actor.backward(down)
 
-        sums = [
+        sums: list[float] = [
             -np.minimum(plain, bounded).dot(each),
             0.5 * squared.dot(each),
             rows * entropy,
