@@ -232,11 +232,12 @@ class Batch:
         (to one row, where the batch is short of rows that were not real). They are views of one shuffled copy."""
         length = len(self)
         ends = [length * i // count for i in range(count + 1)]
+        sizes = [end - start for start, end in pairwise(ends) if end > start]
         for key in keys:
-            shuffled = self.take(key[:length].argsort())
-            for start, end in pairwise(ends):
-                if end > start:
-                    yield shuffled.take(slice(start, end)).flat()
+            order = key[:length].argsort()
+            columns = (getattr(self, f.name)[order].split(sizes) for f in fields(self))
+            for minibatch in zip(*columns, strict=True):
+                yield type(self)(*minibatch).flat()
 
 
 @dataclass

@@ -142,4 +142,4 @@ def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch):
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.0, False)
     batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
     gradient(loss, policy, batch, optimizer)
-    assert optimizer.closed_form is False
+    assert optimizer.closed_form is None

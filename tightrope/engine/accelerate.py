@@ -134,6 +134,11 @@ def compilable(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callabl
     return decorate
 
 
+def compiling() -> bool:
+    """Whether what runs now is or will be compiled, so that it has to be torch all through."""
+    return torch.compiler.is_compiling() or (_current is not None and _current.compiles)
+
+
 def kind(leaf: Any) -> Any:
     """What a graph depends on: the shape of a tensor, the value of a number, the identity of anything else."""
     if isinstance(leaf, Tensor):

@@ -161,14 +161,15 @@ def has_closed_form(loss: object, policy: nn.Module) -> bool:
 
 def is_written_out(policy: nn.Module) -> TypeGuard[ActorCritic]:
     """Whether network and distribution are."""
-
-    def plain(trunk: object) -> bool:
-        if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
-            return False
-        activations = {type(part) for part in list(trunk)[2::2]}
-        return len(activations) == 1 and activations <= set(BACKWARD)
-
     if type(policy) is not ActorCritic or not plain(policy.actor):
         return False
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
     return plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
+
+
+def plain(trunk: object) -> bool:
+    """Whether a trunk is linear layers over a vector, with one of the activations that are known here."""
+    if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
+        return False
+    activations = {type(part) for part in list(trunk)[2::2]}
+    return len(activations) == 1 and activations <= set(BACKWARD)

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout, Row
-from .accelerate import capturable, compilable
+from .accelerate import capturable, compilable, compiling
 from .device import reads_are_free
 from .noise import Noise
+from .quick import QuickPolicy, quick
 
 
 @torch.no_grad()
@@ -21,22 +22,32 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    for t, row in enumerate(rollout.rows):
-        obs = advance(env, policy, obs, noise.action[t], noise.reset[t], row)
+    on_arrays = reads_are_free(env.device) and not compiling()
+    player = quick(policy, obs, noise.action[0]) if on_arrays else None
+    for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
+        obs = advance(env, policy, obs, action_noise, reset_noise, row, player)
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
                 num_steps = t + 1
                 break
-    if policy.critic is not policy.actor:
-        judge(policy, rollout.first(num_steps))
+    if player or policy.critic is not policy.actor:
+        judge(player or policy, rollout.first(num_steps))
     return obs, num_steps
 
 
 @compilable(when=lambda env, *_: env.capturable)
-def advance(env: Env, policy: ActorCritic, obs: Tensor, action_noise: Tensor, reset_noise: Tensor, row: Row) -> Tensor:
+def advance(
+    env: Env,
+    policy: ActorCritic,
+    obs: Tensor,
+    action_noise: Tensor,
+    reset_noise: Tensor,
+    row: Row,
+    player: QuickPolicy | None = None,
+) -> Tensor:
     """One step of every environment, written down; returns what they show now."""
-    action, *judgement = act(policy, obs, action_noise)
+    action, *judgement = (player.act(obs, action_noise),) if player else act(policy, obs, action_noise)
     step = env.step(policy.head.to_env(action), reset_noise)
     row.write(obs, action, step)
     for column, numbers in zip((row.log_prob, row.value), judgement, strict=False):
@@ -55,7 +66,7 @@ def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
     return action, distribution.log_prob(action), value
 
 
-def judge(policy: ActorCritic, rollout: Rollout) -> None:
+def judge(policy: ActorCritic | QuickPolicy, rollout: Rollout) -> None:
     """Write down how likely each action was and what each observation is worth, under the policy that acted."""
     distribution, value = policy(rollout.obs.flatten(0, 1))
     rollout.log_prob.copy_(distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob))

@@ -1,11 +1,13 @@
 """Statistics over all ranks. With one process they are the plain computation."""
 
+import torch
 from torch import Tensor
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and unbiased standard deviation (0 for a single number)."""
-    return x.mean(), x.std(correction=min(1, x.numel() - 1))
+    std, mean = torch.std_mean(x, correction=min(1, x.numel() - 1))
+    return mean, std
 
 
 def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

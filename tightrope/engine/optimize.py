@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
-from .accelerate import compilable
+from .accelerate import compilable, compiling
 from .closed_form import ClosedForm, has_closed_form
+from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
+Form = ClosedForm | ClosedFormCPU
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
 
 
@@ -36,7 +38,8 @@ class Optimizer:
         self.learning_rate = torch.zeros((), device=self.flat.device)  # written by the schedule before each phase
         self.arrivals = torch.zeros((), dtype=torch.int32, device=self.flat.device)  # programs of a fused step
         self.grads: dict[Tensor, Tensor] = {}  # views of the flat gradient
-        self.closed_form: Any = None  # made when it is first asked for; False if it does not agree with autograd
+        self.closed_form: Form | None = None  # where there is one that agrees with autograd
+        self.asked: Any = None  # for which loss and policy it was looked for
         offset = 0
         for p in self.parameters:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
@@ -62,30 +65,37 @@ def gradient(
     The closed form has to agree with autograd the first time. Where it does not, the equations in `functional` are not those
     it was written from, because someone changed them, and theirs are the ones that count.
     """
-    if torch.is_autocast_enabled(optimizer.flat.device.type) or not has_closed_form(loss, policy):
+    if torch.is_autocast_enabled(optimizer.flat.device.type):
         return autograd(loss, policy, batch, optimizer)
+    asked = (type(loss), policy, type(policy), compiling())
+    if optimizer.asked != asked:
+        optimizer.asked, optimizer.closed_form = asked, closed_form(loss, policy, batch, optimizer)
     if optimizer.closed_form is None:
-        candidate = ClosedForm(policy, optimizer.grads)
-        optimizer.closed_form = candidate if agrees(candidate, loss, policy, batch, optimizer) else False
-    if not optimizer.closed_form:
         return autograd(loss, policy, batch, optimizer)
     return written_out(optimizer.closed_form, loss, batch)
 
 
+def closed_form(loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> Form | None:
+    """The one for this loss and policy, if there is one that agrees with autograd on the batch."""
+    if not has_closed_form(loss, policy):
+        return None
+    on_arrays = reads_are_free(optimizer.flat.device) and not compiling()
+    form = (ClosedFormCPU if on_arrays else ClosedForm)(policy, optimizer.grads)
+    return form if agrees(form, loss, policy, batch, optimizer) else None
+
+
 @compilable()
-def written_out(form: ClosedForm, loss: Any, batch: Batch) -> Any:
+def written_out(form: Form, loss: Any, batch: Batch) -> Any:
     return form(loss, batch)
 
 
-def agrees(
-    candidate: ClosedForm, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3
-) -> bool:
+def agrees(form: Form, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3) -> bool:
     """Whether both gradients and all terms are the same where ratios and values lie on both sides of their clips."""
     shift = torch.linspace(-1, 1, len(batch), device=batch.log_prob.device)
     shifted = replace(batch, log_prob=batch.log_prob + shift, value=batch.value + shift)
     terms = autograd(loss, policy, shifted, optimizer)
     expected = [*terms, *(grad.clone() for grad in optimizer.grads.values())]
-    given = [*candidate(loss, shifted), *optimizer.grads.values()]
+    given = [*form(loss, shifted), *optimizer.grads.values()]
     return all(bool((a - b).norm() <= tolerance * b.norm() + 1e-6) for a, b in zip(given, expected, strict=True))
 
 
@@ -106,17 +116,20 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
 
     Where the device flag `stopped` is 1 the step changes nothing, neither parameters nor moments nor the step count.
     """
-    o = optimizer
-    norm = o.grad.norm()
+    o, scale = optimizer, None
+    norm = torch.linalg.vector_norm(o.grad)
     if max_grad_norm is not None:
-        o.grad.mul_((max_grad_norm / (norm + 1e-6)).clamp(max=1.0))  # [detail 11]
-    adam(
-        [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step],
-        foreach=False, fused=True, capturable=o.flat.is_cuda, differentiable=False, has_complex=False,
-        grad_scale=None, found_inf=stopped,  # torch's own way of skipping a step on the device
-        amsgrad=False, maximize=False, weight_decay=0.0,
-        beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,
+        scale = (norm + 1e-6).div_(max_grad_norm).clamp_(min=1.0)  # what the gradient is divided by [detail 11]
+    arguments: dict[str, Any] = dict(
+        grad_scale=scale, found_inf=stopped,  # torch's own way of skipping a step on the device
+        amsgrad=False, maximize=False, weight_decay=0.0, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,
     )  # fmt: skip
+    state: Any = [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step]
+    if compiling():
+        adam(*state, **arguments, foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
+    else:  # what it comes down to, without four times as long in Python
+        o.step.add_(1 if stopped is None else 1 - stopped)
+        torch._fused_adam_(*state, **arguments)
     return norm
 
 

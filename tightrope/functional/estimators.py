@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+LONG, NARROW = 32, 256  # steps from which on, and environments up to which, sums over time are not taken row by row
+
 
 def successor_values(
     value: Float[Tensor, "T N"],
@@ -58,19 +60,32 @@ def running_returns(
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "N"]]:
     """R_t = r_t + gamma R_{t-1} within an episode, from the past on; and what to start the next rollout from. Its
     standard deviation is the scale that reward normalisation divides by. [detail 30]"""
-    y, decay = torch.empty_like(reward), gamma * ~done
-    y[0] = reward[0] + gamma * start
-    for t in range(1, reward.shape[0]):
-        torch.addcmul(reward[t], decay[t - 1], y[t - 1], out=y[t])
+    first = reward[:1] + gamma * start
+    decay = gamma * (~done[:-1]).to(reward.dtype)
+    y = _backward_sum(torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])).flip(
+        0
+    )
     return y, y[-1] * ~done[-1]
 
 
 def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """y_t = x_t + decay_t y_{t+1}, from the last row to the first."""
-    y = torch.empty_like(x)
-    running = torch.zeros_like(x[0])
-    for t in reversed(range(x.shape[0])):
-        running = torch.addcmul(x[t], decay[t], running, out=y[t])
+    """y_t = x_t + decay_t y_{t+1}, from the last row to the first; what comes after the last row is 0.
+
+    Where rows are short the time goes into the number of calls, so that the sum doubles its reach each time: once
+    y_t = x_t + decay_t y_{t+s} is known, putting it into itself gives the same for 2 s.
+    """
+    length, width = x.shape
+    if length < LONG or width > NARROW:
+        y = torch.empty_like(x)
+        running = torch.zeros_like(x[0])
+        for t in reversed(range(length)):
+            running = torch.addcmul(x[t], decay[t], running, out=y[t])
+        return y
+    y, decay, reach = x.clone(), decay.clone(), 1
+    while reach < length:
+        y[:-reach] = torch.addcmul(y[:-reach], decay[:-reach], y[reach:])
+        decay[:-reach] = decay[:-reach] * decay[reach:]
+        reach *= 2
     return y
 
 

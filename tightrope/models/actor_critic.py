@@ -113,6 +113,7 @@ class GaussianHead(nn.Module):
         }
         for name, values in buffers.items():
             self.register_buffer(name, values, persistent=False)
+        self.unit = bool((low == -1).all() and (high == 1).all())  # the environment's units are the network's
         self.mean = orthogonal(nn.Linear(in_features, self.size), 0.01)
         if state_dependent:
             self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, self.size), 0.01)
@@ -130,8 +131,11 @@ class GaussianHead(nn.Module):
         return Gaussian.noise((*shape, self.size), generator)
 
     def to_env(self, action: Tensor) -> Tensor:
-        inside = torch.addcmul(self.middle, self.reach, action).clamp_(self.low, self.high)  # [detail 27]
-        return inside.view(*action.shape[:-1], *self.shape)
+        if self.unit:
+            inside = action.clamp(-1.0, 1.0)
+        else:
+            inside = torch.addcmul(self.middle, self.reach, action).clamp_(self.low, self.high)  # [detail 27]
+        return inside if len(self.shape) == 1 else inside.view(*action.shape[:-1], *self.shape)
 
 
 Head = CategoricalHead | MultiCategoricalHead | GaussianHead

@@ -1,0 +1,87 @@
+"""The policy of a rollout on the CPU: at a few rows a step costs what its calls cost, and NumPy's cost a third of torch's.
+
+What a QuickPolicy says is what the policy says, to rounding: the first step of each rollout is held to that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..models import MLP, ActorCritic, Categorical, Gaussian
+from ..models.actor_critic import CategoricalHead, GaussianHead
+from .closed_form import plain
+from .closed_form_cpu import Array, Normalize, product_of
+
+
+class Perceptron:
+    """A trunk and a last layer, as arrays."""
+
+    def __init__(self, trunk: MLP, last: nn.Linear) -> None:
+        linear = [part for part in trunk if isinstance(part, nn.Linear)]
+        *self.hidden, self.last = [(layer.weight.data.numpy(), layer.bias.data.numpy()) for layer in (*linear, last)]
+        self.tanh = isinstance(trunk[2], nn.Tanh)
+
+    def __call__(self, x: Array) -> Array:
+        rows = len(x)
+        for weight, bias in self.hidden:
+            x = product_of(rows, weight)(x, weight.T)
+            x += bias
+            np.tanh(x, out=x) if self.tanh else np.maximum(x, 0, out=x)
+        weight, bias = self.last
+        out = product_of(rows, weight)(x, weight.T)
+        out += bias
+        return out
+
+
+class QuickPolicy:
+    """A policy as it is now: made anew for each rollout."""
+
+    def __init__(self, policy: ActorCritic) -> None:
+        head, trunk, critic = policy.head, policy.actor, policy.critic
+        assert isinstance(trunk, MLP) and isinstance(head, (GaussianHead, CategoricalHead))  # noqa: PT018
+        gaussian = isinstance(head, GaussianHead)
+        self.normalize = Normalize(policy.normalizer)
+        self.actor = Perceptron(trunk, head.mean if gaussian else head.logits)
+        self.critic = None if policy.value_head is None else Perceptron(critic, policy.value_head)  # type: ignore[arg-type]
+        self.log_std = head.log_std.data if gaussian else None
+        self.std = np.exp(self.log_std.numpy()) if self.log_std is not None else None
+
+    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """policy.distribution(obs).sample(noise)"""
+        output = self.actor(self.normalize(rows_of(obs)))
+        if self.std is not None:
+            output += self.std * noise.numpy()
+            return torch.from_numpy(output)
+        logits = output.T  # (K, N)
+        logits -= np.maximum.reduce(logits)
+        cumulative = np.add.accumulate(np.exp(logits))
+        return torch.from_numpy(np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise.numpy()))
+
+    def __call__(self, obs: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
+        """policy(obs)"""
+        x = self.normalize(rows_of(obs))
+        output = torch.from_numpy(self.actor(x))
+        value = torch.zeros(len(x)) if self.critic is None else torch.from_numpy(self.critic(x)).squeeze(1)
+        return Categorical(output) if self.log_std is None else Gaussian(output, self.log_std), value
+
+
+def rows_of(obs: Tensor) -> Array:
+    """(N, ...) to (N, F)."""
+    return obs.numpy() if obs.dim() == 2 else obs.flatten(1).numpy()
+
+
+def quick(policy: ActorCritic, obs: Tensor, noise: Tensor) -> QuickPolicy | None:
+    """The policy for a rollout on the CPU that starts from `obs`; None where it is another network or distribution than
+    those known here, or does something else than the policy does."""
+    head, critic = policy.head, policy.critic
+    known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.log_std_layer is None)
+    if type(policy) is not ActorCritic or not known or torch.is_autocast_enabled("cpu"):
+        return None
+    if not plain(policy.actor) or not (critic is None or plain(critic)):
+        return None
+    candidate = QuickPolicy(policy)
+    distribution, value = policy(obs)
+    pairs = (candidate.act(obs, noise), distribution.sample(noise)), (candidate(obs)[1], value)
+    return candidate if all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs) else None
