@@ -1,10 +1,12 @@
 """Collection: the policy acts, the environments answer, the rollout remembers."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from ..models import ActorCritic
-from ..types import Env, Rollout, Row
+from ..types import Env, GroupedEnv, Rollout, Row
 from .device import reads_are_free
 from .noise import Noise
 
@@ -19,20 +21,52 @@ def collect(
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
+    if env.groups > 1 and dead_fraction is None:
+        obs = by_turns(cast(GroupedEnv, env), policy, rollout, obs, noise)
+    else:
+        obs, num_steps = together(env, policy, rollout, obs, noise, dead_fraction)
+    if policy.critic is not policy.actor:
+        judge(policy, rollout.first(num_steps))
+    return obs, num_steps
+
+
+def together(
+    env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
+) -> tuple[Tensor, int]:
+    """All environments at once, one step after the other."""
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t, row in enumerate(rollout.rows):
         action = act(policy, obs, noise.action[t], row)
         step = env.step(policy.head.to_env(action), noise.reset[t])
-        row.write(obs, action, step)
+        row.write_act(obs, action)
+        row.write_step(step)
         obs = step.obs
         if dead_fraction is not None and reads_are_free(env.device):
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
-                num_steps = t + 1
-                break
-    if policy.critic is not policy.actor:
-        judge(policy, rollout.first(num_steps))
-    return obs, num_steps
+                return obs, t + 1
+    return obs, len(rollout.rows)
+
+
+def by_turns(env: GroupedEnv, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
+    """One group after the other: while the policy acts for one, the others' engines work. Each action is still that of the
+    current policy for what its environment shows now, and nothing depends on who is quicker."""
+    seen, draws = list(obs.tensor_split(env.groups)), noise.action.tensor_split(env.groups, 1)
+    for t in range(len(rollout.rows)):
+        for group, part in enumerate(rollout.parts):
+            if t > 0:
+                seen[group] = received(env, group, part.rows[t - 1])
+            action = act(policy, seen[group], draws[group][t], part.rows[t])
+            env.send(policy.head.to_env(action), group)
+            part.rows[t].write_act(seen[group], action)
+    return torch.cat([received(env, group, part.rows[-1]) for group, part in enumerate(rollout.parts)])
+
+
+def received(env: GroupedEnv, group: int, row: Row) -> Tensor:
+    """What a group shows now, once the row has what came of its last step."""
+    step = env.recv(group)
+    row.write_step(step)
+    return step.obs
 
 
 def act(policy: ActorCritic, obs: Tensor, noise: Tensor, row: Row) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..draw import shrink
 from ..errors import EnvError, UsageError
-from .host import Answer, HostEnv, failed, one_line
+from .host import Answer, HostEnv, one_line
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
@@ -40,7 +40,8 @@ class GymEnv(HostEnv):
         given = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]
         return self._rows([self._begin(i, seed) for i, seed in enumerate(given)])
 
-    def _advance(self, action: Array) -> Answer:
+    def _recv(self) -> Answer:
+        action = self._given
         shown: list[Any] = []
         rows: list[int] = []
         finals: list[Any] = []
@@ -51,7 +52,7 @@ class GymEnv(HostEnv):
                 obs, paid, terminated[i], truncated[i], _ = env.step(action[i])
                 reward[i] = float(paid)
             except Exception as error:
-                raise failed(self.name, i, action, error) from error
+                raise self.failure(i, action, error) from error
             if terminated[i] or truncated[i]:
                 rows.append(i)
                 finals.append(copy.deepcopy(obs))  # the reset may write into the same array
@@ -66,9 +67,9 @@ class GymEnv(HostEnv):
         try:
             answer = self.envs[row].reset(seed=seed)
         except Exception as error:
-            raise failed(self.name, row, None, error) from error
+            raise self.failure(row, None, error) from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise failed(self.name, row, None, "it returns an observation alone, not (observation, info)")
+            raise self.failure(row, None, "it returns an observation alone, not (observation, info)")
         return answer[0]
 
     def _rows(self, singles: list[Any], rows: list[int] | None = None) -> Array:

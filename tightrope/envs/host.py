@@ -1,8 +1,8 @@
 """The base of engines that run outside torch and speak NumPy: it reads and writes their spaces, moves each array to the
 device once, counts episodes, and names the environment that failed.
 
-An engine defines `_restart(seeds)`, `_advance(action)` and `_twin(num_envs, drawn)`; everything it returns is in
-Tightrope's one convention: same-step auto-reset with the true final observation.
+An engine defines `_restart(seeds)`, `_recv()` and `_twin(num_envs, drawn)`, and `_send(action)` if it works while nobody
+waits for it; everything it returns is in Tightrope's one convention: same-step auto-reset with the true final observation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,13 +20,14 @@ from torch import Tensor
 from ..errors import EnvError, UsageError
 from ..types import Step
 from .options import Array
+from .transfer import Landing
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
 
 
 class Answer(NamedTuple):
-    """What an engine answers to one batch of actions, as arrays."""
+    """What an engine answers to one batch of actions, as arrays that nothing else will write into."""
 
     obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
     reward: Array  # (N,) what is learned from
@@ -42,15 +43,20 @@ class Answer(NamedTuple):
 class HostEnv:
     """N environments of an engine that lives on the host."""
 
-    backend: ClassVar[str]
+    backend: str
     name: str
     num_envs: int
     noise_size = 0
     capturable = False
     resumable = False
     skips = False
+    groups = 1
     solved_at: float | None = None
+    first_row = 0  # where these environments are rows of something larger, the number of the first
     _started = False
+    _waiting = False  # whether there is an answer that nobody has come for
+    _given: Array  # the actions sent last
+    _landing: Landing | None = None  # where answers arrive on a device, once there is one
     _seeds: Array | None  # for the next reset; None: the streams go on
 
     def _describe(self, observation: Observation, action: Action, num_envs: int, device: str | torch.device) -> None:
@@ -71,7 +77,11 @@ class HostEnv:
         """Start every environment anew, from these seeds if given; returns rows of observations."""
         raise NotImplementedError
 
-    def _advance(self, action: Array) -> Answer:
+    def _send(self, action: Array) -> None:
+        """Let the engine begin, if it works by itself."""
+
+    def _recv(self) -> Answer:
+        """What came of the actions `_given`."""
         raise NotImplementedError
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
@@ -82,6 +92,7 @@ class HostEnv:
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
+        self._settle()
         self._started = True
         if seed is not None:
             self.seed(seed)
@@ -91,27 +102,70 @@ class HostEnv:
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
+        self.send(action)
+        step = self.recv()
+        if self.device.type != "cpu":
+            return joined([step])
+        return step if step.final_obs is not step.obs else Step(*step[:4], step.obs.clone(), step.real)
+
+    def send(self, action: Tensor, group: int = 0) -> None:
+        """Let every environment take its action. What comes of it is for `recv`."""
+        self._settle()
         if not self._started:
             self.reset()
-        answer = self._advance(self._action.batch(action.cpu().numpy()))
+        self._given = self._action.batch(action.cpu().numpy())
+        self._send(self._given)
+        self._waiting = True
+
+    def recv(self, group: int = 0) -> Step:
+        """What came of the actions sent last. `final_obs` may be `obs` itself; on a device, all is overwritten by the next
+        `recv`."""
+        self._waiting = False
+        answer = self._recv()
         self._count(answer)
-        obs = self._tensor(answer.obs)
-        final_obs = obs.clone()
-        if len(answer.rows):
-            final_obs[torch.from_numpy(answer.rows).to(self.device)] = self._tensor(answer.final_obs)
-        return Step(
-            obs,
-            self._tensor(answer.reward.astype(np.float32)),
-            self._tensor(answer.terminated),
-            self._tensor(answer.truncated & ~answer.terminated),
-            final_obs,
-            None if answer.real is None else self._tensor(answer.real),
+        obs, reward, terminated, truncated, *real = self._arrived(
+            answer.obs,
+            answer.reward.astype(np.float32, copy=False),
+            answer.terminated,
+            answer.truncated & ~answer.terminated,
+            *(() if answer.real is None else (answer.real,)),
         )
+        final_obs = obs
+        if len(answer.rows):
+            final_obs = obs.clone()
+            final_obs[self._tensor(answer.rows)] = self._tensor(answer.final_obs)
+        return Step(obs, reward, terminated, truncated, final_obs, *real)
+
+    def _settle(self) -> None:
+        """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
+        if self._waiting:
+            self.recv()
+
+    def _arrived(self, *arrays: Array) -> list[Tensor]:
+        """The arrays of an answer on the device."""
+        if self.device.type == "cpu":
+            return [torch.from_numpy(array) for array in arrays]
+        if self._landing is None or self._landing.device != self.device:
+            self._landing = Landing(arrays, self.device)
+        return self._landing(arrays)
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
-        tensor = torch.from_numpy(array.copy())
-        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+        if self.device.type == "cpu":
+            return torch.from_numpy(array.copy())
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def failure(self, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
+        """The error for one environment; `action` is the whole batch, or None at a reset."""
+        which = "" if row is None else f" number {self.first_row + row}"
+        given = action if action is None or row is None else action[row]
+        when = "at its reset" if given is None else f"on action {np.asarray(given).tolist()}"
+        words = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
+        return EnvError(f"env {self.name!r}{which} failed {when}: {words}")
+
+    def _abandon(self) -> None:
+        """Leave no process behind: environments that belong with these have failed."""
 
     def _count(self, answer: Answer) -> None:
         score = answer.reward if answer.score is None else answer.score
@@ -179,6 +233,13 @@ class HostEnv:
         """Release what the engine holds."""
 
 
+def joined(steps: Sequence[Step]) -> Step:
+    """The rows of several steps as one, in memory of its own."""
+    *fields, real = zip(*steps, strict=True)
+    obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)
+    return Step(obs, reward, terminated, truncated, final_obs, None if real[0] is None else torch.cat(real))
+
+
 def first(batch: Any) -> Any:
     """The first member of a batch."""
     if isinstance(batch, dict):
@@ -224,15 +285,6 @@ def spread(seed: int, count: int) -> Array:
     """Independent 31-bit seeds, one per environment: seeds 1 and 2 share no stream."""
     words = np.random.SeedSequence(seed).generate_state(count, np.uint64)
     return (words >> np.uint64(33)).astype(np.int64)
-
-
-def failed(name: str, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
-    """The error for row `row` of `name`; `action` is the whole batch, or None at a reset."""
-    which = "" if row is None else f" number {row}"
-    given = action if action is None or row is None else action[row]
-    when = "at its reset" if given is None else f"on action {np.asarray(given).tolist()}"
-    words = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
-    return EnvError(f"env {name!r}{which} failed {when}: {words}")
 
 
 def one_line(error: BaseException) -> str:
