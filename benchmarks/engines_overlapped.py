@@ -10,7 +10,7 @@ One game (Breakout) under a Nature CNN, one torch thread unless --threads says o
     2 groups    collection by turns: while the policy acts for one half, the other half's emulators work
 
 The four take turns, the median of the repeats is shown. "ideal" is what perfect overlap would give, the slower of engine and
-policy; the last column is the gain of groups. With --group-sizes more numbers of groups are tried.
+policy; the last column is the gain of groups.
 """
 
 import argparse
@@ -23,25 +23,28 @@ import torch
 
 from tightrope.engine import collect, draw_noise, threads
 from tightrope.engine.collect import act
-from tightrope.envs import EnvOptions, groups
+from tightrope.envs import EnvOptions
 from tightrope.envs.engines import ENGINES
+from tightrope.envs.groups import Grouped
 from tightrope.envs.host import HostEnv
 from tightrope.models import NetworkConfig, actor_critic
-from tightrope.types import Rollout
-
-groups.ENOUGH = 1 << 30  # here we say how many
+from tightrope.types import Discrete, Rollout
 
 
 def made(backend: str, env_id: str, num_envs: int, device: str, count: int) -> HostEnv:
     """The environments in `count` groups."""
-    engine = ENGINES[backend].module
-    sizes = [num_envs // count] * count
-    members = [engine.from_id(env_id, size, device, EnvOptions()) for size in sizes]
-    return members[0] if count == 1 else groups.Grouped(members)
+    engine, size = ENGINES[backend].module, num_envs // count
+    members = [engine.from_id(env_id, size, "cpu", EnvOptions()) for _ in range(count)]  # there undivided
+    for member in members:
+        member.device = torch.device(device)
+    return members[0] if count == 1 else Grouped(members)
 
 
 def engine_alone(env: HostEnv, steps: int) -> Callable[[], None]:
-    actions = torch.randint(env.action.n, (steps, env.num_envs)).numpy()
+    unit = torch.rand(steps, env.num_envs, *env.action.shape)
+    actions = [
+        env.decode((each * env.action.n).long() if isinstance(env.action, Discrete) else 2 * each - 1) for each in unit
+    ]
 
     def go() -> None:
         for action in actions:
@@ -97,9 +100,14 @@ def compare(backend: str, num_envs: int, args: argparse.Namespace) -> None:
     plain, best = speed["1 group"], max(v for name, v in speed.items() if name.endswith("groups"))
     cells = " | ".join(f"{speed[name]:,.0f}" for name in ways)
     if not args.headed:
-        print(f"| engine, envs | {' | '.join(ways)} | 1 group / ideal | groups / ideal | gain |\n|{'---|' * (len(ways) + 4)}")
+        print(
+            f"| engine, envs | {' | '.join(ways)} | 1 group / ideal | groups / ideal | gain |\n|{'---|' * (len(ways) + 4)}"
+        )
         args.headed = True
-    print(f"| {backend}, {num_envs} | {cells} | {plain / ideal:.2f} | {best / ideal:.2f} | {best / plain:.2f} |", flush=True)
+    print(
+        f"| {backend}, {num_envs} | {cells} | {plain / ideal:.2f} | {best / ideal:.2f} | {best / plain:.2f} |",
+        flush=True,
+    )
     for env in (*envs.values(), alone):
         env.close()
 

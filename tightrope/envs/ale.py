@@ -132,4 +132,4 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
     def games_of(count: int) -> AleEnv:
         return AleEnv(lambda count: made(env_id, lambda: engine(count)), count, device, env_id, limit, rules)
 
-    return in_groups(games_of, num_envs)
+    return in_groups(games_of, num_envs, device)

@@ -166,7 +166,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         env.solved_at = getattr(spec.config, "reward_threshold", None)
         return env
 
-    return in_groups(pool_of, num_envs)
+    return in_groups(pool_of, num_envs, device)
 
 
 @contextmanager

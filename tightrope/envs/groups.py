@@ -16,12 +16,16 @@ from ..types import Step
 from .host import HostEnv, joined, spread
 from .options import Array
 
-ENOUGH = 8  # environments in a group: with fewer, two answers cost more than waiting for one
+ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
 
 
-def in_groups(make: Callable[[int], HostEnv], num_envs: int) -> HostEnv:
-    """`num_envs` environments of an engine that works by itself, in two groups if they are enough; `make` takes a number."""
-    if num_envs < 2 * ENOUGH:
+def in_groups(make: Callable[[int], HostEnv], num_envs: int, device: str | torch.device) -> HostEnv:
+    """Environments of an engine that works by itself, in two groups where that pays; `make` takes their number.
+
+    It does where a device runs the policy. On the CPU policy and engine want the same cores, so that nothing is idle while
+    one waits for the other, and acting twice on half the rows costs more than acting once.
+    """
+    if torch.device(device).type == "cpu" or num_envs < 2 * ENOUGH:
         return make(num_envs)
     return Grouped([make(num_envs - num_envs // 2), make(num_envs // 2)])
 
@@ -30,12 +34,13 @@ class Grouped(HostEnv):
     """Several engines of one kind as one environment; the rows of the first come first."""
 
     def __init__(self, members: Sequence[HostEnv]) -> None:
-        self.members, self.groups = members, len(members)
+        self.members = members
         first, sizes = members[0], [member.num_envs for member in members]
         self.name, self.backend, self.solved_at, self.skips = first.name, first.backend, first.solved_at, first.skips
         for member, row in zip(members, accumulate(sizes, initial=0), strict=False):
             member.first_row = row
         self._describe(first._observation, first._action, sum(sizes), first.device)
+        self.groups = len(members)
 
     @property
     def device(self) -> torch.device:
@@ -43,8 +48,10 @@ class Grouped(HostEnv):
 
     @device.setter
     def device(self, device: torch.device) -> None:
+        """Moved to the CPU, all are stepped at once."""
         for member in self.members:
             member.device = device
+        self.groups = 1 if device.type == "cpu" else len(self.members)
 
     def seed(self, seed: int) -> None:
         """Let the next reset start from this seed, each row from the one that it would have without groups."""
@@ -60,9 +67,9 @@ class Grouped(HostEnv):
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
-        for group, part in enumerate(action.tensor_split(self.groups)):
+        for group, part in enumerate(action.tensor_split(len(self.members))):
             self.send(part, group)
-        return joined([self.recv(group) for group in range(self.groups)])
+        return joined([self.recv(group) for group in range(len(self.members))])
 
     def send(self, action: Tensor, group: int = 0) -> None:
         self._asked(self.members[group].send, action)

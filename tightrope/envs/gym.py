@@ -110,7 +110,7 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
         # not same-step: there a worker may reset into the very array that it is about to send as the final observation
         return GymVectorEnv(AsyncVectorEnv([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED), device, name)
 
-    return in_groups(workers, num_envs)
+    return in_groups(workers, num_envs, device)
 
 
 def from_object(
