@@ -11,6 +11,7 @@ from tightrope.engine import Noise, collect, draw_noise
 from tightrope.envs import CartPole
 from tightrope.envs.groups import Grouped
 from tightrope.envs.gym import from_object
+from tightrope.envs.host import HostEnv
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Env, Rollout, Step
 
@@ -137,6 +138,16 @@ def test_groups_give_what_all_at_once_give() -> None:
     alone, grouped = collected(counters([4]))[0], collected(counters([2, 2]))[0]
     for name, tensor in fields(alone).items():
         torch.testing.assert_close(tensor, getattr(grouped, name), msg=name)
+
+
+def test_groups_may_answer_into_the_same_memory_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do on a device; here the way there leads back to the host."""
+    expected, last, _ = collected(counters([2, 2]))
+    monkeypatch.setattr(HostEnv, "_here", HostEnv._there)
+    rollout, obs, _ = collected(counters([2, 2]))
+    assert torch.equal(obs, last)
+    for name, tensor in fields(expected).items():
+        assert torch.equal(tensor, getattr(rollout, name)), name
 
 
 def test_groups_work_while_the_policy_acts_for_others() -> None:

@@ -51,22 +51,24 @@ def together(
 def by_turns(env: GroupedEnv, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
     """One group after the other: while the policy acts for one, the others' engines work. Each action is still that of the
     current policy for what its environment shows now, and nothing depends on who is quicker."""
-    seen, draws = list(obs.tensor_split(env.groups)), noise.action.tensor_split(env.groups, 1)
-    for t in range(len(rollout.rows)):
-        for group, part in enumerate(rollout.parts):
-            if t > 0:
-                seen[group] = received(env, group, part.rows[t - 1])
-            action = act(policy, seen[group], draws[group][t], part.rows[t])
-            env.send(policy.head.to_env(action), group)
-            part.rows[t].write_act(seen[group], action)
-    return torch.cat([received(env, group, part.rows[-1]) for group, part in enumerate(rollout.parts)])
+    parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
 
+    def answer(group: int, t: int, obs: Tensor) -> None:
+        action = act(policy, obs, draws[group][t], parts[group].rows[t])
+        env.send(policy.head.to_env(action), group)
+        parts[group].rows[t].write_act(obs, action)  # while the engine works, like all other writing
 
-def received(env: GroupedEnv, group: int, row: Row) -> Tensor:
-    """What a group shows now, once the row has what came of its last step."""
-    step = env.recv(group)
-    row.write_step(step)
-    return step.obs
+    for group, shown in enumerate(obs.tensor_split(env.groups)):
+        answer(group, 0, shown)
+    for t in range(1, len(rollout.rows)):
+        for group, part in enumerate(parts):
+            step = env.recv(group)
+            answer(group, t, step.obs)
+            part.rows[t - 1].write_step(step)
+    last = [env.recv(group) for group in range(env.groups)]
+    for part, step in zip(parts, last, strict=True):
+        part.rows[-1].write_step(step)
+    return torch.cat([step.obs for step in last])
 
 
 def act(policy: ActorCritic, obs: Tensor, noise: Tensor, row: Row) -> Tensor:

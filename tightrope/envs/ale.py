@@ -80,7 +80,16 @@ class AleEnv(HostEnv):
         if late.any():
             obs, info = self.engine.reset(options={"reset_mask": late})  # other rows stay as they are
         self._clock[rows], self._lives = 0, info["lives"]
-        return Answer(obs, self._rules.reward(score), terminated, late, rows, final_obs, score=score, over=over | late)
+        return Answer(
+            obs,
+            self._rules.reward(score),
+            terminated,
+            late & ~terminated,
+            rows,
+            final_obs,
+            score=score,
+            over=over | late,
+        )
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: whole games, raw scores."""

@@ -108,7 +108,7 @@ class EnvPoolEnv(HostEnv):
             self._clock[rows] = 0
             if self._rules is not None:
                 self._lives[rows] = info["lives"]
-        return Answer(obs, reward, terminated, late, rows, final_obs, score=score, over=over | late)
+        return Answer(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: of Atari whole games and raw scores."""

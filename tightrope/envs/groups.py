@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..errors import EnvError
 from ..types import Step
-from .host import HostEnv, joined, spread
+from .host import HostEnv, spread
 from .options import Array
+from .transfer import joined
 
 ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
 

@@ -19,6 +19,7 @@ from .host import Answer, HostEnv, one_line
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
+NOBODY = np.empty(0, np.int64)
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw
 
 
@@ -49,18 +50,19 @@ class GymEnv(HostEnv):
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         for i, env in enumerate(self.envs):
             try:
-                obs, paid, terminated[i], truncated[i], _ = env.step(action[i])
-                reward[i] = float(paid)
+                obs, paid, over, late, _ = env.step(action[i])
+                reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
             except Exception as error:
                 raise self.failure(i, action, error) from error
-            if terminated[i] or truncated[i]:
+            if over or late:
                 rows.append(i)
                 finals.append(copy.deepcopy(obs))  # the reset may write into the same array
                 obs = self._begin(i)
             shown.append(obs)
         obs = self._rows(shown)
-        final_obs = self._rows(finals, rows) if rows else obs[:0]
-        return Answer(obs, reward, terminated, truncated, np.array(rows, np.int64), final_obs)
+        if not rows:
+            return Answer(obs, reward, terminated, truncated, NOBODY, obs[:0])
+        return Answer(obs, reward, terminated, truncated, np.array(rows), self._rows(finals, rows))
 
     def _begin(self, row: int, seed: int | None = None) -> Any:
         """The first observation of a new episode of one environment."""

@@ -74,7 +74,8 @@ class GymVectorEnv(HostEnv):
         engine, action = self.engine, self._given
         question = engine.step_wait if self._works_alone else lambda: engine.step(action)
         shown, reward, terminated, truncated, info = self._ask(question, action)
-        terminated, truncated = np.array(terminated, bool), np.asarray(truncated, bool)
+        terminated = np.array(terminated, bool)
+        truncated = np.asarray(truncated, bool) & ~terminated
         reward, done = np.array(reward, np.float32), terminated | truncated
         real = None
         if self.skips:

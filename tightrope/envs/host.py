@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import EnvError, UsageError
 from ..types import Step
 from .options import Array
-from .transfer import Landing
+from .transfer import Landing, joined
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
@@ -32,12 +32,19 @@ class Answer(NamedTuple):
     obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
     reward: Array  # (N,) what is learned from
     terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool
+    truncated: Array  # (N,) bool, nowhere where terminated
     rows: Array  # (K,) rows whose true successor is not `obs`
     final_obs: Array  # (K, ...) these successors
     real: Array | None = None  # (N,) bool, where some rows may not be real
     score: Array | None = None  # (N,) what is reported; the reward if not given
     over: Array | None = None  # (N,) bool, where a reported episode ends; where one ended if not given
+
+    @property
+    def arrays(self) -> list[Array]:
+        """What every step has: obs, reward, terminated, truncated, and `real` if it has that."""
+        reward = self.reward.astype(np.float32, copy=False)
+        arrays = [self.obs, reward, self.terminated, self.truncated]
+        return arrays if self.real is None else [*arrays, self.real]
 
 
 class HostEnv:
@@ -67,7 +74,8 @@ class HostEnv:
         self.observation, self.action = observation.spec, action.spec
         self.num_envs, self.device = num_envs, torch.device(device)
         self._return = np.zeros(num_envs)
-        self._length = np.zeros(num_envs, np.int64)
+        self._taken = 0  # steps since there were any
+        self._began = np.zeros(num_envs, np.int64)  # the step before each episode's first
         self._totals = np.zeros(3)  # episodes, their returns, their lengths
         self.seed(0)
 
@@ -96,7 +104,7 @@ class HostEnv:
         self._started = True
         if seed is not None:
             self.seed(seed)
-        self._return[:], self._length[:] = 0.0, 0
+        self._return[:], self._began[:] = 0.0, self._taken
         seeds, self._seeds = self._seeds, None
         return self._tensor(self._restart(seeds))
 
@@ -104,9 +112,7 @@ class HostEnv:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         self.send(action)
         step = self.recv()
-        if self.device.type != "cpu":
-            return joined([step])
-        return step if step.final_obs is not step.obs else Step(*step[:4], step.obs.clone(), step.real)
+        return step if self.device.type == "cpu" else joined([step])
 
     def send(self, action: Tensor, group: int = 0) -> None:
         """Let every environment take its action. What comes of it is for `recv`."""
@@ -118,36 +124,36 @@ class HostEnv:
         self._waiting = True
 
     def recv(self, group: int = 0) -> Step:
-        """What came of the actions sent last. `final_obs` may be `obs` itself; on a device, all is overwritten by the next
-        `recv`."""
+        """What came of the actions sent last. On a device it is overwritten by the next `recv`, and `final_obs` may be `obs`
+        itself."""
         self._waiting = False
         answer = self._recv()
         self._count(answer)
-        obs, reward, terminated, truncated, *real = self._arrived(
-            answer.obs,
-            answer.reward.astype(np.float32, copy=False),
-            answer.terminated,
-            answer.truncated & ~answer.terminated,
-            *(() if answer.real is None else (answer.real,)),
-        )
-        final_obs = obs
-        if len(answer.rows):
-            final_obs = obs.clone()
-            final_obs[self._tensor(answer.rows)] = self._tensor(answer.final_obs)
-        return Step(obs, reward, terminated, truncated, final_obs, *real)
+        return self._here(answer) if self.device.type == "cpu" else self._there(answer)
 
     def _settle(self) -> None:
         """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
         if self._waiting:
             self.recv()
 
-    def _arrived(self, *arrays: Array) -> list[Tensor]:
-        """The arrays of an answer on the device."""
-        if self.device.type == "cpu":
-            return [torch.from_numpy(array) for array in arrays]
+    def _here(self, answer: Answer) -> Step:
+        """An answer as tensors on the host, whose memory is the arrays'."""
+        final_obs = answer.obs.copy()
+        if len(answer.rows):
+            final_obs[answer.rows] = answer.final_obs
+        obs, reward, terminated, truncated, *real = map(torch.from_numpy, answer.arrays)
+        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *real)
+
+    def _there(self, answer: Answer) -> Step:
+        """An answer as tensors on the device; final observations travel only where they are others."""
         if self._landing is None or self._landing.device != self.device:
-            self._landing = Landing(arrays, self.device)
-        return self._landing(arrays)
+            self._landing = Landing(answer.arrays, self.device)
+        obs, reward, terminated, truncated, *real = self._landing(answer.arrays)
+        final_obs = obs
+        if len(answer.rows):
+            final_obs = obs.clone()
+            final_obs[self._tensor(answer.rows)] = self._tensor(answer.final_obs)
+        return Step(obs, reward, terminated, truncated, final_obs, *real)
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
@@ -169,14 +175,18 @@ class HostEnv:
 
     def _count(self, answer: Answer) -> None:
         score = answer.reward if answer.score is None else answer.score
-        self._return += score if answer.real is None else np.where(answer.real, score, 0.0)
-        self._length += 1 if answer.real is None else answer.real
+        self._taken += 1
+        if answer.real is None:
+            self._return += score
+        else:
+            self._return += np.where(answer.real, score, 0.0)
+            self._began += ~answer.real
         over = answer.over
         if over is None and len(answer.rows):
             over = answer.terminated | answer.truncated
         if over is not None and over.any():
-            self._totals += [over.sum(), self._return[over].sum(), self._length[over].sum()]
-            self._return[over], self._length[over] = 0.0, 0
+            self._totals += [over.sum(), self._return[over].sum(), (self._taken - self._began[over]).sum()]
+            self._return[over], self._began[over] = 0.0, self._taken
 
     def finished_episodes(self) -> Tensor:
         """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
@@ -231,13 +241,6 @@ class HostEnv:
 
     def close(self) -> None:
         """Release what the engine holds."""
-
-
-def joined(steps: Sequence[Step]) -> Step:
-    """The rows of several steps as one, in memory of its own."""
-    *fields, real = zip(*steps, strict=True)
-    obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)
-    return Step(obs, reward, terminated, truncated, final_obs, None if real[0] is None else torch.cat(real))
 
 
 def first(batch: Any) -> Any:

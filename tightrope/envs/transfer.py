@@ -1,4 +1,4 @@
-"""How arrays of an engine on the host get to a device: through memory that is made once, in one copy a step."""
+"""How what an engine on the host answers gets to a device: through memory that is made once, in one copy a step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..types import Step
 from .options import Array
 
 ALIGNMENT = 16  # bytes, so that any number may begin there
@@ -38,8 +39,15 @@ class Landing:
             np.copyto(place, array)  # not torch's copy, whose threads would wait for cores that the engine keeps busy
         self._there.copy_(self._here, non_blocking=self._queued)
         if self._copied is not None:
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(self.device))
         return self._tensors
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """The rows of several steps as one, in memory of its own."""
+    *fields, real = zip(*steps, strict=True)
+    obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)
+    return Step(obs, reward, terminated, truncated, final_obs, None if real[0] is None else torch.cat(real))
 
 
 def seat(buffer: Tensor, start: int, array: Array) -> Tensor:
