@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+SHORT = 64  # numbers
 Settings = dict[str, Any]  # what a user may set, by name
 
 
@@ -108,6 +109,7 @@ class Env(Protocol):
     capturable: bool  # True when step never reads a tensor on the host
     resumable: bool  # True when state_dict holds all there is to know; otherwise a resumed run starts fresh episodes
     skips: bool  # True when steps may have rows that are not real
+    groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 1 where there are none
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
@@ -117,6 +119,14 @@ class Env(Protocol):
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
     def close(self) -> None: ...
+
+
+class GroupedEnv(Env, Protocol):
+    """An Env whose rows are cut, as `tensor_split` cuts them, into groups that work side by side: what was sent to one is
+    worked on while another is received, answered and sent."""
+
+    def send(self, action: Tensor, group: int = 0) -> None: ...
+    def recv(self, group: int = 0) -> Step: ...  # of that group's rows; overwritten by its next recv
 
 
 class Row(NamedTuple):
@@ -132,10 +142,19 @@ class Row(NamedTuple):
     final_obs: Tensor  # (N, ...)
     real: Tensor  # (N,) bool
 
-    def write(self, obs: Tensor, action: Tensor, step: Step) -> None:
-        """What the policy saw and did, and what came of it."""
+    def write_act(self, obs: Tensor, action: Tensor) -> None:
+        """What the policy saw and did."""
         self.obs.copy_(obs)
         self.action.copy_(action)
+
+    def write_judgement(self, log_prob: Tensor | None = None, value: Tensor | None = None) -> None:
+        """How likely it was and what the critic said, where that is known already."""
+        if log_prob is not None and value is not None:
+            self.log_prob.copy_(log_prob)
+            self.value.copy_(value)
+
+    def write_step(self, step: Step) -> None:
+        """What came of it."""
         self.reward.copy_(step.reward)
         self.terminated.copy_(step.terminated)
         self.truncated.copy_(step.truncated)
@@ -158,11 +177,21 @@ class Rollout:
     final_obs: Tensor  # (T, N, ...)
     real: Tensor  # (T, N) bool: False where nothing happened, never learned from
     skips: bool = False  # whether there can be such rows
+    groups: int = 1  # of environments that are stepped by turns
 
     @cached_property
     def rows(self) -> list[Row]:
         """Each time step as views, made once."""
         return [Row(*(getattr(self, name)[t] for name in Row._fields)) for t in range(self.reward.shape[0])]
+
+    @cached_property
+    def parts(self) -> list[Rollout]:
+        """Each group's share, as views, made once."""
+        cut = {name: getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields}
+        return [
+            replace(self, groups=1, **{name: pieces[group] for name, pieces in cut.items()})
+            for group in range(self.groups)
+        ]
 
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
@@ -181,6 +210,7 @@ class Rollout:
             final_obs=empty(obs.shape, obs.dtype),
             real=~empty(dtype=torch.bool),
             skips=env.skips,
+            groups=env.groups,
         )
 
     @property
@@ -202,7 +232,7 @@ class Rollout:
         """The first rows, as views: what was really collected when a rollout stopped early."""
         if steps == len(self.reward):
             return self
-        return replace(self, **{f.name: getattr(self, f.name)[:steps] for f in fields(self) if f.name != "skips"})
+        return replace(self, **{name: getattr(self, name)[:steps] for name in Row._fields})
 
 
 @dataclass
@@ -233,11 +263,19 @@ class Batch:
         length = len(self)
         ends = [length * i // count for i in range(count + 1)]
         sizes = [end - start for start, end in pairwise(ends) if end > start]
-        for key in keys:
-            order = key[:length].argsort()
-            columns = (getattr(self, f.name)[order].split(sizes) for f in fields(self))
+        for order in keys[:, :length].argsort():  # all at once: on a GPU, many sorts cost little more than one
+            columns = (torch.split(rows_at(getattr(self, f.name), order), sizes) for f in fields(self))
             for minibatch in zip(*columns, strict=True):
                 yield type(self)(*minibatch).flat()
+
+
+def rows_at(column: Tensor, index: Tensor) -> Tensor:
+    """column[index]; on a GPU short rows number by number, for torch takes a block of threads to copy each of them."""
+    width = column[0].numel()
+    if not column.is_cuda or not 1 < width <= SHORT:
+        return column[index]
+    at = index.unsqueeze(1) * width + torch.arange(width, device=index.device)
+    return column.reshape(-1)[at].view(len(index), *column.shape[1:])
 
 
 @dataclass

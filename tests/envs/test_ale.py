@@ -68,8 +68,8 @@ class Borrowed:
         obs, self.info = self.engine.reset(**given)
         return obs, self.info
 
-    def step(self, action: Array) -> Any:
-        *answer, self.info = self.engine.step(action)
+    def recv(self) -> Any:
+        *answer, self.info = self.engine.recv()
         self.steps += 1
         return (*answer, self.info)
 

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightrope.envs import ENVS, TensorEnv, make
+from tightrope.envs.groups import Grouped
 from tightrope.envs.gym import GymVectorEnv
 from tightrope.errors import UsageError
 from tightrope.types import Box, Env, Step
@@ -292,7 +293,7 @@ def check_spawn_is_independent(factory: Factory) -> None:
     env, twin = (factory(num_envs=4, max_episode_steps=5, seed=1) for _ in range(2))
     actions = random_actions(env, 12)
     child = env.spawn(3, seed=9)
-    assert type(child) is type(env) or isinstance(env, GymVectorEnv)  # which is taken apart for scoring
+    assert type(child) is type(env) or isinstance(env, (GymVectorEnv, Grouped))  # which are taken apart for scoring
     assert (child.num_envs, child.device, child.action, child.observation) == (
         3,
         env.device,

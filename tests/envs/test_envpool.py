@@ -56,8 +56,11 @@ class Watched:
         self.start, self.restarted = {k: np.copy(v) for k, v in info.items()}, info["env_id"].tolist()
         return obs, info
 
-    def step(self, action: Array) -> Any:
-        *answer, info = self.pool.step(action)
+    def send(self, action: Array) -> None:
+        self.pool.send(action)
+
+    def recv(self) -> Any:
+        *answer, info = self.pool.recv()
         self.info, self.restarted, self.steps = {k: np.copy(v) for k, v in info.items()}, [], self.steps + 1
         return (*answer, info)
 
@@ -203,7 +206,9 @@ class Script:
     def reset(self, rows: Array | None = None) -> Any:
         return np.zeros((1, 4, 84, 84), np.uint8), {"lives": np.array([3])}
 
-    def step(self, action: Array) -> Any:
+    def send(self, action: Array) -> None: ...
+
+    def recv(self) -> Any:
         left = self.lives.pop(0)
         flags = np.array([left == 0]), np.array([False])
         return np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, np.float32), *flags, {"lives": np.array([left])}

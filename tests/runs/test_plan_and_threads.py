@@ -54,6 +54,13 @@ def test_a_plan_counts_from_where_the_run_stands() -> None:
     assert (p.phases, p.steps) == (7, 224)
 
 
+def test_groups_are_said() -> None:
+    agent = tr.PPO("Acrobot-v1", num_envs=4, device="cpu", backend="gymnasium")
+    assert " by gymnasium (it" in plan(agent.state, agent.config).engine
+    agent.state.env.groups = 2
+    assert plan(agent.state, agent.config).engine == "4 of Acrobot-v1 by gymnasium in 2 groups (it was asked for)"
+
+
 def test_every_number_is_said() -> None:
     p = plan_of(tr.PPO, num_envs=64, num_steps=64, num_minibatches=4, update_epochs=4, total_timesteps=1e6)
     line, environments = p.lines()

@@ -139,6 +139,11 @@ def compiling() -> bool:
     return torch.compiler.is_compiling() or (_current is not None and _current.compiles)
 
 
+def kernels_wanted() -> Precision | None:
+    """The precision of fused kernels, where the execution in force wants them."""
+    return _current.precision if _current is not None and _current.mode == "max" and _current.precision != "bf16" else None
+
+
 def kind(leaf: Any) -> Any:
     """What a graph depends on: the shape of a tensor, the value of a number, the identity of anything else."""
     if isinstance(leaf, Tensor):

@@ -1,14 +1,16 @@
 """Collection: the policy acts, the environments answer, the rollout remembers."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from ..models import ActorCritic
-from ..types import Env, Rollout, Row
-from .accelerate import capturable, compilable, compiling
+from ..types import Env, GroupedEnv, Rollout, Row
+from .accelerate import compilable
 from .device import reads_are_free
 from .noise import Noise
-from .quick import QuickPolicy, quick
+from .players import Player, player_for
 
 
 @torch.no_grad()
@@ -21,55 +23,71 @@ def collect(
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
-    dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    on_arrays = reads_are_free(env.device) and not compiling()
-    player = quick(policy, obs, noise.action[0]) if on_arrays else None
-    for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
-        obs = advance(env, policy, obs, action_noise, reset_noise, row, player)
-        if dead_fraction is not None and reads_are_free(env.device):
-            dead |= row.terminated
-            if dead.sum() >= dead_fraction * env.num_envs:
-                num_steps = t + 1
-                break
-    if player or policy.critic is not policy.actor:
-        judge(player or policy, rollout.first(num_steps))
+    player = player_for(policy, obs, noise.action[0])
+    if env.groups > 1 and dead_fraction is None:
+        obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
+    else:
+        obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)
+    if not player.judges_at_once:
+        judge(player, rollout.first(num_steps))
     return obs, num_steps
 
 
+def together(
+    env: Env, policy: ActorCritic, player: Player, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
+) -> tuple[Tensor, int]:
+    """All environments at once, one step after the other."""
+    dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+    for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
+        action, *judgement = player.act(obs, action_noise)
+        obs = advance(env, policy, obs, action, reset_noise, row)
+        row.write_judgement(*judgement)
+        if dead_fraction is not None and reads_are_free(env.device):
+            dead |= row.terminated
+            if dead.sum() >= dead_fraction * env.num_envs:
+                return obs, t + 1
+    return obs, len(rollout.rows)
+
+
 @compilable(when=lambda env, *_: env.capturable)
-def advance(
-    env: Env,
-    policy: ActorCritic,
-    obs: Tensor,
-    action_noise: Tensor,
-    reset_noise: Tensor,
-    row: Row,
-    player: QuickPolicy | None = None,
-) -> Tensor:
+def advance(env: Env, policy: ActorCritic, obs: Tensor, action: Tensor, noise: Tensor, row: Row) -> Tensor:
     """One step of every environment, written down; returns what they show now."""
-    action, *judgement = (player.act(obs, action_noise),) if player else act(policy, obs, action_noise)
-    step = env.step(policy.head.to_env(action), reset_noise)
-    row.write(obs, action, step)
-    for column, numbers in zip((row.log_prob, row.value), judgement, strict=False):
-        column.copy_(numbers)
+    step = env.step(policy.head.to_env(action), noise)
+    row.write_act(obs, action)
+    row.write_step(step)
     return step.obs
 
 
-@capturable("part")
-def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-    """What the policy does: (action,), and where actor and critic share a trunk, whose answer then has all there is to
-    know, (action, log_prob, value). Where they are apart a step needs the actor alone; the rest is one pass at the end."""
-    if policy.critic is not policy.actor:
-        return (policy.distribution(obs).sample(noise),)
-    distribution, value = policy(obs)
-    action = distribution.sample(noise)
-    return action, distribution.log_prob(action), value
+def by_turns(
+    env: GroupedEnv, policy: ActorCritic, player: Player, rollout: Rollout, obs: Tensor, noise: Noise
+) -> Tensor:
+    """One group after the other: while the policy acts for one, the others' engines work. Each action is still that of the
+    current policy for what its environment shows now, and nothing depends on who is quicker."""
+    parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
+
+    def answer(group: int, t: int, obs: Tensor) -> None:
+        action, *judgement = player.act(obs, draws[group][t])
+        env.send(policy.head.to_env(action), group)
+        parts[group].rows[t].write_act(obs, action)  # while the engine works, like all other writing
+        parts[group].rows[t].write_judgement(*judgement)
+
+    for group, shown in enumerate(obs.tensor_split(env.groups)):
+        answer(group, 0, shown)
+    for t in range(1, len(rollout.rows)):
+        for group, part in enumerate(parts):
+            step = env.recv(group)
+            answer(group, t, step.obs)
+            part.rows[t - 1].write_step(step)
+    last = [env.recv(group) for group in range(env.groups)]
+    for part, step in zip(parts, last, strict=True):
+        part.rows[-1].write_step(step)
+    return torch.cat([step.obs for step in last])
 
 
-def judge(policy: ActorCritic | QuickPolicy, rollout: Rollout) -> None:
+def judge(player: Player, rollout: Rollout) -> None:
     """Write down how likely each action was and what each observation is worth, under the policy that acted."""
-    distribution, value = policy(rollout.obs.flatten(0, 1))
-    rollout.log_prob.copy_(distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob))
+    log_prob, value = player.judge(rollout.obs.flatten(0, 1), rollout.action.flatten(0, 1))
+    rollout.log_prob.copy_(log_prob.view_as(rollout.log_prob))
     rollout.value.copy_(value.view_as(rollout.value))
 
 

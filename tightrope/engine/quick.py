@@ -38,6 +38,8 @@ class Perceptron:
 class QuickPolicy:
     """A policy as it is now: made anew for each rollout."""
 
+    judges_at_once = False
+
     def __init__(self, policy: ActorCritic) -> None:
         head, trunk, critic = policy.head, policy.actor, policy.critic
         assert isinstance(trunk, MLP) and isinstance(head, (GaussianHead, CategoricalHead))  # noqa: PT018
@@ -48,23 +50,24 @@ class QuickPolicy:
         self.log_std = head.log_std.data if gaussian else None
         self.std = np.exp(self.log_std.numpy()) if self.log_std is not None else None
 
-    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
         """policy.distribution(obs).sample(noise)"""
         output = self.actor(self.normalize(rows_of(obs)))
         if self.std is not None:
             output += self.std * noise.numpy()
-            return torch.from_numpy(output)
+            return (torch.from_numpy(output),)
         logits = output.T  # (K, N)
         logits -= np.maximum.reduce(logits)
         cumulative = np.add.accumulate(np.exp(logits))
-        return torch.from_numpy(np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise.numpy()))
+        return (torch.from_numpy(np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise.numpy())),)
 
-    def __call__(self, obs: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
-        """policy(obs)"""
+    def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """The action's log-probability and the value, of policy(obs)."""
         x = self.normalize(rows_of(obs))
         output = torch.from_numpy(self.actor(x))
+        distribution = Categorical(output) if self.log_std is None else Gaussian(output, self.log_std)
         value = torch.zeros(len(x)) if self.critic is None else torch.from_numpy(self.critic(x)).squeeze(1)
-        return Categorical(output) if self.log_std is None else Gaussian(output, self.log_std), value
+        return distribution.log_prob(action), value
 
 
 def rows_of(obs: Tensor) -> Array:
@@ -77,11 +80,13 @@ def quick(policy: ActorCritic, obs: Tensor, noise: Tensor) -> QuickPolicy | None
     those known here, or does something else than the policy does."""
     head, critic = policy.head, policy.critic
     known = type(head) is CategoricalHead or (type(head) is GaussianHead and head.log_std_layer is None)
-    if type(policy) is not ActorCritic or not known or torch.is_autocast_enabled("cpu"):
+    if type(policy) is not ActorCritic or not known:
         return None
     if not plain(policy.actor) or not (critic is None or plain(critic)):
         return None
     candidate = QuickPolicy(policy)
     distribution, value = policy(obs)
-    pairs = (candidate.act(obs, noise), distribution.sample(noise)), (candidate(obs)[1], value)
+    action = distribution.sample(noise)
+    expected = action, distribution.log_prob(action), value
+    pairs = zip((*candidate.act(obs, noise), *candidate.judge(obs, action)), expected, strict=True)
     return candidate if all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs) else None

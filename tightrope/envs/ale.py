@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
+from .groups import in_groups
 from .gym import made
 from .host import Answer, HostEnv
 from .options import Array, EnvOptions
@@ -64,8 +65,11 @@ class AleEnv(HostEnv):
         self._clock[:], self._lives = 0, info["lives"]
         return self._observation.rows(obs)
 
-    def _advance(self, action: Array) -> Answer:
-        obs, score, over, _, info = self.engine.step(checked(self.name, action, self.action))
+    def _send(self, action: Array) -> None:
+        self.engine.send(checked(self, action))
+
+    def _recv(self) -> Answer:
+        obs, score, over, _, info = self.engine.recv()
         self._clock += 1
         late = ~over & (self._clock >= self.max_episode_steps)
         terminated = self._rules.terminated(over, info["lives"], self._lives)
@@ -76,7 +80,16 @@ class AleEnv(HostEnv):
         if late.any():
             obs, info = self.engine.reset(options={"reset_mask": late})  # other rows stay as they are
         self._clock[rows], self._lives = 0, info["lives"]
-        return Answer(obs, self._rules.reward(score), terminated, late, rows, final_obs, score=score, over=over | late)
+        return Answer(
+            obs,
+            self._rules.reward(score),
+            terminated,
+            late & ~terminated,
+            rows,
+            final_obs,
+            score=score,
+            over=over | late,
+        )
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: whole games, raw scores."""
@@ -105,7 +118,7 @@ def known(env_id: str) -> bool:
     return rom_of(env_id, installed) is not None if installed else unmistakable(env_id)
 
 
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> AleEnv:
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
     game = needed(env_id, games())
     kwargs = unreserved(options.env_kwargs, RESERVED)
@@ -125,4 +138,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
             **kwargs,
         )
 
-    return AleEnv(lambda count: made(env_id, lambda: engine(count)), num_envs, device, env_id, limit, rules)
+    def games_of(count: int) -> AleEnv:
+        return AleEnv(lambda count: made(env_id, lambda: engine(count)), count, device, env_id, limit, rules)
+
+    return in_groups(games_of, num_envs, device)

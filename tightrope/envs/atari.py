@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..draw import shrink
 from ..errors import UsageError, near_matches
-from ..types import Discrete, Spec
-from .host import failed
+from ..types import Discrete
+from .host import HostEnv
 from .options import Array
 
 ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
@@ -98,12 +98,12 @@ def unreserved(env_kwargs: Mapping[str, Any], reserved: Mapping[str, str]) -> di
     return dict(env_kwargs)
 
 
-def checked(name: str, action: Array, spec: Spec) -> Array:
+def checked(env: HostEnv, action: Array) -> Array:
     """The actions, all of which exist: on others ale-py waits forever and EnvPool reads memory that is not its own."""
-    if isinstance(spec, Discrete):
-        strays = np.flatnonzero((action < 0) | (action >= spec.n))
-        if len(strays):
-            raise failed(name, int(strays[0]), action, f"there are only actions 0 to {spec.n - 1}")
+    spec = env.action
+    if isinstance(spec, Discrete) and (action.min() < 0 or action.max() >= spec.n):
+        row = int(np.flatnonzero((action < 0) | (action >= spec.n))[0])
+        raise env.failure(row, action, f"there are only actions 0 to {spec.n - 1}")
     return action
 
 

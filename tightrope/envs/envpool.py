@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
+from .groups import in_groups
 from .gym import made
 from .host import Answer, HostEnv, one_line
 from .options import Array, EnvOptions
@@ -87,8 +88,11 @@ class EnvPoolEnv(HostEnv):
             self._lives[:] = info["lives"]
         return self._observation.rows(obs)
 
-    def _advance(self, action: Array) -> Answer:
-        shown, score, over, _, info = self.engine.step(checked(self.name, action, self.action))
+    def _send(self, action: Array) -> None:
+        self.engine.send(checked(self, action))
+
+    def _recv(self) -> Answer:
+        shown, score, over, _, info = self.engine.recv()
         obs = self._observation.rows(shown)
         self._clock += 1
         late = ~over & (self._clock >= self.max_episode_steps)
@@ -104,7 +108,7 @@ class EnvPoolEnv(HostEnv):
             self._clock[rows] = 0
             if self._rules is not None:
                 self._lives[rows] = info["lives"]
-        return Answer(obs, reward, terminated, late, rows, final_obs, score=score, over=over | late)
+        return Answer(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: of Atari whole games and raw scores."""
@@ -136,7 +140,7 @@ def known(env_id: str) -> bool:
     return env_id in TASKS or (rom_of(env_id, installed) is not None if installed else unmistakable(env_id))
 
 
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> EnvPoolEnv:
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
     kwargs, rules = unreserved(options.env_kwargs, RESERVED), None
     task = env_id
@@ -156,9 +160,13 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
 
     with unwarned():
         spaces = observation(spec.gymnasium_observation_space), action(spec.gymnasium_action_space)
-    env = EnvPoolEnv(pool, spaces, num_envs, device, env_id, limit, rules)
-    env.solved_at = getattr(spec.config, "reward_threshold", None)
-    return env
+
+    def pool_of(count: int) -> EnvPoolEnv:
+        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules)
+        env.solved_at = getattr(spec.config, "reward_threshold", None)
+        return env
+
+    return in_groups(pool_of, num_envs, device)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ..errors import UsageError, near_matches
+from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
 from .host import HostEnv, one_line, path_of, working_directory_on_path
@@ -97,7 +98,7 @@ def quieten_mujoco() -> None:
     mujoco.set_mju_user_warning(say)
 
 
-def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> GymVectorEnv:
+def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
     """Single environments, each in a process of its own."""
 
     def in_worker() -> gymnasium.Env[Any, Any]:
@@ -105,8 +106,11 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return factory(False)
 
-    # not same-step: there a worker may reset into the very array that it is about to send as the final observation
-    return GymVectorEnv(AsyncVectorEnv([in_worker] * num_envs, autoreset_mode=AutoresetMode.DISABLED), device, name)
+    def workers(count: int) -> GymVectorEnv:
+        # not same-step: there a worker may reset into the very array that it is about to send as the final observation
+        return GymVectorEnv(AsyncVectorEnv([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED), device, name)
+
+    return in_groups(workers, num_envs, device)
 
 
 def from_object(

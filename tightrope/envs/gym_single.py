@@ -15,10 +15,11 @@ from torch import Tensor
 
 from ..draw import shrink
 from ..errors import EnvError, UsageError
-from .host import Answer, HostEnv, failed, one_line
+from .host import Answer, HostEnv, one_line
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
+NOBODY = np.empty(0, np.int64)
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw
 
 
@@ -40,7 +41,8 @@ class GymEnv(HostEnv):
         given = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]
         return self._rows([self._begin(i, seed) for i, seed in enumerate(given)])
 
-    def _advance(self, action: Array) -> Answer:
+    def _recv(self) -> Answer:
+        action = self._given
         shown: list[Any] = []
         rows: list[int] = []
         finals: list[Any] = []
@@ -48,27 +50,28 @@ class GymEnv(HostEnv):
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         for i, env in enumerate(self.envs):
             try:
-                obs, paid, terminated[i], truncated[i], _ = env.step(action[i])
-                reward[i] = float(paid)
+                obs, paid, over, late, _ = env.step(action[i])
+                reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
             except Exception as error:
-                raise failed(self.name, i, action, error) from error
-            if terminated[i] or truncated[i]:
+                raise self.failure(i, action, error) from error
+            if over or late:
                 rows.append(i)
                 finals.append(copy.deepcopy(obs))  # the reset may write into the same array
                 obs = self._begin(i)
             shown.append(obs)
         obs = self._rows(shown)
-        final_obs = self._rows(finals, rows) if rows else obs[:0]
-        return Answer(obs, reward, terminated, truncated, np.array(rows, np.int64), final_obs)
+        if not rows:
+            return Answer(obs, reward, terminated, truncated, NOBODY, obs[:0])
+        return Answer(obs, reward, terminated, truncated, np.array(rows), self._rows(finals, rows))
 
     def _begin(self, row: int, seed: int | None = None) -> Any:
         """The first observation of a new episode of one environment."""
         try:
             answer = self.envs[row].reset(seed=seed)
         except Exception as error:
-            raise failed(self.name, row, None, error) from error
+            raise self.failure(row, None, error) from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise failed(self.name, row, None, "it returns an observation alone, not (observation, info)")
+            raise self.failure(row, None, "it returns an observation alone, not (observation, info)")
         return answer[0]
 
     def _rows(self, singles: list[Any], rows: list[int] | None = None) -> Array:

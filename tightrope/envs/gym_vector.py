@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from ..errors import EnvError, UsageError
 from .gym_single import GymEnv, in_drawing_mode
-from .host import Answer, HostEnv, failed
+from .host import Answer, HostEnv
 from .options import Array
 from .spaces import action, chosen, observation, stacked
 
@@ -36,7 +36,8 @@ class GymVectorEnv(HostEnv):
     def __init__(
         self, engine: VectorEnv, device: str | torch.device, name: str, again: VectorFactory | None = None
     ) -> None:
-        self.name, self.engine, self._again = name, engine, again
+        self.name, self._again = name, again
+        self.engine: Any = engine
         mode = engine.metadata.get("autoreset_mode")
         if mode is None:
             raise UsageError(
@@ -54,6 +55,7 @@ class GymVectorEnv(HostEnv):
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation(engine.single_observation_space), action(engine.single_action_space)
         self._describe(*spaces, engine.num_envs, device)
+        self._works_alone = type(engine) is AsyncVectorEnv  # not a wrapped one, whose step is more than the engine's
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step will only reset them
         self.solved_at = getattr(engine.spec, "reward_threshold", None)
 
@@ -64,23 +66,29 @@ class GymVectorEnv(HostEnv):
         obs, _ = self._ask(lambda: self.engine.reset(seed=given), None)
         return self._observation.rows(obs)
 
-    def _advance(self, action: Array) -> Answer:
-        shown, reward, terminated, truncated, info = self._ask(lambda: self.engine.step(action), action)
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        reward, done = np.asarray(reward, np.float32), terminated | truncated
+    def _send(self, action: Array) -> None:
+        if self._works_alone:
+            self._ask(lambda: self.engine.step_async(action), action)
+
+    def _recv(self) -> Answer:
+        engine, action = self.engine, self._given
+        question = engine.step_wait if self._works_alone else lambda: engine.step(action)
+        shown, reward, terminated, truncated, info = self._ask(question, action)
+        terminated = np.array(terminated, bool)
+        truncated = np.asarray(truncated, bool) & ~terminated
+        reward, done = np.array(reward, np.float32), terminated | truncated
         real = None
         if self.skips:
             real = ~self._pending
             reward, done = np.where(real, reward, 0.0), done & real
             terminated, truncated = terminated & real, truncated & real
             self._pending = done
-        obs, rows = self._observation.rows(shown), np.flatnonzero(done)
+        obs, rows = self._observation.rows(shown).copy(), np.flatnonzero(done)
         final_obs = obs[rows]
         if len(rows) and self._mode is AutoresetMode.SAME_STEP:
             final_obs = self._final_rows(info, rows)
         elif len(rows) and self._resets_rows:
             fresh, _ = self._ask(lambda: self.engine.reset(options={"reset_mask": done}), action)
-            obs = obs.copy()
             obs[rows] = self._observation.rows(fresh)[rows]
         return Answer(obs, reward, terminated, truncated, rows, final_obs, real)
 
@@ -101,23 +109,23 @@ class GymVectorEnv(HostEnv):
             return question()
         except WORKER_LOST as error:
             lost = [i for i, process in enumerate(self._processes()) if died(process)]
-            self._kill()
-            raise failed(self.name, lost[0] if lost else None, action, "its process died") from error
+            self._abandon()
+            raise self.failure(lost[0] if lost else None, action, "its process died") from error
         except Exception as error:
             row = next(
                 (i for i, pipe in enumerate(getattr(self.engine.unwrapped, "parent_pipes", [])) if pipe is None), None
             )
-            self._kill()
+            self._abandon()
             if said:
                 error.add_note("\n".join(said))  # the traceback in the worker
-            raise failed(self.name, row, action, error) from error
+            raise self.failure(row, action, error) from error
         finally:
             logger.error = error_log
 
     def _processes(self) -> list[Any]:
         return list(getattr(self.engine.unwrapped, "processes", []))
 
-    def _kill(self) -> None:
+    def _abandon(self) -> None:
         for process in self._processes():
             process.kill()
             process.join()
@@ -137,12 +145,14 @@ class GymVectorEnv(HostEnv):
         return type(self)(self._again(num_envs), self.device, self.name, self._again)
 
     def close(self) -> None:
+        if self._waiting:
+            self._abandon()
         if not getattr(self.engine.unwrapped, "closed", False):
             self.engine.close()
 
     def __del__(self) -> None:
         if hasattr(self, "engine"):
-            self._kill()
+            self._abandon()
 
 
 def died(process: Any) -> bool:

@@ -1,8 +1,8 @@
 """The base of engines that run outside torch and speak NumPy: it reads and writes their spaces, moves each array to the
 device once, counts episodes, and names the environment that failed.
 
-An engine defines `_restart(seeds)`, `_advance(action)` and `_twin(num_envs, drawn)`; everything it returns is in
-Tightrope's one convention: same-step auto-reset with the true final observation.
+An engine defines `_restart(seeds)`, `_recv()` and `_twin(num_envs, drawn)`, and `_send(action)` if it works while nobody
+waits for it; everything it returns is in Tightrope's one convention: same-step auto-reset with the true final observation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,37 +20,50 @@ from torch import Tensor
 from ..errors import EnvError, UsageError
 from ..types import Step
 from .options import Array
+from .transfer import Landing, joined
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
 
 
 class Answer(NamedTuple):
-    """What an engine answers to one batch of actions, as arrays."""
+    """What an engine answers to one batch of actions, as arrays that nothing else will write into."""
 
     obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
     reward: Array  # (N,) what is learned from
     terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool
+    truncated: Array  # (N,) bool, nowhere where terminated
     rows: Array  # (K,) rows whose true successor is not `obs`
     final_obs: Array  # (K, ...) these successors
     real: Array | None = None  # (N,) bool, where some rows may not be real
     score: Array | None = None  # (N,) what is reported; the reward if not given
     over: Array | None = None  # (N,) bool, where a reported episode ends; where one ended if not given
 
+    @property
+    def arrays(self) -> list[Array]:
+        """What every step has: obs, reward, terminated, truncated, and `real` if it has that."""
+        reward = self.reward.astype(np.float32, copy=False)
+        arrays = [self.obs, reward, self.terminated, self.truncated]
+        return arrays if self.real is None else [*arrays, self.real]
+
 
 class HostEnv:
     """N environments of an engine that lives on the host."""
 
-    backend: ClassVar[str]
+    backend: str
     name: str
     num_envs: int
     noise_size = 0
     capturable = False
     resumable = False
     skips = False
+    groups = 1
     solved_at: float | None = None
+    first_row = 0  # where these environments are rows of something larger, the number of the first
     _started = False
+    _waiting = False  # whether there is an answer that nobody has come for
+    _given: Array  # the actions sent last
+    _landing: Landing | None = None  # where answers arrive on a device, once there is one
     _seeds: Array | None  # for the next reset; None: the streams go on
 
     def _describe(self, observation: Observation, action: Action, num_envs: int, device: str | torch.device) -> None:
@@ -61,7 +74,8 @@ class HostEnv:
         self.observation, self.action = observation.spec, action.spec
         self.num_envs, self.device = num_envs, torch.device(device)
         self._return = np.zeros(num_envs)
-        self._length = np.zeros(num_envs, np.int64)
+        self._taken = 0  # steps since there were any
+        self._began = np.zeros(num_envs, np.int64)  # the step before each episode's first
         self._totals = np.zeros(3)  # episodes, their returns, their lengths
         self.seed(0)
 
@@ -71,7 +85,11 @@ class HostEnv:
         """Start every environment anew, from these seeds if given; returns rows of observations."""
         raise NotImplementedError
 
-    def _advance(self, action: Array) -> Answer:
+    def _send(self, action: Array) -> None:
+        """Let the engine begin, if it works by itself."""
+
+    def _recv(self) -> Answer:
+        """What came of the actions `_given`."""
         raise NotImplementedError
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
@@ -82,47 +100,93 @@ class HostEnv:
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
+        self._settle()
         self._started = True
         if seed is not None:
             self.seed(seed)
-        self._return[:], self._length[:] = 0.0, 0
+        self._return[:], self._began[:] = 0.0, self._taken
         seeds, self._seeds = self._seeds, None
         return self._tensor(self._restart(seeds))
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
+        self.send(action)
+        step = self.recv()
+        return step if self.device.type == "cpu" else joined([step])
+
+    def send(self, action: Tensor, group: int = 0) -> None:
+        """Let every environment take its action. What comes of it is for `recv`."""
+        self._settle()
         if not self._started:
             self.reset()
-        answer = self._advance(self._action.batch(action.cpu().numpy()))
+        self._given = self._action.batch(action.cpu().numpy())
+        self._send(self._given)
+        self._waiting = True
+
+    def recv(self, group: int = 0) -> Step:
+        """What came of the actions sent last. On a device it is overwritten by the next `recv`, and `final_obs` may be `obs`
+        itself."""
+        self._waiting = False
+        answer = self._recv()
         self._count(answer)
-        obs = self._tensor(answer.obs)
-        final_obs = obs.clone()
+        return self._here(answer) if self.device.type == "cpu" else self._there(answer)
+
+    def _settle(self) -> None:
+        """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
+        if self._waiting:
+            self.recv()
+
+    def _here(self, answer: Answer) -> Step:
+        """An answer as tensors on the host, whose memory is the arrays'."""
+        final_obs = answer.obs.copy()
         if len(answer.rows):
-            final_obs[torch.from_numpy(answer.rows).to(self.device)] = self._tensor(answer.final_obs)
-        return Step(
-            obs,
-            self._tensor(answer.reward.astype(np.float32)),
-            self._tensor(answer.terminated),
-            self._tensor(answer.truncated & ~answer.terminated),
-            final_obs,
-            None if answer.real is None else self._tensor(answer.real),
-        )
+            final_obs[answer.rows] = answer.final_obs
+        obs, reward, terminated, truncated, *real = map(torch.from_numpy, answer.arrays)
+        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *real)
+
+    def _there(self, answer: Answer) -> Step:
+        """An answer as tensors on the device; final observations travel only where they are others."""
+        if self._landing is None or self._landing.device != self.device:
+            self._landing = Landing(answer.arrays, self.device)
+        obs, reward, terminated, truncated, *real = self._landing(answer.arrays)
+        final_obs = obs
+        if len(answer.rows):
+            final_obs = obs.clone()
+            final_obs[self._tensor(answer.rows)] = self._tensor(answer.final_obs)
+        return Step(obs, reward, terminated, truncated, final_obs, *real)
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
-        tensor = torch.from_numpy(array.copy())
-        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+        if self.device.type == "cpu":
+            return torch.from_numpy(array.copy())
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def failure(self, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
+        """The error for one environment; `action` is the whole batch, or None at a reset."""
+        which = "" if row is None else f" number {self.first_row + row}"
+        given = action if action is None or row is None else action[row]
+        when = "at its reset" if given is None else f"on action {np.asarray(given).tolist()}"
+        words = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
+        return EnvError(f"env {self.name!r}{which} failed {when}: {words}")
+
+    def _abandon(self) -> None:
+        """Leave no process behind: environments that belong with these have failed."""
 
     def _count(self, answer: Answer) -> None:
         score = answer.reward if answer.score is None else answer.score
-        self._return += score if answer.real is None else np.where(answer.real, score, 0.0)
-        self._length += 1 if answer.real is None else answer.real
+        self._taken += 1
+        if answer.real is None:
+            self._return += score
+        else:
+            self._return += np.where(answer.real, score, 0.0)
+            self._began += ~answer.real
         over = answer.over
         if over is None and len(answer.rows):
             over = answer.terminated | answer.truncated
         if over is not None and over.any():
-            self._totals += [over.sum(), self._return[over].sum(), self._length[over].sum()]
-            self._return[over], self._length[over] = 0.0, 0
+            self._totals += [over.sum(), self._return[over].sum(), (self._taken - self._began[over]).sum()]
+            self._return[over], self._began[over] = 0.0, self._taken
 
     def finished_episodes(self) -> Tensor:
         """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
@@ -224,15 +288,6 @@ def spread(seed: int, count: int) -> Array:
     """Independent 31-bit seeds, one per environment: seeds 1 and 2 share no stream."""
     words = np.random.SeedSequence(seed).generate_state(count, np.uint64)
     return (words >> np.uint64(33)).astype(np.int64)
-
-
-def failed(name: str, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
-    """The error for row `row` of `name`; `action` is the whole batch, or None at a reset."""
-    which = "" if row is None else f" number {row}"
-    given = action if action is None or row is None else action[row]
-    when = "at its reset" if given is None else f"on action {np.asarray(given).tolist()}"
-    words = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
-    return EnvError(f"env {name!r}{which} failed {when}: {words}")
 
 
 def one_line(error: BaseException) -> str:

@@ -39,6 +39,7 @@ class TensorEnv:
     capturable = True
     resumable = True
     skips = False
+    groups = 1
 
     def __init__(
         self,

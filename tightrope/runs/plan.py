@@ -47,7 +47,8 @@ def engine_of(state: State, config: Config) -> str:
     backend, why = check_env(env_id, config.run.backend, bool(config.run.env_kwargs))
     if getattr(state.env, "backend", backend) != backend:
         return f"{state.env.num_envs} of {env_id}, as given"
-    return f"{state.env.num_envs} of {env_id} by {backend} ({why})"
+    groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""
+    return f"{state.env.num_envs} of {env_id} by {backend}{groups} ({why})"
 
 
 def in_words(execution: Execution) -> str:

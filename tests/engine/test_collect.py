@@ -1,0 +1,198 @@
+"""Collection: on-policy, complete and reproducible, whether the environments are stepped at once or by turns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tightrope.engine import Noise, collect, draw_noise
+from tightrope.envs import CartPole
+from tightrope.envs.groups import Grouped
+from tightrope.envs.gym import from_object
+from tightrope.envs.host import HostEnv
+from tightrope.models import ActorCritic, NetworkConfig, actor_critic
+from tightrope.types import Env, Rollout, Step
+
+STEPS = 12
+gymnasium = pytest.importorskip("gymnasium")
+
+
+class Counter(gymnasium.Env):
+    """Shows (who, episode, time, the last action); ends at random times, by itself or by the clock."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.who, self.episode, self.random = 0.0, -1, np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.who, self.episode, self.random = seed % 256 / 256, -1, np.random.default_rng(seed)
+        self.episode, self.time, self.length = self.episode + 1, 0, self.random.integers(2, 7)
+        return self.shown(-1), {}
+
+    def shown(self, action: int) -> Any:
+        return np.array([self.who, self.episode, self.time, action], np.float32)
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        over = self.time >= self.length
+        return self.shown(action), float(action) + self.who, over and self.length % 2 == 0, over, {}
+
+
+def counters(sizes: list[int]) -> Any:
+    """These engines do nothing before they are received, which is as good for the order of things."""
+    members = [from_object(Counter, size) for size in sizes]
+    return Grouped(members) if len(members) > 1 else members[0]
+
+
+def policy_for(env: Env) -> ActorCritic:
+    torch.manual_seed(0)
+    return actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,)))
+
+
+def noise_for(env: Env, policy: ActorCritic, steps: int = STEPS, phase: int = 0) -> Noise:
+    return draw_noise(env, policy.head.noise, steps, (1, 1), 0, phase)
+
+
+def collected(env: Env, steps: int = STEPS, phases: int = 2) -> tuple[Rollout, Tensor, ActorCritic]:
+    policy, rollout = policy_for(env), Rollout.allocate(steps, env)
+    obs = env.reset(seed=5)
+    for phase in range(phases):
+        obs, taken = collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
+        assert taken == steps
+    return rollout, obs, policy
+
+
+def fields(rollout: Rollout) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(rollout).items() if isinstance(value, Tensor)}
+
+
+@pytest.mark.parametrize("sizes", [[5], [3, 2], [2, 2, 1]], ids=str)
+def test_every_row_is_one_uninterrupted_story(sizes: list[int]) -> None:
+    rollout, obs, _ = collected(counters(sizes))
+    shown = torch.cat([rollout.obs, obs[None]])
+    done = rollout.done
+    assert done.sum() > 5
+    assert (shown[:, :, 0] == shown[0, :, 0]).all(), "rows keep their places"
+    assert len(shown[0, :, 0].unique()) == 5
+    assert torch.equal(rollout.final_obs[:, :, 3], rollout.action.float()), "what was done is what was taken"
+    assert torch.equal(rollout.reward, rollout.action + rollout.obs[:, :, 0])
+    assert torch.equal(rollout.final_obs[:, :, 2], rollout.obs[:, :, 2] + 1)
+    assert torch.equal(shown[1:][~done], rollout.final_obs[~done])
+    assert (shown[1:][done][:, 2] == 0).all()
+    assert torch.equal(shown[1:, :, 1], shown[:-1, :, 1] + done), "no episode is lost"
+
+
+@pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
+def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(sizes: list[int]) -> None:
+    """Each action is that of this policy, on the observation of this row at this time, with the noise of this row."""
+    env = counters(sizes)
+    rollout, _, policy = collected(env)
+    noise = noise_for(env, policy, phase=1)
+    with torch.no_grad():
+        distribution, value = policy(rollout.obs.flatten(0, 1))
+        action = distribution.sample(noise.action.flatten(0, 1)).view_as(rollout.action)
+        log_prob = distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob)
+    assert torch.equal(action, rollout.action)
+    assert len(rollout.action.unique()) == 3
+    torch.testing.assert_close(log_prob, rollout.log_prob)
+    torch.testing.assert_close(value.view_as(rollout.value), rollout.value)
+
+
+@pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
+def test_a_shared_trunk_is_asked_once_and_all_rows_are_written(sizes: list[int]) -> None:
+    env = counters(sizes)
+    policy = actor_critic_with_one_trunk(env)
+    rollout = Rollout.allocate(STEPS, env)
+    rollout.log_prob.fill_(torch.nan)
+    rollout.value.fill_(torch.nan)
+    collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy))
+    with torch.no_grad():
+        distribution, value = policy(rollout.obs.flatten(0, 1))
+    torch.testing.assert_close(value.view_as(rollout.value), rollout.value)
+    torch.testing.assert_close(
+        distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob), rollout.log_prob
+    )
+
+
+def actor_critic_with_one_trunk(env: Env) -> ActorCritic:
+    torch.manual_seed(0)
+    trunk = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
+    policy = actor_critic(env.observation, env.action, NetworkConfig(), True, trunk)
+    assert policy.critic is policy.actor
+    return policy
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    first, second = (collected(counters([2, 2]))[0] for _ in range(2))
+    for name, tensor in fields(first).items():
+        assert torch.equal(tensor, getattr(second, name)), name
+
+
+def test_groups_give_what_all_at_once_give() -> None:
+    """On rows of this size the network rounds alike whatever their number, so that everything must be equal."""
+    alone, grouped = collected(counters([4]))[0], collected(counters([2, 2]))[0]
+    for name, tensor in fields(alone).items():
+        torch.testing.assert_close(tensor, getattr(grouped, name), msg=name)
+
+
+def test_groups_may_answer_into_the_same_memory_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do on a device; here the way there leads back to the host."""
+    expected, last, _ = collected(counters([2, 2]))
+    monkeypatch.setattr(HostEnv, "_here", HostEnv._there)
+    rollout, obs, _ = collected(counters([2, 2]))
+    assert torch.equal(obs, last)
+    for name, tensor in fields(expected).items():
+        assert torch.equal(tensor, getattr(rollout, name)), name
+
+
+def test_groups_work_while_the_policy_acts_for_others() -> None:
+    """From the first send on, some group is always at work when the policy is asked."""
+    env, events = counters([2, 2]), []
+    send, recv = env.send, env.recv
+
+    def noted_send(action: Tensor, group: int = 0) -> None:
+        events.append(f"send {group}")
+        send(action, group)
+
+    def noted_recv(group: int = 0) -> Step:
+        events.append(f"recv {group}")
+        return recv(group)
+
+    env.send, env.recv = noted_send, noted_recv
+    collected(env, steps=3, phases=1)
+    assert events == [
+        "send 0", "send 1",
+        "recv 0", "send 0", "recv 1", "send 1",
+        "recv 0", "send 0", "recv 1", "send 1",
+        "recv 0", "recv 1",
+    ]  # fmt: skip
+
+
+def test_a_rollout_that_may_break_off_is_not_collected_by_turns() -> None:
+    env = counters([2, 2])
+    policy, rollout = policy_for(env), Rollout.allocate(STEPS, env)
+    obs, taken = collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy), dead_fraction=0.25)
+    assert 1 < taken < STEPS
+    assert torch.equal(obs[~rollout.done[taken - 1]], rollout.final_obs[taken - 1][~rollout.done[taken - 1]])
+
+
+def test_parts_are_views_and_cover_all_rows() -> None:
+    rollout = Rollout.allocate(3, counters([3, 2]))
+    assert [part.reward.shape[1] for part in rollout.parts] == [3, 2]
+    for group, part in enumerate(rollout.parts):
+        for row in part.rows:
+            row.reward.fill_(group + 1)
+    assert rollout.reward.tolist() == [[1, 1, 1, 2, 2]] * 3
+    assert rollout.parts is rollout.parts
+
+
+def test_tensor_environments_are_one_group() -> None:
+    env = CartPole(num_envs=3)
+    assert env.groups == 1
+    rollout, obs, _ = collected(env)
+    assert torch.equal(obs[~rollout.done[-1]], rollout.final_obs[-1][~rollout.done[-1]])

@@ -1,0 +1,103 @@
+"""Environments of one engine in groups, each with an engine of its own: while one group is received and answered, the
+others work. What happens in a row is the same as without groups, for each keeps its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import EnvError
+from ..types import Step
+from .host import HostEnv, spread
+from .options import Array
+from .transfer import joined
+
+ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
+
+
+def in_groups(make: Callable[[int], HostEnv], num_envs: int, device: str | torch.device) -> HostEnv:
+    """Environments of an engine that works by itself, in two groups where that pays; `make` takes their number.
+
+    It does where a device runs the policy. On the CPU policy and engine want the same cores, so that nothing is idle while
+    one waits for the other, and acting twice on half the rows costs more than acting once.
+    """
+    if torch.device(device).type == "cpu" or num_envs < 2 * ENOUGH:
+        return make(num_envs)
+    return Grouped([make(num_envs - num_envs // 2), make(num_envs // 2)])
+
+
+class Grouped(HostEnv):
+    """Several engines of one kind as one environment; the rows of the first come first."""
+
+    def __init__(self, members: Sequence[HostEnv]) -> None:
+        self.members = members
+        first, sizes = members[0], [member.num_envs for member in members]
+        self.name, self.backend, self.solved_at, self.skips = first.name, first.backend, first.solved_at, first.skips
+        for member, row in zip(members, accumulate(sizes, initial=0), strict=False):
+            member.first_row = row
+        self._describe(first._observation, first._action, sum(sizes), first.device)
+        self.groups = len(members)
+
+    @property
+    def device(self) -> torch.device:
+        return self.members[0].device
+
+    @device.setter
+    def device(self, device: torch.device) -> None:
+        """Moved to the CPU, all are stepped at once."""
+        for member in self.members:
+            member.device = device
+        self.groups = 1 if device.type == "cpu" else len(self.members)
+
+    def seed(self, seed: int) -> None:
+        """Let the next reset start from this seed, each row from the one that it would have without groups."""
+        seeds = spread(seed, self.num_envs)
+        for member in self.members:
+            member._seeds = seeds[member.first_row : member.first_row + member.num_envs]
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
+        """Start every environment anew, finished or not; running episodes are forgotten."""
+        if seed is not None:
+            self.seed(seed)
+        return torch.cat([self._asked(member.reset) for member in self.members])
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+        """Advance every environment; where an episode ends, the next one starts in the same step."""
+        for group, part in enumerate(action.tensor_split(len(self.members))):
+            self.send(part, group)
+        return joined([self.recv(group) for group in range(len(self.members))])
+
+    def send(self, action: Tensor, group: int = 0) -> None:
+        self._asked(self.members[group].send, action)
+
+    def recv(self, group: int = 0) -> Step:
+        return self._asked(self.members[group].recv)
+
+    def _asked(self, question: Callable[..., Any], *given: Any) -> Any:
+        """What one group answers; if it failed, the others leave nothing behind."""
+        try:
+            return question(*given)
+        except EnvError:
+            for member in self.members:
+                member._abandon()
+            raise
+
+    def finished_episodes(self) -> Tensor:
+        """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
+        return torch.stack([member.finished_episodes() for member in self.members]).sum(0)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
+        """Another environment of the same kind and settings, without groups: evaluation waits for all of its rows."""
+        return self.members[0].spawn(num_envs, seed, drawn)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        return self.members[0].draw(obs, action)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
