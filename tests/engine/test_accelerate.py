@@ -182,6 +182,7 @@ def test_a_phase_reads_nothing_on_the_host_and_launches_no_more_than_it_did(
 # equal numbers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
 def test_compiled_is_eager_to_rounding() -> None:
     plain, compiled = agent_of(), agent_of(accelerate="compile")
@@ -242,6 +243,7 @@ def test_graph_is_eager_bit_for_bit(algo: str, env: str, settings: dict[str, Any
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("settings", [{}, {"hidden_sizes": (32, 32, 32)}, {"share_trunk": True}])
 def test_max_is_eager_to_rounding(settings: dict[str, Any]) -> None:

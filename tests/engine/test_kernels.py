@@ -199,14 +199,14 @@ def test_standardized_is_standardize_of_the_moments(device, rows):
 @pytest.mark.parametrize("action", [CHOICE, TORQUE, Discrete(1), Box((17,))])
 def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, activation, rows):
     policy = a_policy(device, Box((2, 3)), action, activation=activation, norm_obs=True)
-    fused = FusedPolicy(policy, Optimizer(policy), launch=TILES)
+    fused = FusedPolicy(policy, Optimizer(policy).flat, launch=TILES)
     obs = (3 * torch.randn(rows, 2, 3)).to(device)
     noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
     with torch.no_grad():
         distribution, value = policy(obs)
         expected = distribution.sample(noise)
         log_prob = distribution.log_prob(expected)
-    taken = fused.act(obs, noise)
+    (taken,) = fused.act(obs, noise)
     assert taken.dtype == expected.dtype
     torch.testing.assert_close(taken, expected, rtol=1e-5, atol=1e-5)
     judged = fused.judge(obs, expected)
@@ -216,15 +216,15 @@ def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, act
 
 def test_the_extremes_of_the_noise_choose_the_first_and_the_last_action(device):
     policy = a_policy(device, action=Discrete(5))
-    fused, obs = FusedPolicy(policy, Optimizer(policy)), torch.randn(64, 4).to(device)
-    assert torch.equal(fused.act(obs, torch.zeros(64, device=device)), torch.zeros(64, dtype=torch.int64).to(device))
-    assert bool((fused.act(obs, torch.full((64,), 1 - 2**-24, device=device)) == 4).all())
+    fused, obs = FusedPolicy(policy, Optimizer(policy).flat), torch.randn(64, 4).to(device)
+    assert torch.equal(*fused.act(obs, torch.zeros(64, device=device)), torch.zeros(64, dtype=torch.int64).to(device))
+    assert bool((fused.act(obs, torch.full((64,), 1 - 2**-24, device=device))[0] == 4).all())
 
 
 def test_a_number_that_is_none_is_seen(device):
     policy = a_policy(device, activation="relu", norm_obs=True)
     obs = torch.full((3, 4), float("nan"), device=device)
-    assert FusedPolicy(policy, Optimizer(policy)).value(obs).isnan().all()
+    assert FusedPolicy(policy, Optimizer(policy).flat).value(obs).isnan().all()
 
 
 # what they are for ------------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def test_mistakes_are_one_line(words: str, said: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("mode", ["eager", "graph", "max"])
 def test_on_a_gpu(mode: str) -> None:

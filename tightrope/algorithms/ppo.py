@@ -23,8 +23,8 @@ from ..engine import (
     final_values,
     gradient,
     halted,
-    moments,
     optimize,
+    standardized,
     stream_seed,
 )
 from ..functional import (
@@ -34,7 +34,6 @@ from ..functional import (
     gae,
     linear,
     running_returns,
-    standardize,
     successor_values,
 )
 from ..models import ActorCritic
@@ -209,7 +208,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
     weights: list[Tensor] = []
     for minibatch in batch.minibatches(config.num_minibatches, shuffle):  # [detail 6]
         if config.norm_adv:
-            minibatch.advantage = standardize(minibatch.advantage, *moments(minibatch.advantage))  # [detail 7]
+            minibatch.advantage = standardized(minibatch.advantage)  # [detail 7]
         terms = gradient(loss, policy, minibatch, optimizer)
         if config.target_kl is not None and rows:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())

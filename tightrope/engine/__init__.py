@@ -3,7 +3,7 @@
 from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
 from .collect import collect, final_values
 from .device import reads_are_free
-from .distributed import masked_moments, moments
+from .distributed import masked_moments, moments, standardized
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
@@ -33,6 +33,7 @@ __all__ = [
     "moments",
     "optimize",
     "reads_are_free",
+    "standardized",
     "stream",
     "stream_seed",
     "threads",

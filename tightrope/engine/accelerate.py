@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
-from .precision import Precision, arithmetic
+from .precision import KernelPrecision, Precision, arithmetic
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -139,9 +139,11 @@ def compiling() -> bool:
     return torch.compiler.is_compiling() or (_current is not None and _current.compiles)
 
 
-def kernels_wanted() -> Precision | None:
+def kernels_wanted() -> KernelPrecision | None:
     """The precision of fused kernels, where the execution in force wants them."""
-    return _current.precision if _current is not None and _current.mode == "max" and _current.precision != "bf16" else None
+    if _current is None or _current.mode != "max" or _current.precision == "bf16":
+        return None
+    return _current.precision
 
 
 def kind(leaf: Any) -> Any:

@@ -38,9 +38,9 @@ class Layer:
     def forward(self, x: Tensor) -> Tensor:
         return torch.addmm(self.bias, x, self.weight.t())
 
-    def backward(self, x: Tensor, grad: Tensor) -> None:
+    def backward(self, x: Tensor, grad: Tensor, ones: Tensor) -> None:
         torch.mm(grad.t(), x, out=self.weight_grad)
-        torch.sum(grad, 0, out=self.bias_grad)
+        torch.mv(grad.t(), ones, out=self.bias_grad)  # a sum, and on a GPU a quicker one
 
 
 class Tower:
@@ -57,10 +57,10 @@ class Tower:
             outputs.append(self.activation(layer.forward(outputs[-1])))
         return outputs
 
-    def backward(self, outputs: list[Tensor], grad: Tensor) -> None:
+    def backward(self, outputs: list[Tensor], grad: Tensor, ones: Tensor) -> None:
         for i in range(len(self.layers) - 1, -1, -1):
             grad = self.activation_backward(grad, outputs[i + 1])
-            self.layers[i].backward(outputs[i], grad)
+            self.layers[i].backward(outputs[i], grad, ones)
             if i:
                 grad = torch.mm(grad, self.layers[i].weight)
 
@@ -77,6 +77,7 @@ class ClosedForm:
 
         assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
         self.normalizer = policy.normalizer
+        self.ones: dict[int, Tensor] = {}  # by length; kept, since graphs refer to them
         self.actor, self.value_head = tower(policy.actor), layer(policy.value_head)
         self.critic = self.actor if policy.critic is policy.actor else tower(policy.critic)  # type: ignore[arg-type]
         if isinstance(policy.head, GaussianHead):
@@ -89,6 +90,7 @@ class ClosedForm:
     @torch.no_grad()
     def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
         rows = len(batch)
+        ones = self.ones.setdefault(rows, torch.ones_like(batch.advantage))
         obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
         features = self.actor.forward(obs.flatten(1))
         critic_features = features if self.critic is self.actor else self.critic.forward(features[0])
@@ -137,21 +139,18 @@ class ClosedForm:
         value_grad = value_grad.unsqueeze(1)
 
         # and back through the trunks
-        self.head.backward(features[-1], grad)
-        self.value_head.backward(critic_features[-1], value_grad)
+        self.head.backward(features[-1], grad, ones)
+        self.value_head.backward(critic_features[-1], value_grad, ones)
         down, value_down = torch.mm(grad, self.head.weight), value_grad * self.value_head.weight
         if self.critic is self.actor:
-            self.actor.backward(features, down + value_down)
+            self.actor.backward(features, down + value_down, ones)
         else:
-            self.actor.backward(features, down)
-            self.critic.backward(critic_features, value_down)
-        return PPOTerms(
-            policy_loss=torch.minimum(plain, clipped).mean().neg_(),
-            value_loss=0.5 * squared.mean(),
-            entropy=entropy,
-            approx_kl=(log_ratio.expm1() - log_ratio).mean(),
-            clip_fraction=((ratio - 1).abs() > loss.clip_coef).float().mean(),
-        )
+            self.actor.backward(features, down, ones)
+            self.critic.backward(critic_features, value_down, ones)
+        outside = ((ratio - 1).abs() > loss.clip_coef).float()
+        rows_of_terms = [-torch.minimum(plain, clipped), 0.5 * squared, log_ratio.expm1() - log_ratio, outside]
+        policy_loss, value_loss, approx_kl, clip_fraction = torch.stack(rows_of_terms).mean(1).unbind()
+        return PPOTerms(policy_loss, value_loss, entropy, approx_kl, clip_fraction)
 
 
 def has_closed_form(loss: object, policy: nn.Module) -> bool:

@@ -246,6 +246,6 @@ class ClosedFormCPU:
             0.5 * squared.dot(each),
             rows * entropy,
             (np.expm1(log_ratio) - log_ratio).dot(each),
-            np.count_nonzero(near != ratio),
+            float(np.count_nonzero(near != ratio)),
         ]
         return PPOTerms(*torch.tensor(sums).div_(rows).unbind())

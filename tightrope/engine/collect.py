@@ -34,7 +34,13 @@ def collect(
 
 
 def together(
-    env: Env, policy: ActorCritic, player: Player, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
+    env: Env,
+    policy: ActorCritic,
+    player: Player,
+    rollout: Rollout,
+    obs: Tensor,
+    noise: Noise,
+    dead_fraction: float | None,
 ) -> tuple[Tensor, int]:
     """All environments at once, one step after the other."""
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)

@@ -3,6 +3,23 @@
 import torch
 from torch import Tensor
 
+from ..functional import standardize
+from . import kernels
+from .accelerate import compilable, kernels_wanted
+from .kernels import has_device
+
+
+def standardized(x: Tensor) -> Tensor:
+    """x with mean 0 and standard deviation 1."""
+    if kernels_wanted() is not None and has_device(x.device):
+        return kernels.standardized(x)
+    return plainly_standardized(x)
+
+
+@compilable()
+def plainly_standardized(x: Tensor) -> Tensor:
+    return standardize(x, *moments(x))
+
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and unbiased standard deviation (0 for a single number)."""

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
-from .accelerate import compilable, compiling
+from .accelerate import compilable, compiling, kernels_wanted
 from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
+from .kernels import FusedGradient, clip_and_adam, has_fused
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
-Form = ClosedForm | ClosedFormCPU
+Form = ClosedForm | ClosedFormCPU | FusedGradient
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
 
 
@@ -67,7 +68,7 @@ def gradient(
     """
     if torch.is_autocast_enabled(optimizer.flat.device.type):
         return autograd(loss, policy, batch, optimizer)
-    asked = (type(loss), policy, type(policy), compiling())
+    asked = (type(loss), policy, type(policy), compiling(), kernels_wanted())
     if optimizer.asked != asked:
         optimizer.asked, optimizer.closed_form = asked, closed_form(loss, policy, batch, optimizer)
     if optimizer.closed_form is None:
@@ -76,21 +77,28 @@ def gradient(
 
 
 def closed_form(loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> Form | None:
-    """The one for this loss and policy, if there is one that agrees with autograd on the batch."""
+    """The quickest for this loss and policy, if there is one that agrees with autograd on the batch."""
+    form: Form
+    precision = kernels_wanted()
     if not has_closed_form(loss, policy):
         return None
-    on_arrays = reads_are_free(optimizer.flat.device) and not compiling()
-    form = (ClosedFormCPU if on_arrays else ClosedForm)(policy, optimizer.grads)
+    if precision is not None and has_fused(loss, policy):
+        form = FusedGradient(policy, optimizer, precision)
+    elif reads_are_free(optimizer.flat.device) and not compiling():
+        form = ClosedFormCPU(policy, optimizer.grads)
+    else:
+        form = ClosedForm(policy, optimizer.grads)
     return form if agrees(form, loss, policy, batch, optimizer) else None
 
 
-@compilable()
+@compilable(when=lambda form, *_: isinstance(form, ClosedForm))
 def written_out(form: Form, loss: Any, batch: Batch) -> Any:
     return form(loss, batch)
 
 
-def agrees(form: Form, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3) -> bool:
+def agrees(form: Form, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> bool:
     """Whether both gradients and all terms are the same where ratios and values lie on both sides of their clips."""
+    tolerance = 1e-3 if torch.get_float32_matmul_precision() == "highest" else 2e-2
     shift = torch.linspace(-1, 1, len(batch), device=batch.log_prob.device)
     shifted = replace(batch, log_prob=batch.log_prob + shift, value=batch.value + shift)
     terms = autograd(loss, policy, shifted, optimizer)
@@ -103,30 +111,41 @@ def autograd(
     loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: nn.Module, batch: Batch, optimizer: Optimizer
 ) -> Terms:
     """The same for any loss and any network."""
-    total, terms = loss(policy, batch)
+    total, terms = evaluated(loss, policy, batch)
     grads = torch.autograd.grad(total, optimizer.parameters, materialize_grads=True)
     torch.cat([g.flatten() for g in grads], out=optimizer.grad)
     return terms
 
 
 @compilable()
-@torch.no_grad()
+def evaluated(loss: Any, policy: nn.Module, batch: Batch) -> Any:
+    return loss(policy, batch)
+
+
 def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
     """Clip the gradient, take one Adam step, return the norm before clipping.
 
     Where the device flag `stopped` is 1 the step changes nothing, neither parameters nor moments nor the step count.
     """
+    if isinstance(optimizer.closed_form, FusedGradient):
+        return clip_and_adam(optimizer, max_grad_norm, stopped, optimizer.closed_form.squares)
+    return clipped_adam(optimizer, max_grad_norm, stopped)
+
+
+@compilable()
+@torch.no_grad()
+def clipped_adam(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
     o, scale = optimizer, None
     norm = torch.linalg.vector_norm(o.grad)
     if max_grad_norm is not None:
         scale = (norm + 1e-6).div_(max_grad_norm).clamp_(min=1.0)  # what the gradient is divided by [detail 11]
-    arguments: dict[str, Any] = dict(
+    arguments: Any = dict(
         grad_scale=scale, found_inf=stopped,  # torch's own way of skipping a step on the device
         amsgrad=False, maximize=False, weight_decay=0.0, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,
     )  # fmt: skip
     state: Any = [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step]
     if compiling():
-        adam(*state, **arguments, foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
+        cast(Any, adam)(*state, **arguments, foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
     else:  # what it comes down to, without four times as long in Python
         o.step.add_(1 if stopped is None else 1 - stopped)
         torch._fused_adam_(*state, **arguments)

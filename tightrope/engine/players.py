@@ -1,7 +1,7 @@
 """Who plays a rollout: the policy as it is written, or something quicker that says the same.
 
-On the CPU that is `quick`, on NumPy; on CUDA, where an execution asks for kernels, it is one kernel a step. Neither is taken for a
-policy that it does not know to the last layer.
+On the CPU that is `quick`, on NumPy; on CUDA, where an execution asks for kernels, it is one kernel a step. Neither is taken
+for a policy that it does not know to the last layer.
 """
 
 from __future__ import annotations

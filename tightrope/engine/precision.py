@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
+KernelPrecision = Literal["fp32", "tf32"]
 
 
 @contextmanager

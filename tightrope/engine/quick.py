@@ -43,11 +43,10 @@ class QuickPolicy:
     def __init__(self, policy: ActorCritic) -> None:
         head, trunk, critic = policy.head, policy.actor, policy.critic
         assert isinstance(trunk, MLP) and isinstance(head, (GaussianHead, CategoricalHead))  # noqa: PT018
-        gaussian = isinstance(head, GaussianHead)
         self.normalize = Normalize(policy.normalizer)
-        self.actor = Perceptron(trunk, head.mean if gaussian else head.logits)
+        self.actor = Perceptron(trunk, head.mean if isinstance(head, GaussianHead) else head.logits)
         self.critic = None if policy.value_head is None else Perceptron(critic, policy.value_head)  # type: ignore[arg-type]
-        self.log_std = head.log_std.data if gaussian else None
+        self.log_std = head.log_std.data if isinstance(head, GaussianHead) else None
         self.std = np.exp(self.log_std.numpy()) if self.log_std is not None else None
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:

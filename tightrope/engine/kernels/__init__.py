@@ -4,7 +4,17 @@ A minibatch is then three launches: the gradient of actor and critic, the sum of
 same equations as `engine.closed_form`, and are tested against autograd like it.
 """
 
-from .fused import FusedGradient, FusedPolicy, clip_and_adam, standardized
-from .layout import Launch, fits, has_fused
+from .fused import FusedGradient, FusedPolicy, clip_and_adam, fused_policy, standardized
+from .layout import Launch, fits, has_device, has_fused
 
-__all__ = ["FusedGradient", "FusedPolicy", "Launch", "clip_and_adam", "fits", "has_fused", "standardized"]
+__all__ = [
+    "FusedGradient",
+    "FusedPolicy",
+    "Launch",
+    "clip_and_adam",
+    "fits",
+    "fused_policy",
+    "has_device",
+    "has_fused",
+    "standardized",
+]

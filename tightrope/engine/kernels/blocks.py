@@ -111,10 +111,10 @@ def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.co
     For float32's accuracy each factor is taken apart into three bfloat16 and the six products that matter are added up,
     smallest first. Tensor cores read bfloat16 from either side, so a weight lies on chip once for both directions.
     """
-    if PRECISION == "fp32" or PRECISION == "bf16x3":
+    if PRECISION == "bf16x6" or PRECISION == "bf16x3":
         a0, a1, a2 = pieces(a, TRANS_A)
         b0, b1, b2 = pieces(b, TRANS_B)
-        if PRECISION == "fp32":
+        if PRECISION == "bf16x6":
             out = tl.dot(a0, b1, tl.dot(a1, b0, tl.dot(a0, b2, tl.dot(a2, b0, tl.dot(a1, b1)))))
         else:
             out = tl.dot(a0, b1, tl.dot(a1, b0))

@@ -6,6 +6,7 @@ Triton is imported when one of them is first made. None of them reads a tensor o
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
 from ...types import Batch
-from .layout import Launch, Layout, Precision, launch_for, normalizer_moments
+from ..precision import KernelPrecision
+from .layout import Launch, Layout, fits, has_device, launch_for, normalizer_moments
 
 if TYPE_CHECKING:
     from ..optimize import Optimizer
@@ -32,7 +34,11 @@ class FusedGradient:
     """
 
     def __init__(
-        self, policy: ActorCritic, optimizer: Optimizer, precision: Precision = "fp32", launch: Launch | None = None
+        self,
+        policy: ActorCritic,
+        optimizer: Optimizer,
+        precision: KernelPrecision = "fp32",
+        launch: Launch | None = None,
     ) -> None:
         self.flat, self.grad, self.launch = optimizer.flat, optimizer.grad, launch
         self.constants = Layout.of(policy, optimizer.parameters).constants(precision, self.flat.device)
@@ -48,7 +54,7 @@ class FusedGradient:
 
         rows, clip = len(batch), loss.clip_coef
         stored = isinstance(clip, Tensor) and clip.device == self.flat.device
-        programs, block, warps = self.launch or launch_for(rows, self.flat.device)
+        programs, block, warps = self.launch or launch_for(rows, self.flat.device, learning=True)
         parts = torch.empty(programs, self.stride, device=self.flat.device)
         terms = torch.empty(TERMS, device=self.flat.device)
         columns = (batch.action, batch.log_prob, batch.value, batch.advantage, batch.target)
@@ -105,18 +111,20 @@ def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 class FusedPolicy:
-    """A policy that acts, or judges, in one kernel. It reads the parameters where the optimiser keeps them."""
+    """A policy that acts, or judges, in one kernel. It reads the parameters where the optimiser keeps them, in `flat`."""
+
+    judges_at_once = False
 
     def __init__(
-        self, policy: ActorCritic, optimizer: Optimizer, precision: Precision = "fp32", launch: Launch | None = None
+        self, policy: ActorCritic, flat: Tensor, precision: KernelPrecision = "fp32", launch: Launch | None = None
     ) -> None:
-        self.flat, self.launch = optimizer.flat, launch
-        self.layout = Layout.of(policy, optimizer.parameters)
+        self.flat, self.launch = flat, launch
+        self.layout = Layout.of(policy, list(policy.parameters()))
         self.constants = self.layout.constants(precision, self.flat.device)
         self.mean, self.variance = normalizer_moments(policy, self.flat)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
         """The action sampled for each observation (N, ...), with the noise that the distribution's `sample` takes."""
         from .play import act_kernel
 
@@ -127,7 +135,7 @@ class FusedPolicy:
             obs.contiguous(), self.mean, self.variance, noise.contiguous(), self.flat, action, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip
-        return action
+        return (action,)
 
     def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """How likely each action was, and what each observation is worth."""
@@ -151,3 +159,17 @@ class FusedPolicy:
             obs.contiguous(), self.mean, self.variance, action, self.flat, log_prob, value, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip
+
+
+def fused_policy(policy: ActorCritic, precision: KernelPrecision) -> FusedPolicy | None:
+    """The policy in kernels, if they know it and its parameters lie in one buffer."""
+    parameters = list(policy.parameters())
+    starts = [0, *accumulate(p.numel() for p in parameters)]
+    if not has_device(parameters[0].device) or not fits(policy):
+        return None
+    first = parameters[0].data
+    laid_out = all(
+        p.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and p.storage_offset() == start
+        for p, start in zip(parameters, starts, strict=False)
+    )
+    return FusedPolicy(policy, first.as_strided((starts[-1],), (1,), 0), precision) if laid_out else None

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,9 @@ from ...functional import PPOLoss
 from ...models import ActorCritic
 from ...models.actor_critic import GaussianHead
 from ..closed_form import is_written_out
+from ..precision import KernelPrecision
 
-Precision = Literal["fp32", "bf16x3", "tf32x3", "tf32"]
+SPLITS = {"fp32": "bf16x6", "tf32": "bf16x3"}  # products of bfloat16 pieces: as exact as float32, and than tf32 more so
 MOST_INPUTS, MOST_UNITS, MOST_OUTPUTS = 63, 64, 32  # what fits on chip
 HOPPER = (9, 0)  # the compute capability the kernels were written and measured for
 INTERPRETED_PROCESSORS = 2  # stands for a device's multiprocessors where Triton's interpreter runs the kernels
@@ -124,9 +125,9 @@ class Layout:
             NORMALIZE=policy.normalizer is not None,
         )
 
-    def constants(self, precision: Precision, device: torch.device) -> dict[str, Any]:
+    def constants(self, precision: KernelPrecision, device: torch.device) -> dict[str, Any]:
         """By name, as every kernel takes them. The interpreter multiplies nothing but float32."""
-        return asdict(self) | {"PRECISION": precision if device.type == "cuda" else "ieee"}
+        return asdict(self) | {"PRECISION": SPLITS[precision] if device.type == "cuda" else "ieee"}
 
 
 def padded(size: int) -> int:
@@ -142,14 +143,14 @@ class Launch(NamedTuple):
     warps: int
 
 
-def launch_for(rows: int, device: torch.device) -> Launch:
-    """A fixed rule, so that sums are always taken in the same order: one program a multiprocessor, with tiles as large as
-    registers allow but no larger than leaves each of them something to do."""
+def launch_for(rows: int, device: torch.device, learning: bool = False) -> Launch:
+    """A fixed rule, found by measurement and not by the clock, so that sums are always taken in the same order: tiles as
+    large as registers allow, and two programs a multiprocessor. Learning leaves a row of partial sums for each program,
+    so that two pay only where there is much to do."""
     processors = multiprocessors(device)
-    block = 64
-    while block > 16 and -(-rows // block) * 2 <= processors:
-        block //= 2
-    return Launch(min(processors, -(-rows // block)), block, 4)
+    block = 64 if rows > 32 * processors else 32
+    tiles = -(-rows // block)
+    return Launch(min(processors if learning and tiles < 16 * processors else 2 * processors, tiles), block, 4)
 
 
 @cache
