@@ -21,7 +21,7 @@ def collect(
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
     num_steps = rollout.reward.shape[0]
-    if env.groups > 1 and dead_fraction is None:
+    if env.groups and dead_fraction is None:
         obs = by_turns(cast(GroupedEnv, env), policy, rollout, obs, noise)
     else:
         obs, num_steps = together(env, policy, rollout, obs, noise, dead_fraction)
@@ -49,8 +49,8 @@ def together(
 
 
 def by_turns(env: GroupedEnv, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
-    """One group after the other: while the policy acts for one, the others' engines work. Each action is still that of the
-    current policy for what its environment shows now, and nothing depends on who is quicker."""
+    """One group after the other, be it only one: while the policy acts for one, the others' engines work. Each action is
+    still that of the current policy for what its environment shows now, and nothing depends on who is quicker."""
     parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
 
     def answer(group: int, t: int, obs: Tensor) -> None:
