@@ -109,7 +109,7 @@ class Env(Protocol):
     capturable: bool  # True when step never reads a tensor on the host
     resumable: bool  # True when state_dict holds all there is to know; otherwise a resumed run starts fresh episodes
     skips: bool  # True when steps may have rows that are not real
-    groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 1 where there are none
+    groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 0 where there is only `step`
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
@@ -210,7 +210,7 @@ class Rollout:
             final_obs=empty(obs.shape, obs.dtype),
             real=~empty(dtype=torch.bool),
             skips=env.skips,
-            groups=env.groups,
+            groups=max(env.groups, 1),
         )
 
     @property

@@ -11,7 +11,6 @@ from tightrope.engine import Noise, collect, draw_noise
 from tightrope.envs import CartPole
 from tightrope.envs.groups import Grouped
 from tightrope.envs.gym import from_object
-from tightrope.envs.host import HostEnv
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Env, Rollout, Step
 
@@ -140,16 +139,6 @@ def test_groups_give_what_all_at_once_give() -> None:
         torch.testing.assert_close(tensor, getattr(grouped, name), msg=name)
 
 
-def test_groups_may_answer_into_the_same_memory_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they do on a device; here the way there leads back to the host."""
-    expected, last, _ = collected(counters([2, 2]))
-    monkeypatch.setattr(HostEnv, "_here", HostEnv._there)
-    rollout, obs, _ = collected(counters([2, 2]))
-    assert torch.equal(obs, last)
-    for name, tensor in fields(expected).items():
-        assert torch.equal(tensor, getattr(rollout, name)), name
-
-
 def test_groups_work_while_the_policy_acts_for_others() -> None:
     """From the first send on, some group is always at work when the policy is asked."""
     env, events = counters([2, 2]), []
@@ -191,8 +180,8 @@ def test_parts_are_views_and_cover_all_rows() -> None:
     assert rollout.parts is rollout.parts
 
 
-def test_tensor_environments_are_one_group() -> None:
+def test_tensor_environments_have_no_groups() -> None:
     env = CartPole(num_envs=3)
-    assert env.groups == 1
+    assert env.groups == 0
     rollout, obs, _ = collected(env)
     assert torch.equal(obs[~rollout.done[-1]], rollout.final_obs[-1][~rollout.done[-1]])

@@ -156,7 +156,7 @@ def test_two_groups_on_a_device_and_none_on_the_cpu() -> None:
     assert (env.groups, env.num_envs) == (2, 65)
     assert [member.num_envs for member in env.members] == [len(part) for part in torch.zeros(65).tensor_split(2)]
     env.device = torch.device("cpu")  # as of small networks, which are quicker there
-    assert env.groups == 1
+    assert env.groups == 0
     assert env.step(random_actions(env, 1)[0]).obs.device.type == "cpu"
 
 
@@ -265,14 +265,16 @@ def test_on_a_device_all_is_as_on_the_host(backend: str) -> None:
         assert same(expected, [type(step)(*(t.cpu() for t in tensors(step))) for step in steps])
 
 
-@pytest.mark.gpu
-def test_on_a_device_observations_of_a_group_stay_where_they_are() -> None:
-    env = grouped("ale", 4)
-    env.device = torch.device("cuda")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_a_group_answers_stays_where_it_is(device: str) -> None:
+    env = grouped("envpool" if device == "cpu" else "ale", 4)
+    env.device = torch.device(device)
     with closing(env):
         env.reset(seed=1)
-        places = set()
+        places: list[set[int]] = [set(), set()]
         for action in random_actions(env, 3):
-            env.send(action[:2], 0)
-            places.add(env.recv(0).obs.data_ptr())
-        assert len(places) == 1
+            for group in (0, 1):
+                env.send(action.view(2, 2)[group], group)
+                places[group].add(env.recv(group).obs.data_ptr())
+        assert len(places[0]) == len(places[1]) == 1
+        assert places[0] != places[1]

@@ -24,7 +24,7 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     player = player_for(policy, obs, noise.action[0])
-    if env.groups > 1 and dead_fraction is None:
+    if env.groups and dead_fraction is None:
         obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
     else:
         obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)
@@ -67,8 +67,8 @@ def advance(env: Env, policy: ActorCritic, obs: Tensor, action: Tensor, noise: T
 def by_turns(
     env: GroupedEnv, policy: ActorCritic, player: Player, rollout: Rollout, obs: Tensor, noise: Noise
 ) -> Tensor:
-    """One group after the other: while the policy acts for one, the others' engines work. Each action is still that of the
-    current policy for what its environment shows now, and nothing depends on who is quicker."""
+    """One group after the other, be it only one: while the policy acts for one, the others' engines work. Each action is
+    still that of the current policy for what its environment shows now, and nothing depends on who is quicker."""
     parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
 
     def answer(group: int, t: int, obs: Tensor) -> None:

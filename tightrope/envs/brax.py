@@ -57,7 +57,7 @@ class JaxEnv:
     capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
     resumable = True
     skips = False
-    groups = 1
+    groups = 0
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from ..errors import EnvError
 from ..types import Step
 from .host import HostEnv, spread
 from .options import Array
-from .transfer import joined
 
 ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
 
@@ -52,7 +51,7 @@ class Grouped(HostEnv):
         """Moved to the CPU, all are stepped at once."""
         for member in self.members:
             member.device = device
-        self.groups = 1 if device.type == "cpu" else len(self.members)
+        self.groups = 0 if device.type == "cpu" else len(self.members)
 
     def seed(self, seed: int) -> None:
         """Let the next reset start from this seed, each row from the one that it would have without groups."""
@@ -101,3 +100,10 @@ class Grouped(HostEnv):
     def close(self) -> None:
         for member in self.members:
             member.close()
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """The rows of several steps as one, in memory of its own."""
+    *fields, real = zip(*steps, strict=True)
+    obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)
+    return Step(obs, reward, terminated, truncated, final_obs, None if real[0] is None else torch.cat(real))

@@ -20,14 +20,14 @@ from torch import Tensor
 from ..errors import EnvError, UsageError
 from ..types import Step
 from .options import Array
-from .transfer import Landing, joined
+from .transfer import Landing
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
 
 
 class Answer(NamedTuple):
-    """What an engine answers to one batch of actions, as arrays that nothing else will write into."""
+    """What an engine answers to one batch of actions, as arrays."""
 
     obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
     reward: Array  # (N,) what is learned from
@@ -63,7 +63,7 @@ class HostEnv:
     _started = False
     _waiting = False  # whether there is an answer that nobody has come for
     _given: Array  # the actions sent last
-    _landing: Landing | None = None  # where answers arrive on a device, once there is one
+    _landing: Landing | None = None  # where answers arrive, once there was one
     _seeds: Array | None  # for the next reset; None: the streams go on
 
     def _describe(self, observation: Observation, action: Action, num_envs: int, device: str | torch.device) -> None:
@@ -111,8 +111,9 @@ class HostEnv:
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         self.send(action)
-        step = self.recv()
-        return step if self.device.type == "cpu" else joined([step])
+        obs, reward, terminated, truncated, final_obs, real = self.recv()
+        real = None if real is None else real.clone()
+        return Step(obs.clone(), reward.clone(), terminated.clone(), truncated.clone(), final_obs.clone(), real)
 
     def send(self, action: Tensor, group: int = 0) -> None:
         """Let every environment take its action. What comes of it is for `recv`."""
@@ -124,28 +125,19 @@ class HostEnv:
         self._waiting = True
 
     def recv(self, group: int = 0) -> Step:
-        """What came of the actions sent last. On a device it is overwritten by the next `recv`, and `final_obs` may be `obs`
-        itself."""
+        """What came of the actions sent last, until it is overwritten by the next `recv`. `final_obs` may be `obs` itself."""
         self._waiting = False
         answer = self._recv()
         self._count(answer)
-        return self._here(answer) if self.device.type == "cpu" else self._there(answer)
+        return self._landed(answer)
 
     def _settle(self) -> None:
         """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
         if self._waiting:
             self.recv()
 
-    def _here(self, answer: Answer) -> Step:
-        """An answer as tensors on the host, whose memory is the arrays'."""
-        final_obs = answer.obs.copy()
-        if len(answer.rows):
-            final_obs[answer.rows] = answer.final_obs
-        obs, reward, terminated, truncated, *real = map(torch.from_numpy, answer.arrays)
-        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *real)
-
-    def _there(self, answer: Answer) -> Step:
-        """An answer as tensors on the device; final observations travel only where they are others."""
+    def _landed(self, answer: Answer) -> Step:
+        """An answer as tensors on the device; final observations are copied only where they are others."""
         if self._landing is None or self._landing.device != self.device:
             self._landing = Landing(answer.arrays, self.device)
         obs, reward, terminated, truncated, *real = self._landing(answer.arrays)

@@ -39,7 +39,7 @@ class TensorEnv:
     capturable = True
     resumable = True
     skips = False
-    groups = 1
+    groups = 0
 
     def __init__(
         self,
