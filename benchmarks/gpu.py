@@ -32,6 +32,11 @@ sys.path.insert(0, str(Path(__file__).parent / "references"))
 
 import recipe
 
+WIDE = (
+    "--num-envs 512 --num-steps 32 --num-minibatches 4 --update-epochs 4 --learning-rate 5e-3 --total-timesteps 819200 "
+    "--gamma 0.99 --gae-lambda 0.95 --clip-coef 0.2 --no-anneal-clip --ent-coef 0"
+).split()  # CartPole where environments cost next to nothing: fifty phases
+FIRST_SEED = 401  # of `solve`; the settings above were found on seeds 1 to 3
 PLAN = 100_000  # phases the learning rate anneals over: more than a measurement takes
 SIZE = (1024, 32)  # of the checks that need only one
 RECIPE: dict[str, Any] = dict(
@@ -186,13 +191,11 @@ def classic(modes: list[str], device: str) -> None:
 
 
 def solve(device: str, seeds: int, modes: list[str]) -> None:
-    """The preset from a shell, as a user runs it: training alone, and everything from the start of the process on."""
-    print(
-        "| CartPole-v1, preset | seed | training, s | whole process, s | greedy return of 100 |\n|---|---|---|---|---|"
-    )
+    """From a shell, as a user runs it: training alone, and everything from the start of the process to its end."""
+    print("| CartPole-v1 | seed | training, s | whole process, s | greedy return of 100 |\n|---|---|---|---|---|")
     for mode in modes:
         rows = []
-        for seed in range(1, seeds + 1):
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
             rows.append(solved(device, seed, mode))
             print(f"| {mode} | {seed} | {rows[-1][0]:.2f} | {rows[-1][1]:.2f} | {rows[-1][2]:.1f} |", flush=True)
         training, whole, _ = (statistics.median(column) for column in zip(*rows, strict=True))
@@ -204,7 +207,7 @@ def solved(device: str, seed: int, mode: str) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "tightrope", "train", "CartPole-v1", "--device", device, "--quiet"]
-        command += ["--accelerate", mode, "--seed", str(seed), "--run-dir", str(run_dir)]
+        command += ["--accelerate", mode, "--seed", str(seed), "--run-dir", str(run_dir), *WIDE]
         began = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         whole = time.perf_counter() - began

@@ -25,6 +25,7 @@ parser.add_argument("--physics", default="spring", choices=["spring", "positiona
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--env", default="ant")
 parser.add_argument("--total-timesteps", type=int, default=31 * 327_680)
+parser.add_argument("--num-evals", type=int, default=1, help="3 or more for a speed without compilation")
 args = parser.parse_args()
 
 began = time.perf_counter()
@@ -42,7 +43,7 @@ _, _, metrics = ppo.train(
     entropy_cost=1e-2,
     reward_scaling=10,
     normalize_observations=True,
-    num_evals=1,
+    num_evals=args.num_evals,
     num_eval_envs=128,
     deterministic_eval=True,
     max_devices_per_host=1,
@@ -58,6 +59,7 @@ print(
             "std": float(metrics["eval/episode_reward_std"]),
             "length": float(metrics["eval/avg_episode_length"]),
             "seconds": seconds,
+            "steps_per_s": float(metrics["training/sps"]),  # of the last stretch between evaluations
         }
     )
 )

@@ -10,7 +10,7 @@ from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable
 from .device import reads_are_free
 from .noise import Noise
-from .players import Player, player_for
+from .players import Player, player_for, value_of
 
 
 @torch.no_grad()
@@ -109,5 +109,5 @@ def final_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
         if truncated.any():
             value[truncated] = policy.value(rollout.final_obs[truncated])
         return value
-    every = policy.value(rollout.final_obs.flatten(0, 1)).view_as(value)
+    every = value_of(policy, rollout.final_obs.flatten(0, 1)).view_as(value)
     return torch.where(truncated, every, value)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..models import ActorCritic
 from .accelerate import capturable, compilable, compiling, kernels_wanted
 from .device import reads_are_free
+from .kernels import fused_policy
 from .quick import quick
 
 
@@ -56,13 +57,17 @@ def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
     return action, distribution.log_prob(action), value
 
 
+def value_of(policy: ActorCritic, obs: Tensor) -> Tensor:
+    """policy.value(obs), in one kernel where kernels are wanted."""
+    fused = None if (precision := kernels_wanted()) is None else fused_policy(policy, precision)
+    return fused.value(obs) if fused is not None else policy.value(obs)
+
+
 def player_for(policy: ActorCritic, obs: Tensor, noise: Tensor) -> Player:
     """The quickest that plays a rollout from `obs` on as this policy does; `noise` is that of its first action."""
     player: Player | None = None
     if reads_are_free(obs.device):
         player = None if compiling() or torch.is_autocast_enabled("cpu") else quick(policy, obs, noise)
     elif (precision := kernels_wanted()) is not None:
-        from .kernels import fused_policy
-
         player = fused_policy(policy, precision)
     return player or AsWritten(policy)
