@@ -4,7 +4,8 @@
 
 Both learn for 31 x 327,680 steps with 4096 environments, 3,968 updates on minibatches of 10,240, learning rate 3e-4, discount
 0.97, and are scored by the mean return of 128 greedy episodes of at most 1000 steps. Seconds are those of training,
-compilation included; steps per second are those of the second half of training. With --preset a third row is `tightrope train brax/ant` with its own learning rate and schedule.
+compilation included; steps per second are those of the second half of training. With --preset a third row is
+`tightrope train brax/ant` with its own learning rate and schedule.
 
 What is not the same: Brax collects 80 steps a phase and cuts them into unrolls of 5 before it estimates advantages, anew for
 every minibatch; we collect 10 and estimate once. Brax has a small actor (4 x 32) and a large critic (5 x 256), a

@@ -32,11 +32,12 @@ sys.path.insert(0, str(Path(__file__).parent / "references"))
 
 import recipe
 
-WIDE = (
-    "--num-envs 512 --num-steps 32 --num-minibatches 4 --update-epochs 4 --learning-rate 5e-3 --total-timesteps 819200 "
-    "--gamma 0.99 --gae-lambda 0.95 --clip-coef 0.2 --no-anneal-clip --ent-coef 0"
-).split()  # CartPole where environments cost next to nothing: fifty phases
-FIRST_SEED = 401  # of `solve`; the settings above were found on seeds 1 to 3
+WIDE = [  # CartPole where environments cost next to nothing: fifty phases
+    "--num-envs", "512", "--num-steps", "32", "--num-minibatches", "8", "--update-epochs", "4", "--learning-rate", "4e-3",
+    "--total-timesteps", "819200", "--gamma", "0.99", "--gae-lambda", "0.95", "--clip-coef", "0.2", "--no-anneal-clip",
+    "--ent-coef", "0",
+]  # fmt: skip
+FIRST_SEED = 411  # of `solve`; the settings above were found on seeds 1 to 28
 PLAN = 100_000  # phases the learning rate anneals over: more than a measurement takes
 SIZE = (1024, 32)  # of the checks that need only one
 RECIPE: dict[str, Any] = dict(
