@@ -214,6 +214,8 @@ def test_raw_actions_are_kept_and_clipped_ones_are_played():
     played = []
 
     class Recorder(Pendulum):
+        pure = False
+
         def advance(self, state, action):
             played.append(action.clone())
             return super().advance(state, action)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Spec, Step
+from .arrays import FEW, ArrayStep, array_step
 
 
 class TensorEnv:
@@ -34,6 +35,9 @@ class TensorEnv:
     noise_size: int = 1
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
+    pure: ClassVar[bool] = (
+        True  # False where equations also keep or count something, and must run once a step, on tensors
+    )
     solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
     backend: ClassVar[str] = "tensor"
     capturable = True
@@ -63,6 +67,8 @@ class TensorEnv:
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
+        self._few = self.pure and self.device.type == "cpu" and num_envs <= FEW
+        self._array_step: ArrayStep | None = None
 
     def _noise(self) -> Tensor:
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
@@ -101,6 +107,11 @@ class TensorEnv:
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
+        noise = self._noise() if noise is None else noise
+        if self._few and not torch.compiler.is_compiling():
+            quick = self._on_arrays(action, noise)
+            if quick is not None:
+                return quick
         old_state = self.state.clone()  # so that nothing handed out can be an alias of the state kept
         next_state = self.advance(old_state, action)
         reward = self.reward(old_state, action, next_state)
@@ -113,11 +124,25 @@ class TensorEnv:
             done = terminated | (self.clock >= self.max_episode_steps)
             truncated = done & ~terminated
         self._count(reward, done)
-        fresh = self.initial(self._noise() if noise is None else noise)
+        fresh = self.initial(noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
         self.clock *= ~done
         return Step(self.observe(state), reward, terminated, truncated, self.observe(next_state))
+
+    def _on_arrays(self, action: Tensor, noise: Tensor) -> Step | None:
+        """The step over arrays, which is quicker where rows are few; None for an environment that has none."""
+        if self._array_step is None:
+            self._array_step = array_step(self, action, noise)
+            self._few = self._array_step is not None
+        if self._array_step is not None:
+            try:
+                return self._array_step(action, noise)
+            except (
+                Exception
+            ):  # on a path not taken before; nothing has been changed, and a true mistake will show again
+                self._few = False
+        return None
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
         self._running_return += reward

@@ -1,0 +1,123 @@
+"""Steps over arrays are steps over tensors, bit for bit, and equations that would not be run on tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tightrope as tr
+from tightrope.envs import ENVS
+from tightrope.envs.arrays import FEW, Rows
+
+
+def actions(env: Any, generator: torch.Generator) -> Tensor:
+    if env.action.dtype == torch.int64:
+        return torch.randint(env.action.n, (env.num_envs,), generator=generator)
+    return 3 * torch.rand(env.num_envs, *env.action.shape, generator=generator) - 1.5
+
+
+@pytest.mark.parametrize("env_id", sorted(ENVS))
+def test_every_step_is_that_of_tensors_bit_for_bit(env_id: str) -> None:
+    quick, plain = ENVS[env_id](33, max_episode_steps=50), ENVS[env_id](33, max_episode_steps=50)
+    plain._few = False
+    generator = torch.Generator().manual_seed(0)
+    quick.reset(seed=1)
+    plain.reset(seed=1)
+    for _ in range(200):
+        action, noise = actions(quick, generator), torch.rand(33, quick.noise_size, generator=generator)
+        for a, b in zip(quick.step(action, noise)[:5], plain.step(action, noise)[:5], strict=True):
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b)
+        for name, tensor in plain.state_dict().items():
+            assert torch.equal(tensor, quick.state_dict()[name]), name
+    assert quick._array_step is not None
+    assert plain._array_step is None
+    assert torch.equal(quick.finished_episodes(), plain.finished_episodes())
+
+
+def test_what_is_handed_out_is_nobody_elses() -> None:
+    env = tr.envs.CartPole(4)
+    action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
+    step = env.step(action, noise)
+    kept = [x.clone() for x in step[:5]]
+    state = env.state.clone()
+    env.step(action, noise)
+    for a, b in zip(step[:5], kept, strict=True):
+        assert torch.equal(a, b)
+        a.fill_(7)
+    assert torch.isfinite(state).all()
+    assert not (env.state == 7).any()
+
+
+class Looped(tr.envs.CartPole):
+    """Uses what arrays have no name for."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state.narrow(1, 0, 1).squeeze(1)
+
+
+class Sorted(tr.envs.CartPole):
+    """Uses a function that only torch has: it is run on the tensor that the array is."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.cumsum(next_state, 1)[:, 0]
+
+
+class Remembering(tr.envs.CartPole):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        self.last = action
+        return super().reward(state, action, next_state)
+
+
+class LateSurprise(tr.envs.CartPole):
+    """Takes another path once it has been told to."""
+
+    told = False
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state.narrow(1, 0, 1).squeeze(1) if self.told else next_state[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "quick"), [(Looped, False), (Sorted, True), (Remembering, False), (LateSurprise, True)]
+)
+def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.CartPole], quick: bool) -> None:
+    env, plain = kind(5, seed=2), kind(5, seed=2)
+    plain._few = False
+    action, noise = torch.ones(5, dtype=torch.int64), torch.rand(5, 4)
+    for told in (False, False, True, True):
+        env.told = plain.told = told  # type: ignore[attr-defined]
+        step, expected = env.step(action, noise), plain.step(action, noise)
+        assert all(isinstance(x, Tensor) for x in step[:5])
+        assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
+    assert (env._array_step is not None) == quick
+    assert env._few == (quick and kind is not LateSurprise)
+
+
+def test_a_mistake_in_an_equation_is_the_users_to_see() -> None:
+    class Wrong(tr.envs.CartPole):
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        Wrong(2).step(torch.zeros(2, dtype=torch.int64))
+
+
+def test_many_rows_and_impure_equations_are_tensors() -> None:
+    class Impure(tr.envs.CartPole):
+        pure = False
+
+    assert not tr.envs.CartPole(FEW + 1)._few
+    assert not Impure(2)._few
+    assert tr.envs.CartPole(4).spawn(2, seed=0)._array_step is None
+
+
+def test_rows_are_tensors_to_torch() -> None:
+    rows = np.ones((2, 3), np.float32).view(Rows)
+    assert isinstance(torch.stack([rows, rows], -1), Rows)
+    assert isinstance(torch.cumsum(rows, 1), Tensor)
+    assert torch.equal(torch.ones(2, 3), torch.add(rows, 0))
