@@ -10,6 +10,7 @@ from torch import nn
 import tightrope as tr
 from tightrope.engine import Optimizer, gradient
 from tightrope.engine.closed_form import ClosedForm, has_closed_form
+from tightrope.engine.closed_form_cpu import ClosedFormCPU
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
@@ -43,31 +44,66 @@ def a_batch(policy: ActorCritic, action: Spec, rows: int = 64) -> Batch:
     return Batch(obs, taken, log_prob, value + 0.4 * torch.randn(rows), torch.randn(rows), torch.randn(rows))
 
 
+@pytest.mark.parametrize("form", [ClosedForm, ClosedFormCPU])
 @pytest.mark.parametrize(("action", "sizes", "activation", "share", "norm", "clip_vloss"), CASES)
-def test_the_gradient_and_the_terms_are_those_of_autograd(action, sizes, activation, share, norm, clip_vloss):
+def test_the_gradient_and_the_terms_are_those_of_autograd(action, sizes, activation, share, norm, clip_vloss, form):
     policy = a_policy(action, sizes, activation, share, norm)
     optimizer, batch = Optimizer(policy), a_batch(policy, action)
+    written_out = form(policy, optimizer.grads)
     for loss in (PPOLoss(0.2, 0.5, 0.01, clip_vloss), PPOLoss(torch.tensor(0.1), 0.7, 0.0, clip_vloss)):
         assert has_closed_form(loss, policy)
         expected_terms = autograd(loss, policy, batch, optimizer)
         expected = optimizer.grad.clone()
         optimizer.grad.fill_(float("nan"))  # every entry must be written
-        terms = gradient(loss, policy, batch, optimizer)
+        terms = written_out(loss, batch)
         torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
         torch.testing.assert_close(tuple(terms), tuple(expected_terms), rtol=1e-5, atol=1e-6)
         assert not any(term.requires_grad for term in terms)
     assert 0.1 < float(terms.clip_fraction) < 0.9
 
 
-def test_rounding_within_the_clip_interval_costs_no_row_its_gradient():
+@pytest.mark.parametrize("form", [ClosedForm, ClosedFormCPU])
+def test_rounding_within_the_clip_interval_costs_no_row_its_gradient(form):
     """old + (value - old) is not always value, and then the larger of the two errors may be either."""
     policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, CHOICE, 4096), PPOLoss(0.5, 0.5, 0.0, True)
     batch.value = policy(batch.obs)[1].detach() + 0.3
     autograd(loss, policy, batch, optimizer)
     expected = optimizer.grad.clone()
-    ClosedForm(policy, optimizer.grads)(loss, batch)
+    form(policy, optimizer.grads)(loss, batch)
     torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("action", [CHOICE, TORQUE])
+def test_batches_of_any_size_one_after_the_other(action):
+    """Small products are NumPy's and large ones torch's, and a size seen before finds its arrays again."""
+    policy = a_policy(action, (64, 64), "tanh", False, True)
+    optimizer, loss = Optimizer(policy), PPOLoss(0.2, 0.5, 0.01, True)
+    for rows in (64, 1, 3000, 64):
+        batch = a_batch(policy, action, rows)
+        autograd(loss, policy, batch, optimizer)
+        expected = optimizer.grad.clone()
+        gradient(loss, policy, batch, optimizer)
+        torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=5e-6)
+    assert isinstance(optimizer.closed_form, ClosedFormCPU)
+
+
+def test_what_it_returns_is_not_overwritten_by_the_next_call():
+    policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
+    optimizer, loss = Optimizer(policy), PPOLoss(0.2, 0.5, 0.01, False)
+    terms = gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
+    kept = torch.stack([*terms])
+    gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
+    assert torch.equal(torch.stack([*terms]), kept)
+
+
+def test_another_loss_or_policy_is_looked_at_anew():
+    policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
+    optimizer, batch = Optimizer(policy), a_batch(policy, CHOICE)
+    gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    assert optimizer.closed_form is not None
+    gradient(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    assert optimizer.closed_form is None
 
 
 def test_it_follows_the_parameters_as_they_move():

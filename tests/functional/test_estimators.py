@@ -343,3 +343,23 @@ def test_wrong_shapes_are_refused():
         masked_mean(x, flag.T)
     with pytest.raises(TypeCheckError, match="target"):
         explained_variance(x, x.flatten())
+
+
+@pytest.mark.parametrize(("length", "width"), [(31, 2), (32, 2), (100, 1), (257, 7), (64, 300)])
+def test_sums_over_long_windows_are_those_taken_row_by_row(length, width):
+    """Long and narrow windows are summed by doubling."""
+    generator = torch.Generator().manual_seed(length)
+    x, start = torch.randn(length, width, generator=generator), torch.randn(width, generator=generator)
+    done = torch.rand(length, width, generator=generator) < 0.03
+    zero = torch.zeros(length, width)
+    advantage = gae(x, zero, zero, done, done, 0.99, 0.95)
+    returns, carried = running_returns(x, done, start, 0.99)
+    behind, ahead = start, torch.zeros(width)
+    for t in range(length):
+        behind = x[t] + 0.99 * behind
+        torch.testing.assert_close(returns[t], behind, **CLOSE)
+        behind = behind * ~done[t]
+    for t in reversed(range(length)):
+        ahead = x[t] + 0.99 * 0.95 * ahead * ~done[t]
+        torch.testing.assert_close(advantage[t], ahead, **CLOSE)
+    torch.testing.assert_close(carried, behind, **CLOSE)

@@ -9,6 +9,7 @@ from torch import nn
 
 import tightrope as tr
 from tightrope.engine import choose_threads, threads
+from tightrope.engine.threads import threads_for_acting
 from tightrope.runs.plan import Plan, plan
 
 
@@ -162,19 +163,25 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     count = [2]
     monkeypatch.setattr(torch, "get_num_threads", lambda: count[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: count.__setitem__(0, n))
-    env = Looks(num_envs=4)
+    env = Looks(num_envs=40)
     env.seen = set()
     return env
 
 
 @pytest.mark.parametrize("setting", [None, 3])
 def test_training_uses_the_threads_of_the_plan_and_gives_them_back(looks: Looks, setting: int | None) -> None:
-    tr.PPO(looks, num_steps=8, total_timesteps=64, threads=setting).learn(quiet=True)
+    tr.PPO(looks, num_steps=8, total_timesteps=640, threads=setting).learn(quiet=True)
     assert looks.seen == {setting or 1}
     assert torch.get_num_threads() == 2
 
 
 def test_evaluation_does_too(looks: Looks) -> None:
-    tr.PPO(looks, num_steps=8, total_timesteps=64).evaluate(3)
+    tr.PPO(looks, num_steps=8, total_timesteps=640).evaluate(3)
     assert looks.seen == {1}, "a thousand episodes take 25 times as long on two threads as on one"
     assert torch.get_num_threads() == 2
+
+
+def test_a_few_rows_are_acted_for_in_one_thread() -> None:
+    with threads(3):
+        assert threads_for_acting(8) == 1
+        assert threads_for_acting(1024) == 3

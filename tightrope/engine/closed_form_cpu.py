@@ -170,7 +170,7 @@ class ClosedFormCPU:
             self.head, self.log_std = Head(policy.head.logits, grads), None
             self.choices = np.arange(len(self.head.weight))[:, None]
 
-    @torch.no_grad()
+    @np.errstate(all="ignore")  # what is not finite is reported once a phase
     def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
         rows, clip = len(batch), float(loss.clip_coef)
         each, outputs = ones(rows), ones(len(self.head.weight))

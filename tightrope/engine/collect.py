@@ -11,6 +11,7 @@ from .accelerate import compilable
 from .device import reads_are_free
 from .noise import Noise
 from .players import Player, player_for, value_of
+from .threads import threads, threads_for_acting
 
 
 @torch.no_grad()
@@ -24,10 +25,11 @@ def collect(
     """
     num_steps = rollout.reward.shape[0]
     player = player_for(policy, obs, noise.action[0])
-    if env.groups and dead_fraction is None:
-        obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
-    else:
-        obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)
+    with threads(threads_for_acting(env.num_envs)):
+        if env.groups and dead_fraction is None:
+            obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
+        else:
+            obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)
     if not player.judges_at_once:
         judge(player, rollout.first(num_steps))
     return obs, num_steps

@@ -49,6 +49,7 @@ class QuickPolicy:
         self.log_std = head.log_std.data if isinstance(head, GaussianHead) else None
         self.std = np.exp(self.log_std.numpy()) if self.log_std is not None else None
 
+    @np.errstate(all="ignore")
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
         """policy.distribution(obs).sample(noise)"""
         output = self.actor(self.normalize(rows_of(obs)))
@@ -60,6 +61,7 @@ class QuickPolicy:
         cumulative = np.add.accumulate(np.exp(logits))
         return (torch.from_numpy(np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise.numpy())),)
 
+    @np.errstate(all="ignore")
     def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """The action's log-probability and the value, of policy(obs)."""
         x = self.normalize(rows_of(obs))
@@ -88,4 +90,4 @@ def quick(policy: ActorCritic, obs: Tensor, noise: Tensor) -> QuickPolicy | None
     action = distribution.sample(noise)
     expected = action, distribution.log_prob(action), value
     pairs = zip((*candidate.act(obs, noise), *candidate.judge(obs, action)), expected, strict=True)
-    return candidate if all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs) else None
+    return candidate if all(torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True) for a, b in pairs) else None

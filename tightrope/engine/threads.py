@@ -7,12 +7,20 @@ from torch import nn
 
 LARGE = 4_000_000_000  # parameters x rows of a minibatch: below it a second thread costs more than it brings
 
+FEW = 32  # rows
+
 
 def choose_threads(network: nn.Module, minibatch_rows: int) -> int:
     """All cores for convolutions and very large batches, otherwise one: most of the time goes into small operations."""
     convolves = any(isinstance(layer, nn.Conv2d) for layer in network.modules())
     work = sum(p.numel() for p in network.parameters()) * minibatch_rows
     return cores() if convolves or work >= LARGE else 1
+
+
+def threads_for_acting(rows: int) -> int:
+    """One for a few rows: a step of the policy is over before a second thread is awake, and engines on the host want the
+    cores."""
+    return 1 if rows <= FEW else torch.get_num_threads()
 
 
 def cores() -> int:
