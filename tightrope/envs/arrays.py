@@ -117,6 +117,7 @@ class ArrayStep:
         self.state, self.clock = env.state.numpy(), env.clock.numpy()
         self.running_return, self.finished = env._running_return.numpy(), env._finished.numpy()
 
+    @np.errstate(all="ignore")  # what is not finite is for the learner to report
     def __call__(self, action: Tensor, noise: Tensor) -> Step:
         env = self.env
         state, done_noise = self.state.copy().view(Rows), noise.numpy().view(Rows)
