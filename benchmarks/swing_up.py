@@ -1,9 +1,8 @@
 """CartDoublePendulum-v0 from its preset: does the trained agent swing both links up and hold them?
 
-    python benchmarks/swing_up.py [--device cuda] [--graph] [--seeds 3] [--first-seed 1] [--total-timesteps N ...any setting]
+    python benchmarks/swing_up.py [--device cuda] [--seeds 3] [--first-seed 1] [--total-timesteps N ...any setting]
 
 Measured over 100 greedy episodes of 500 steps: the share of the last 250 steps in which the tip is above 0.9 (L1 + L2).
-With --graph each phase is captured once and replayed as a CUDA graph: the same function, the same numbers, fewer launches.
 """
 
 import argparse
@@ -12,8 +11,6 @@ import time
 import torch
 
 import tightrope as tr
-from tightrope.algorithms import ppo
-from tightrope.engine import Noise, draw_noise
 
 
 @torch.no_grad()
@@ -32,40 +29,9 @@ def share_held_up(agent: tr.Agent, episodes: int = 100) -> torch.Tensor:
     return torch.stack(up[250:]).float().mean(0)
 
 
-def learn_by_replay(agent: tr.Agent) -> None:
-    """What `agent.learn()` does, with each phase as the replay of one CUDA graph."""
-    state, config = agent.state, agent.config.algorithm
-
-    def draw() -> Noise:
-        shuffle = (config.update_epochs, config.batch_size)
-        return draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
-
-    before, noise = state.state_dict(), draw()
-    ppo.schedule(state, config)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            ppo.phase(state, config, noise)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        ppo.phase(state, config, noise)
-    state.load_state_dict(before)
-    while not ppo.finished(state, config):
-        ppo.schedule(state, config)
-        for mine, fresh in zip(noise, draw(), strict=True):
-            mine.copy_(fresh)
-        graph.replay()
-        state.phase += 1
-        state.steps += config.batch_size
-    torch.cuda.synchronize()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--graph", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     args, rest = parser.parse_known_args()
@@ -74,10 +40,7 @@ def main() -> None:
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         agent = tr.PPO("CartDoublePendulum-v0", seed=seed, device=args.device, **settings)
         began = time.perf_counter()
-        if args.graph:
-            learn_by_replay(agent)
-        else:
-            agent.learn(quiet=True)
+        agent.learn(quiet=True)
         seconds = time.perf_counter() - began
         held = share_held_up(agent)
         print(

@@ -73,8 +73,9 @@ class NatureCNN(nn.Module):
         self.out_features = 512
 
     def forward(self, obs: Tensor) -> Tensor:
-        layout = torch.channels_last if obs.device.type == "cpu" else torch.contiguous_format  # a third quicker there
-        return self.head(self.convolutions(obs.to(torch.float32, memory_format=layout).div_(255)))
+        if obs.device.type == "cpu":  # where convolutions are a third quicker with a pixel's frames side by side in memory
+            obs = torch.stack(obs.unbind(1), -1).permute(0, 3, 1, 2)
+        return self.head(self.convolutions(obs.to(torch.float32).div_(255)))
 
 
 class OneHot(nn.Module):
