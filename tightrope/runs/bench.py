@@ -24,6 +24,7 @@ import torch
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, choose_threads, threads
+from ..engine.players import Player
 from ..types import Settings
 from ..view import MetricsFile
 from .build import build
@@ -35,8 +36,6 @@ SPLIT_PHASES = 5
 ENDLESS = 1_000_000  # phases of the plan, so that schedules stand still
 PARTS = {  # whose time a function's is; what an inner one takes is not the outer one's
     "collect": "environment",
-    "act": "policy",
-    "judge": "policy",
     "estimate": "advantages",
     "learn": "learning",
 }
@@ -233,32 +232,37 @@ class Marks:
         return totals
 
 
+class WatchedPlayer:
+    """A player whose time is the policy's."""
+
+    def __init__(self, player: Player, marks: Marks) -> None:
+        self.judges_at_once = player.judges_at_once
+        self.act, self.judge = marks.around("policy", player.act), marks.around("policy", player.judge)
+
+
 @contextmanager
-def watched(marks: Marks, compiled: bool) -> Iterator[None]:
-    """While this lasts, the functions in PARTS set marks; not those that a compiler is going to look into."""
+def watched(marks: Marks) -> Iterator[None]:
+    """While this lasts, the functions in PARTS and the players of rollouts set marks."""
     house = __name__.partition(".")[0]
-    rooms = [sys.modules[f"{house}.{name}"] for name in ("engine.collect", "algorithms.ppo", "algorithms.vpg")]
-    changed = [
-        (room, function, getattr(room, function))
-        for room in rooms
-        for function in PARTS
-        if hasattr(room, function) and not (compiled and function == "act")
-    ]
-    for room, function, original in changed:
-        setattr(room, function, marks.around(PARTS[function], original))
+    rooms = {name: sys.modules[f"{house}.{name}"] for name in ("engine.collect", "algorithms.ppo", "algorithms.vpg")}
+    before = [(room, name, getattr(room, name)) for room in rooms.values() for name in PARTS if hasattr(room, name)]
+    player_for = rooms["engine.collect"].player_for
+    for room, name, function in before:
+        setattr(room, name, marks.around(PARTS[name], function))
+    rooms["engine.collect"].player_for = lambda *args: WatchedPlayer(player_for(*args), marks)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for room, function, original in changed:
-            setattr(room, function, original)
+        for room, name, function in [*before, (rooms["engine.collect"], "player_for", player_for)]:
+            setattr(room, name, function)
 
 
 def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
-    """The share of a phase that each part takes. Collection that is compiled is one part, the environment's."""
+    """The share of a phase that each part takes."""
     state, config = start(env, algo, settings)
     marks, totals = Marks(state.env.device), Counter[str]()
     whole = state.execution.unit == "phase"
-    with watched(marks, state.execution.compiles):
+    with watched(marks):
         for number, _ in enumerate(ALGORITHMS[algo].loop(state, config.algorithm)):
             wait(state.env.device)
             if number >= WARM_UP:
