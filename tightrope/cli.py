@@ -274,7 +274,7 @@ def check(args: list[str]) -> int:
 @dataclass(kw_only=True)
 class BenchOptions:
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-    """Environment to train on."""
+    """Environment to train on: an id, or module:Class of one's own."""
     algo: str = "ppo"
     """Algorithm: ppo or vpg."""
     num_envs: tuple[int, ...] = ()
@@ -339,7 +339,10 @@ def bench(args: list[str]) -> int:
     options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
     if not 0 < options.seconds <= 3600:
         raise UsageError(f"seconds {options.seconds:g} will not do: give a number above 0 and up to 3600")
-    check_env(options.env, str(flags.get("backend", "auto")))
+    if "total_timesteps" in flags:
+        raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
+    if not is_path(options.env):
+        check_env(options.env, str(flags.get("backend", "auto")))
     from .runs.bench import HEADER
     from .runs.bench import bench as measure
 
@@ -347,7 +350,7 @@ def bench(args: list[str]) -> int:
     for count in options.num_envs or (None,):
         for mode in options.accelerate:
             settings = {**flags, "accelerate": mode, **({} if count is None else {"num_envs": count})}
-            name = f"trace-{options.env.replace('/', '-')}-{count or 'preset'}-{mode}.json"
+            name = f"trace-{options.env.replace('/', '-').replace(':', '-')}-{count or 'preset'}-{mode}.json"
             trace = Path(name) if options.profile else None
             line = measure(options.env, algo, settings, options.seconds, trace).line()
             print("\n".join([*header, line]), flush=True)

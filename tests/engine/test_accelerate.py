@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 from collections import Counter
 from typing import Any
 
@@ -14,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import Execution, chosen_mode, gradient
-from tightrope.engine.accelerate import capturable, compilable, fixtures, rebound
+from tightrope.engine.accelerate import capturable, compilable, compiling, fixtures, rebound
 from tightrope.functional import PPOLoss
 from tightrope.types import Batch
 
 SMALL: dict[str, Any] = dict(num_envs=16, num_steps=8, seed=3, total_timesteps=16 * 8 * 40)
-HOST_READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "_to_copy.to_cpu", "equal", "masked_select"}
+HOST_READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "allclose", "item", "masked_select"}
 
 
 def agent_of(algo: str = "ppo", env: Any = "CartPole-v1", **settings: Any) -> tr.Agent:
@@ -150,7 +152,7 @@ class Ledger(TorchDispatchMode):
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page takes the paths it takes where reads are not free."""
-    for name in ("collect", "optimize"):
+    for name in ("collect", "optimize", "players"):
         monkeypatch.setattr(sys.modules[f"tightrope.engine.{name}"], "reads_are_free", lambda device: False)
 
 
@@ -211,6 +213,58 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 def test_bf16_changes_the_gradient_by_its_rounding_alone() -> None:
     assert 1e-5 < relative(gradient_in("bf16"), gradient_in("fp32")) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "settings"),
+    [
+        ("ppo", "CartPole-v1", {"max_episode_steps": 5}),
+        ("ppo", "Pendulum-v1", {"max_episode_steps": 5, "norm_obs": True}),
+        ("ppo", "CartPole-v1", {"max_episode_steps": 5, "share_trunk": True}),
+        ("vpg", "CartPole-v1", {"baseline": "critic", "max_episode_steps": 5}),
+    ],
+)
+def test_whole_phases_run_in_bf16_truncations_and_all(algo: str, env: str, settings: dict[str, Any]) -> None:
+    agent = agent_of(algo, env, precision="bf16", **settings)
+    for metrics in phases(agent, 3):
+        assert torch.isfinite(torch.stack(metrics.terms)).all()
+    assert agent.state.optimizer.flat.dtype == agent.state.rollout.value.dtype == torch.float32
+
+
+def test_one_thread_does_not_see_the_execution_of_another() -> None:
+    seen = []
+
+    def look() -> None:
+        seen.append(compiling())
+
+    def in_another_thread() -> None:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        look()
+
+    Execution("compile").run(in_another_thread)
+    assert seen == [False, True]
+
+
+def test_torchs_newer_way_to_set_precision_is_no_obstacle() -> None:
+    code = "import torch, tightrope as tr; torch.backends.cuda.matmul.fp32_precision = 'tf32'; " + (
+        "tr.PPO('CartPole-v1', device='cpu', num_envs=4, num_steps=8, num_minibatches=2).learn(64, quiet=True)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True)
+
+
+def test_tensors_that_are_replaced_are_found_even_where_memory_is_used_again() -> None:
+    env = tr.envs.CartPole(1024)
+    env.extra = torch.zeros(1024)  # type: ignore[attr-defined]
+    env.list = [torch.zeros(3)]  # type: ignore[attr-defined]
+    before = fixtures(env)
+    for _ in range(2):
+        env.extra = env.extra + 1  # type: ignore[attr-defined]
+    assert "CartPole.extra is replaced" in str(rebound(env, before, fixtures(env)))
+    before = fixtures(env)
+    env.list[0] = torch.zeros(3)  # type: ignore[attr-defined]
+    assert "CartPole.list is replaced" in str(rebound(env, before, fixtures(env)))
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import ENVS
-from tightrope.envs.arrays import FEW, Rows
+from tightrope.envs.arrays import MOST_ROWS, Rows
 
 
 def actions(env: Any, generator: torch.Generator) -> Tensor:
@@ -111,7 +112,7 @@ def test_many_rows_and_impure_equations_are_tensors() -> None:
     class Impure(tr.envs.CartPole):
         pure = False
 
-    assert not tr.envs.CartPole(FEW + 1)._few
+    assert not tr.envs.CartPole(MOST_ROWS + 1)._few
     assert not Impure(2)._few
     assert tr.envs.CartPole(4).spawn(2, seed=0)._array_step is None
 
@@ -121,3 +122,54 @@ def test_rows_are_tensors_to_torch() -> None:
     assert isinstance(torch.stack([rows, rows], -1), Rows)
     assert isinstance(torch.cumsum(rows, 1), Tensor)
     assert torch.equal(torch.ones(2, 3), torch.add(rows, 0))
+
+
+class Spread(tr.envs.CartPole):
+    """Arrays have a method of that name, which means something else; in the first states it does not show."""
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise * 0
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state.std(-1)
+
+
+class InPlace(tr.envs.CartPole):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls = torch.zeros(())
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return super().reward(state, action, next_state)
+
+
+@pytest.mark.parametrize("kind", [Spread, InPlace])
+def test_equations_that_only_seem_to_fit_are_found_out(kind: type[tr.envs.CartPole]) -> None:
+    env = kind(4)
+    for _ in range(3):
+        step = env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
+    assert env._array_step is None
+    if isinstance(env, InPlace):
+        assert float(env.calls) == 3  # trying it out has left no trace
+    else:
+        assert torch.isfinite(step.reward).all()
+
+
+def test_a_state_put_in_from_outside_is_the_state() -> None:
+    env = tr.envs.CartPole(2)
+    action, noise = torch.zeros(2, dtype=torch.int64), torch.rand(2, 4)
+    env.step(action, noise)
+    env.state = torch.tensor([[2.39, 5.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert env.step(action, noise).terminated.tolist() == [True, False]
+    twin = copy.deepcopy(env)
+    before = twin.state.clone()
+    twin.step(action, noise)
+    assert not torch.equal(twin.state, before)
+
+
+def test_a_spawned_environment_shares_no_tensor() -> None:
+    env = InPlace(3)
+    twin = env.spawn(3, seed=1)
+    twin.step(torch.zeros(3, dtype=torch.int64))
+    assert float(env.calls) == 0

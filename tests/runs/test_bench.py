@@ -10,6 +10,7 @@ import torch
 
 from tightrope.algorithms import ppo
 from tightrope.cli import main
+from tightrope.engine.quick import QuickPolicy
 from tightrope.envs import CartPole
 from tightrope.runs.bench import Marks, bench
 
@@ -40,6 +41,23 @@ def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench("CartPole-v1", "ppo", SMALL, seconds=0.1)
     assert found.split["environment"] > 0.7
     assert found.phase > 0.08
+
+
+def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = QuickPolicy.act
+
+    def dawdle(self: QuickPolicy, *args: Any) -> Any:
+        time.sleep(0.01)
+        return act(self, *args)
+
+    monkeypatch.setattr(QuickPolicy, "act", dawdle)
+    assert bench("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
+
+
+def test_steps_are_those_that_were_taken() -> None:
+    """Rollouts of VPG end early on the CPU."""
+    found = bench("CartPole-v1", "vpg", dict(num_envs=8, num_steps=500, device="cpu"), seconds=0.2)
+    assert found.steps_per_second < 0.7 * found.config.algorithm.batch_size / found.phase
 
 
 def test_time_belongs_to_the_innermost_part() -> None:
@@ -79,6 +97,8 @@ def test_the_command_prints_a_row_per_size_and_writes_a_trace(
         ("CartPole-v1 --accelerate fast", "accelerate 'fast' is not a choice"),
         ("CartPole-v1 --num-envs 0", "num_envs 0 is too small"),
         ("CartPole-v1 --lr 1", "learning_rate"),
+        ("CartPole-v1 --total-timesteps 5", "total_timesteps means nothing here"),
+        ("nowhere:Nothing", "cannot be imported"),
         ("CartPole-v1 --accelerate graph --device cpu", "accelerate graph needs a CUDA device"),
     ],
 )

@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -37,7 +38,7 @@ R = TypeVar("R")
 CPU = torch.device("cpu")
 SMALL = 64  # numbers: results up to this size are handed out as copies, larger ones stay in place until the next call
 
-_current: Execution | None = None
+_current: ContextVar[Execution | None] = ContextVar("execution", default=None)
 
 
 class Execution:
@@ -62,13 +63,12 @@ class Execution:
 
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result, with this execution in force while it runs."""
-        global _current
-        before, _current = _current, self
+        token = _current.set(self)
         try:
             with arithmetic(self.precision, self.device):
                 return function(*args, **kwargs)
         finally:
-            _current = before
+            _current.reset(token)
 
     def compiled(self, function: Callable[P, R]) -> Callable[P, R]:
         if function not in self._compiled:
@@ -80,7 +80,7 @@ class Execution:
         leaves, form = pytree.tree_flatten(args)
         key = (function, *(kind(x) for x in leaves))
         graph = self.graphs.get(key)
-        if graph is None:
+        if graph is None or not graph.is_for(leaves):  # one of each: a new plan takes the place of the old one
             graph = self.graphs[key] = Graph(function, leaves, form)
             result = graph.warm_up()
         else:
@@ -110,9 +110,12 @@ def capturable(unit: Unit) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if torch.compiler.is_compiling() or _current is None or _current.unit != unit:
+            if torch.compiler.is_compiling() or kwargs:
                 return function(*args, **kwargs)
-            return _current.captured(function, args)
+            execution = _current.get()
+            if execution is None or execution.unit != unit:
+                return function(*args, **kwargs)
+            return execution.captured(function, args)
 
         return call
 
@@ -125,9 +128,12 @@ def compilable(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callabl
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if torch.compiler.is_compiling() or _current is None or not _current.compiles or not when(*args):
+            if torch.compiler.is_compiling():
                 return function(*args, **kwargs)
-            return _current.compiled(function)(*args, **kwargs)
+            execution = _current.get()
+            if execution is None or not execution.compiles or not when(*args):
+                return function(*args, **kwargs)
+            return execution.compiled(function)(*args, **kwargs)
 
         return call
 
@@ -136,21 +142,31 @@ def compilable(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callabl
 
 def compiling() -> bool:
     """Whether what runs now is or will be compiled, so that it has to be torch all through."""
-    return torch.compiler.is_compiling() or (_current is not None and _current.compiles)
+    if torch.compiler.is_compiling():
+        return True
+    execution = _current.get()
+    return execution is not None and execution.compiles
 
 
 def kernels_wanted() -> KernelPrecision | None:
     """The precision of fused kernels, where the execution in force wants them."""
-    if _current is None or _current.mode != "max" or _current.precision == "bf16":
+    execution = _current.get()
+    if execution is None or execution.mode != "max" or execution.precision == "bf16":
         return None
-    return _current.precision
+    return execution.precision
+
+
+def is_exact() -> bool:
+    """Whether matrix products are those of float32."""
+    execution = _current.get()
+    return execution is None or execution.precision == "fp32"
 
 
 def kind(leaf: Any) -> Any:
-    """What a graph depends on: the shape of a tensor, the value of a number, the identity of anything else."""
+    """What tells graphs of one function apart: shapes and types of tensors, values of numbers, types of anything else."""
     if isinstance(leaf, Tensor):
-        return tuple(leaf.shape)
-    return leaf if isinstance(leaf, (int, float)) else id(leaf)
+        return tuple(leaf.shape), leaf.dtype
+    return leaf if isinstance(leaf, (int, float)) else type(leaf)
 
 
 class Graph:
@@ -162,6 +178,12 @@ class Graph:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.obstacle: str | None = None  # why there can be no graph
         self.outputs: Any = None
+
+    def is_for(self, leaves: list[Any]) -> bool:
+        """Whether these are the objects it was made for."""
+        return all(
+            mine is given for mine, given in zip(self.leaves, leaves, strict=True) if not isinstance(given, Tensor)
+        )
 
     def warm_up(self) -> Any:
         """Run the function as written, once and for real, and look whether it could be captured."""
@@ -179,7 +201,7 @@ class Graph:
         if self.graph is None:
             try:
                 self._capture(leaves)
-            except RuntimeError as error:
+            except Exception as error:  # whatever it is, it will show again in the call as written
                 torch.cuda.synchronize()
                 self.obstacle = f"{place_of(error)} ({str(error.__context__ or error).splitlines()[0]})"
                 return self._call(leaves)
@@ -202,18 +224,21 @@ class Graph:
 
 
 class Outputs:
-    """What a graph leaves behind. All small results lie in one tensor, which is copied for whoever asked."""
+    """What a graph leaves behind. All small results of a type lie in one tensor, which is copied for whoever asked."""
 
     def __init__(self, result: Any) -> None:
         self.leaves, self.form = pytree.tree_flatten(result)
-        self.small = [i for i, x in enumerate(self.leaves) if x.numel() <= SMALL and x.is_floating_point()]
-        self.packed = torch.cat([self.leaves[i].flatten() for i in self.small]) if self.small else None
+        small: dict[torch.dtype, list[int]] = {}
+        for i, x in enumerate(self.leaves):
+            if isinstance(x, Tensor) and x.numel() <= SMALL:
+                small.setdefault(x.dtype, []).append(i)
+        self.packed = [(which, torch.cat([self.leaves[i].flatten() for i in which])) for which in small.values()]
 
     def fresh(self) -> Any:
         leaves = list(self.leaves)
-        if self.packed is not None:
-            sizes = [leaves[i].numel() for i in self.small]
-            for i, piece in zip(self.small, torch.split(self.packed.clone(), sizes), strict=True):
+        for which, packed in self.packed:
+            sizes = [leaves[i].numel() for i in which]
+            for i, piece in zip(which, torch.split(packed.clone(), sizes), strict=True):
                 leaves[i] = piece.view(leaves[i].shape)
         return pytree.tree_unflatten(leaves, self.form)
 
@@ -243,24 +268,28 @@ def syncs_noted() -> Iterator[list[str]]:
 
 
 def fixtures(thing: Any) -> dict[str, Any]:
-    """Where an object keeps its tensors, and the plain values it holds."""
+    """The tensors that an object holds, in containers too, and its plain values. Held on to, no address is used twice."""
     held: dict[str, Any] = {}
     for name, value in vars(thing).items():
-        if isinstance(value, Tensor):
-            held[name] = ("tensor", value.data_ptr())
-        elif isinstance(value, (bool, int, float, str)):
-            held[name] = ("value", value)
-        elif isinstance(value, nn.Module):
-            held[name] = ("module", tuple(x.data_ptr() for x in (*value.parameters(), *value.buffers())))
+        if isinstance(value, nn.Module):
+            held[name] = [*value.parameters(), *value.buffers()]
+        else:
+            leaves = pytree.tree_leaves(value)
+            held[name] = [x for x in leaves if isinstance(x, (Tensor, bool, int, float, str))]
     return held
 
 
 def rebound(thing: Any, before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """The first attribute that a step replaced instead of writing into it: a replay would not see the new one."""
-    for name, value in after.items():
-        if before.get(name) != value:
-            return f"{type(thing).__name__}.{name} is replaced in a step (write into it: self.{name}.copy_(...))"
+    for name, values in after.items():
+        then = before.get(name, [])
+        if len(then) != len(values) or not all(map(same, then, values)):
+            return f"{type(thing).__name__}.{name} is replaced in a step (what a step changes belongs into the state's columns)"
     return None
+
+
+def same(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b)
 
 
 def place_of(error: BaseException) -> str:

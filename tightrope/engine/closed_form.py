@@ -90,7 +90,9 @@ class ClosedForm:
     @torch.no_grad()
     def __call__(self, loss: PPOLoss, batch: Batch) -> PPOTerms:
         rows = len(batch)
-        ones = self.ones.setdefault(rows, torch.ones_like(batch.advantage))
+        if rows not in self.ones:
+            self.ones[rows] = torch.ones_like(batch.advantage)
+        ones = self.ones[rows]
         obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
         features = self.actor.forward(obs.flatten(1))
         critic_features = features if self.critic is self.actor else self.critic.forward(features[0])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..types import Batch
-from .accelerate import compilable, compiling, kernels_wanted
+from .accelerate import compilable, compiling, is_exact, kernels_wanted
 from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
@@ -67,6 +67,7 @@ def gradient(
     it was written from, because someone changed them, and theirs are the ones that count.
     """
     if torch.is_autocast_enabled(optimizer.flat.device.type):
+        optimizer.asked = optimizer.closed_form = None
         return autograd(loss, policy, batch, optimizer)
     asked = (type(loss), policy, type(policy), compiling(), kernels_wanted())
     if optimizer.asked != asked:
@@ -98,7 +99,7 @@ def written_out(form: Form, loss: Any, batch: Batch) -> Any:
 
 def agrees(form: Form, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> bool:
     """Whether both gradients and all terms are the same where ratios and values lie on both sides of their clips."""
-    tolerance = 1e-3 if torch.get_float32_matmul_precision() == "highest" else 2e-2
+    tolerance = 1e-3 if is_exact() else 2e-2
     shift = torch.linspace(-1, 1, len(batch), device=batch.log_prob.device)
     shifted = replace(batch, log_prob=batch.log_prob + shift, value=batch.value + shift)
     terms = autograd(loss, policy, shifted, optimizer)

@@ -1,8 +1,8 @@
 """The arithmetic of matrix products and convolutions: fp32 unless something faster is asked for."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 
@@ -14,16 +14,35 @@ KernelPrecision = Literal["fp32", "tf32"]
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """fp32: 24-bit mantissas throughout. tf32: 11 bits inside products on CUDA, sums in 24. bf16: networks in 8 bits
     (autocast), parameters, losses, advantages and the optimiser in fp32."""
-    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    fast = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if fast else "highest")
-    torch.backends.cudnn.allow_tf32 = fast
+    with products(precision == "tf32") if device.type == "cuda" else nullcontext():
+        if precision == "bf16":
+            with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+                yield
+        else:
+            yield
+
+
+@contextmanager
+def products(fast: bool) -> Iterator[None]:
+    """How CUDA multiplies float32, for the whole process while this lasts. torch has an older and a newer way to say so,
+    and does not let the older one be used once the newer one has been."""
     try:
-        if precision != "bf16":
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        settings: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+        kept = [setting.fp32_precision for setting in settings]
+        try:
+            for setting in settings:
+                setting.fp32_precision = "tf32" if fast else "ieee"
             yield
-            return
-        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
-            yield
+        finally:
+            for setting, value in zip(settings, kept, strict=True):
+                setting.fp32_precision = value
+        return
+    try:
+        torch.set_float32_matmul_precision("high" if fast else "highest")
+        torch.backends.cudnn.allow_tf32 = fast
+        yield
     finally:
-        torch.set_float32_matmul_precision(products)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]

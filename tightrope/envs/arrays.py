@@ -3,7 +3,8 @@
 At a few hundred rows a step costs what its calls cost, and NumPy's cost a third of torch's. The equations are not written
 twice: `Rows` is an array that answers to the names that tensors have, so that `advance`, `reward`, `terminated`, `initial` and
 `observe` run on it as they are, and give the same to the last bit: sums and products round alike everywhere, and the rest is
-torch's own. Equations that use something `Rows` does not know, or give something else for it, run on tensors, as on a device.
+torch's own. Equations that use something `Rows` does not know, or give something else for it, or change the environment while
+they are at it, run on tensors, as on a device.
 """
 
 from __future__ import annotations
@@ -21,14 +22,31 @@ from ..types import Step
 if TYPE_CHECKING:
     from .tensor import TensorEnv
 
-FEW = 1024  # environments up to which NumPy is quicker
+MOST_ROWS = 1024  # up to which NumPy is quicker
+SPREADS = (0.0, 0.01, 0.3, 3.0)  # how far from the current state the equations are tried out
 KINDS = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
+UNLIKE = ("__mod__", "__rmod__", "__pow__", "__rpow__", "__floordiv__", "__rfloordiv__", "__matmul__")
+
+
+def rows(array: Any) -> Rows:
+    """The array under the names of tensors."""
+    return np.ndarray.view(array, Rows)
+
+
+def by_torch(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A function of torch's over arrays, for those that NumPy rounds differently."""
+
+    def call(*args: Any) -> Any:
+        return rows(function(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in args)).numpy())
+
+    return call
 
 
 class Rows(np.ndarray):
     """A NumPy array with the methods and functions of tensors that equations are made of."""
 
     device: Any = torch.device("cpu")
+    sin, cos, exp, tanh = (by_torch(function) for function in (torch.sin, torch.cos, torch.exp, torch.tanh))
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         return tuple(self.T if dim == -1 and self.ndim == 2 else np.moveaxis(self, dim, 0))
@@ -38,40 +56,25 @@ class Rows(np.ndarray):
         return kept if max is None else np.minimum(kept, max)
 
     def to(self, kind: Any) -> Any:
-        return self.astype(KINDS.get(kind, kind))
-
-    def unsqueeze(self, dim: int) -> Any:
-        return np.expand_dims(self, dim).view(Rows)
-
-    def clone(self) -> Any:
-        return self.copy()
+        return np.ndarray.astype(self, KINDS.get(kind, kind))
 
     def float(self) -> Any:
-        return self.astype(np.float32)
+        return np.ndarray.astype(self, np.float32)
+
+    def unsqueeze(self, dim: int) -> Any:
+        return rows(np.expand_dims(np.asarray(self), dim))
+
+    def clone(self) -> Any:
+        return np.ndarray.copy(self)
 
     def square(self) -> Any:
         return self * self
-
-    def sin(self) -> Any:
-        return by_torch(torch.sin)(self)
-
-    def cos(self) -> Any:
-        return by_torch(torch.cos)(self)
-
-    def exp(self) -> Any:
-        return by_torch(torch.exp)(self)
-
-    def tanh(self) -> Any:
-        return by_torch(torch.tanh)(self)
 
     def sqrt(self) -> Any:
         return np.sqrt(self)
 
     def abs(self) -> Any:
         return np.abs(self)
-
-    def sign(self) -> Any:
-        return np.sign(self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,16 +85,7 @@ class Rows(np.ndarray):
         named = {"axis" if name == "dim" else name: value for name, value in (kwargs or {}).items()}
         if "dtype" in named:
             named["dtype"] = KINDS[named["dtype"]]
-        return np.asarray(FUNCTIONS[function](*args, **named)).view(Rows)
-
-
-def by_torch(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """A function of torch's over arrays, for those that NumPy rounds differently."""
-
-    def call(*args: Any) -> Any:
-        return function(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in args)).numpy().view(Rows)
-
-    return call
+        return rows(np.asarray(FUNCTIONS[function](*args, **named)))
 
 
 FUNCTIONS: dict[Any, Any] = {
@@ -109,72 +103,99 @@ FUNCTIONS: dict[Any, Any] = {
 }
 
 
+def refused(self: Rows, *args: Any, **kwargs: Any) -> Any:
+    raise AttributeError("a tensor may mean something else by this")
+
+
+for _name, _method in vars(np.ndarray).items():  # of what arrays have besides, much means something else for tensors
+    if callable(_method) and _name not in vars(Rows) and (_name in UNLIKE or not _name.startswith("_")):
+        setattr(Rows, _name, refused)
+
+
 class ArrayStep:
     """The step of one environment, over views of its state."""
 
     def __init__(self, env: TensorEnv) -> None:
         self.env: Any = env
-        self.state, self.clock = env.state.numpy(), env.clock.numpy()
-        self.running_return, self.finished = env._running_return.numpy(), env._finished.numpy()
 
     @np.errstate(all="ignore")  # what is not finite is for the learner to report
     def __call__(self, action: Tensor, noise: Tensor) -> Step:
         env = self.env
-        state, done_noise = self.state.copy().view(Rows), noise.numpy().view(Rows)
-        chosen = action.numpy().astype(np.float32).view(Rows)
-        following = env.advance(state, chosen)
+        state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
+        old_state, chosen = rows(state.copy()), rows(action.numpy().astype(np.float32))
+        next_state = env.advance(old_state, chosen)
         reward = np.asarray(
-            env.reward(state, chosen, following), np.float32
-        )  # where torch's would be, NumPy's is a double
-        terminated = np.asarray(env.terminated(following))
-        final_obs = env.observe(following)
-        late = (
-            self.clock + 1 >= env.max_episode_steps if env.max_episode_steps is not None else np.zeros_like(terminated)
-        )
-        done = terminated | late
+            env.reward(old_state, chosen, next_state), np.float32
+        )  # a mask times a number is a double here
+        terminated = np.asarray(env.terminated(next_state))
+        final_obs = np.asarray(env.observe(next_state))
+        limit = env.max_episode_steps
+        truncated = np.zeros_like(terminated) if limit is None else (clock + 1 >= limit) & ~terminated
+        done = terminated | truncated
         ended = bool(done.any())
-        kept, obs = following, final_obs.copy()
+        kept, obs = np.asarray(next_state), final_obs.copy()
         if ended:
-            kept = np.where(done[:, None], env.initial(done_noise), following).view(Rows)
-            obs = env.observe(kept)
+            kept = np.where(done[:, None], env.initial(rows(noise.numpy())), kept)
+            obs = np.asarray(env.observe(rows(kept)))
         # nothing has been changed so far
-        self.clock += 1
-        self.running_return += reward
+        clock += 1
+        running_return += reward
         if ended:
-            self.finished += done * np.stack([done, self.running_return, self.clock])
-            self.running_return[done], self.clock[done] = 0.0, 0
-        self.state[:] = kept
-        answer = (obs, reward, terminated, late & ~terminated, final_obs)
+            env._finished.numpy()[:] += done * np.stack([done, running_return, clock])
+            running_return[done], clock[done] = 0.0, 0
+        state[:] = kept
+        answer = obs, reward, terminated, truncated, final_obs
         return Step(*(torch.from_numpy(np.ascontiguousarray(x)) for x in answer))
 
 
 def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:
-    """The quick way to step an environment, if its equations give the same for arrays as for tensors and keep nothing."""
+    """The quick way to step an environment, if its equations give the same bits for arrays as for tensors, here and in a few
+    states around, and change nothing."""
     held = dict(vars(env))
+    values = {name: value.clone() for name, value in held.items() if isinstance(value, Tensor)}
+    generator = torch.Generator().manual_seed(0)
     try:
-        for a, b in zip(outcomes(env, lambda x: x, action, noise), outcomes(env, as_rows, action, noise), strict=True):
-            b = torch.from_numpy(np.asarray(b))
-            alike = a.shape == b.shape and a.is_floating_point() == b.is_floating_point()
-            if not alike or not torch.equal(a, b.to(a.dtype)):
+        for spread in SPREADS:
+            state = env.state + spread * torch.randn(env.state.shape, generator=generator)
+            drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)
+            expected = outcomes(env, lambda x: x, state, action, drawn)
+            if not all(map(equal, expected, outcomes(env, as_rows, state, action, drawn))):
                 return None
-        if any(held.get(name) is not value for name, value in vars(env).items()):
-            return None
     except Exception:  # whatever the equations do with an array that they would not do with a tensor
         return None
-    return ArrayStep(env)
+    finally:
+        unchanged = restored(env, held, values)
+    return ArrayStep(env) if unchanged else None
 
 
-def as_rows(x: Tensor) -> Any:
-    array = x.clone().numpy()
-    return (array.astype(np.float32) if array.dtype == np.int64 else array).view(Rows)
-
-
-def outcomes(env: Any, form: Any, action: Tensor, noise: Tensor) -> list[Any]:
-    """What every equation of an environment says, of its state now; nothing is changed."""
-    state, chosen = form(env.state.clone()), form(action)
-    following = env.advance(state, chosen)
-    fresh = env.initial(form(noise))
+def outcomes(env: Any, form: Any, state: Tensor, action: Tensor, noise: Tensor) -> list[Any]:
+    """What every equation of an environment says of a state."""
+    before, chosen, fresh = form(state.clone()), form(action), env.initial(form(noise))
+    following = env.advance(before, chosen)
     return [
-        following, env.reward(state, chosen, following), env.terminated(following), env.observe(following), fresh,
+        following, env.reward(before, chosen, following), env.terminated(following), env.observe(following), fresh,
         env.observe(fresh),
     ]  # fmt: skip
+
+
+def as_rows(x: Tensor) -> Rows:
+    array = x.clone().numpy()
+    return rows(array.astype(np.float32) if array.dtype == np.int64 else array)
+
+
+def equal(a: Tensor, b: Any) -> bool:
+    """Bit for bit, but for what is no number in both."""
+    other = torch.from_numpy(np.asarray(b))
+    alike = a.shape == other.shape and a.is_floating_point() == other.is_floating_point()
+    return alike and torch.equal(a.nan_to_num(), other.to(a.dtype).nan_to_num())
+
+
+def restored(env: Any, held: dict[str, Any], values: dict[str, Tensor]) -> bool:
+    """Put back what the equations may have changed of an environment; whether they had left it alone."""
+    alone = vars(env).keys() == held.keys() and all(vars(env)[name] is value for name, value in held.items())
+    vars(env).clear()
+    vars(env).update(held)
+    for name, value in values.items():
+        alone = alone and torch.equal(held[name].nan_to_num(), value.nan_to_num())
+        held[name].copy_(value)
+    return alone

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Spec, Step
-from .arrays import FEW, ArrayStep, array_step
+from .arrays import MOST_ROWS, ArrayStep, array_step
 
 
 class TensorEnv:
@@ -67,7 +67,7 @@ class TensorEnv:
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
-        self._few = self.pure and self.device.type == "cpu" and num_envs <= FEW
+        self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._array_step: ArrayStep | None = None
 
     def _noise(self) -> Tensor:
@@ -160,6 +160,9 @@ class TensorEnv:
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)
+        for name, value in vars(twin).items():
+            if isinstance(value, Tensor):
+                setattr(twin, name, value.clone())  # nothing of the twin's is this one's
         twin._allocate(num_envs, seed)
         return twin
 

@@ -57,7 +57,7 @@ class CategoricalHead(nn.Module):
         self.logits = orthogonal(nn.Linear(in_features, action.n), 0.01)
 
     def forward(self, features: Tensor) -> Categorical:
-        return Categorical(self.logits(features))
+        return Categorical(self.logits(features).float())  # whatever the network's precision
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return Categorical.noise(shape, generator)
@@ -79,7 +79,7 @@ class MultiCategoricalHead(nn.Module):
         self.register_buffer("ruled_out", beyond, persistent=False)
 
     def forward(self, features: Tensor) -> MultiCategorical:
-        logits = self.logits(features).unflatten(-1, (self.choices, self.most))
+        logits = self.logits(features).float().unflatten(-1, (self.choices, self.most))
         return MultiCategorical(logits.masked_fill(self.ruled_out, RULED_OUT))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -124,8 +124,8 @@ class GaussianHead(nn.Module):
 
     def forward(self, features: Tensor) -> Gaussian:
         if self.log_std_layer is None:
-            return Gaussian(self.mean(features), self.log_std)
-        return Gaussian(self.mean(features), self.log_std_layer(features).clamp(*LOG_STD_RANGE))
+            return Gaussian(self.mean(features).float(), self.log_std)
+        return Gaussian(self.mean(features).float(), self.log_std_layer(features).float().clamp(*LOG_STD_RANGE))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return Gaussian.noise((*shape, self.size), generator)
@@ -182,7 +182,7 @@ class ActorCritic(nn.Module):
         if self.critic is None or self.value_head is None:
             return torch.zeros(x.shape[0], device=x.device)
         features = x if self.critic is self.actor else self.critic(x)
-        return self.value_head(features).squeeze(-1)
+        return self.value_head(features).float().squeeze(-1)
 
     def update_statistics(self, obs: Tensor, mask: Tensor | None = None) -> None:
         """Merge a rollout's observations (T, N, ...) into the normalizer, once its learning is done."""

@@ -27,7 +27,7 @@ from ..engine import State, choose_threads, threads
 from ..engine.players import Player
 from ..types import Settings
 from ..view import MetricsFile
-from .build import build
+from .build import build, from_user, imported, is_path
 from .config import Config, configure
 from .metrics import Reading
 
@@ -56,17 +56,14 @@ class Measurement:
     config: Config
     mode: str
     set_up: float  # seconds from nothing to the end of the second phase
+    steps_per_second: float
     phase: float  # seconds of one, in the long run
     split: dict[str, float]  # share of a phase, by part
     logging: float  # share of a phase that the host is busy with metrics; a device works on meanwhile
     launches: int  # by the host in one phase; on the CPU, operations
     graphs: int  # of the launches, whole graphs
     syncs: int  # at which the host waits for the device, in one phase
-    memory: int  # bytes, at most
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.config.algorithm.batch_size / self.phase
+    memory: int  # bytes: the most that torch held on a device; on the CPU, what the process holds
 
     def line(self) -> str:
         """A row under HEADER."""
@@ -94,21 +91,14 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
         next(loop)
         wait(device)
         set_up = time.perf_counter() - began
-        phase, logging = speed(loop, state, seconds)
+        steps_per_second, phase, logging = speed(loop, state, seconds)
         launches, graphs, syncs = demands(loop, device, trace)
+        memory, mode = memory_in_use(device), state.execution.mode
         state.env.close()
+        del loop, state
         split = shares(env, algo, settings)
     return Measurement(
-        config,
-        state.execution.mode,
-        set_up,
-        phase,
-        split,
-        logging / phase,
-        launches,
-        graphs,
-        syncs,
-        peak_memory(device),
+        config, mode, set_up, steps_per_second, phase, split, logging / phase, launches, graphs, syncs, memory
     )
 
 
@@ -116,7 +106,8 @@ def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
     config = configure(env, algo, settings, {"total_timesteps": 2**40})
     config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
-    return build(config), config
+    given = from_user(imported(env), config, config.algorithm.num_envs) if is_path(env) else None
+    return build(config, given, config.network.network), config
 
 
 def wait(device: torch.device) -> None:
@@ -124,29 +115,29 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float]:
-    """(seconds of a phase, seconds of it that the host spends on metrics), with metrics written as training does."""
+def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float, float]:
+    """(steps per second, seconds of a phase, seconds of it that the host spends on metrics), which are written as training
+    writes them."""
     logging, count = 0.0, 0
     late: list[Reading] = []
     next(loop)
     wait(state.env.device)
     with tempfile.TemporaryDirectory() as folder:
         file = MetricsFile(Path(folder) / "metrics.jsonl")
-        began = time.perf_counter()
+        began, steps = time.perf_counter(), state.steps
         while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
             late.append(Reading(next(loop)))
             count += 1
             if len(late) > 1:  # the one before
-                reading, paused = late.pop(0), time.perf_counter()
-                if reading.arrival is not None:
-                    reading.arrival.synchronize()  # the phase's own time, not logging's
-                    paused = time.perf_counter()
+                reading = late.pop(0)
+                reading.wait()  # the phase's own time, not logging's
+                paused = time.perf_counter()
                 file.write({"step": state.steps, "phase": state.phase, **reading.row()})
                 logging += time.perf_counter() - paused
         wait(state.env.device)
         elapsed = time.perf_counter() - began
         file.close()
-    return elapsed / count, logging / count
+    return (state.steps - steps) / elapsed, elapsed / count, logging / count
 
 
 def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tuple[int, int, int]:
@@ -184,11 +175,14 @@ def silenced_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def peak_memory(device: torch.device) -> int:
+def memory_in_use(device: torch.device) -> int:
+    """The most that torch held on a device since it was asked to start anew; on the CPU, what the process holds now."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where it is in bytes
 
 
 # the split of a phase ------------------------------------------------------------------------------------------------

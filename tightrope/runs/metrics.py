@@ -29,10 +29,14 @@ class Reading:
             self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.arrival.record()
 
-    def row(self) -> dict[str, float]:
-        """Every scalar by its tag. Return and length appear only if an episode finished."""
+    def wait(self) -> None:
+        """Until the phase has run and its numbers are here."""
         if self.arrival is not None:
             self.arrival.synchronize()
+
+    def row(self) -> dict[str, float]:
+        """Every scalar by its tag. Return and length appear only if an episode finished."""
+        self.wait()
         numbers = self.numbers.tolist()
         row = dict(zip(self.tags, numbers, strict=False))
         episodes, returns, lengths = numbers[-3:]

@@ -56,7 +56,8 @@ def in_words(execution: Execution) -> str:
     graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
     words = [graphs[execution.unit]] if execution.unit else []
     words += ["compiled first, which takes a minute"] if execution.compiles else []
-    words += [execution.precision] if execution.precision != "fp32" else []
+    rough = execution.precision == "bf16" or (execution.precision == "tf32" and execution.device.type == "cuda")
+    words += [execution.precision] if rough else []
     return "".join(f", {word}" for word in words)
 
 

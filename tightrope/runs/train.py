@@ -73,8 +73,11 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
             for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
                 row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
                 unreported.append((row, Reading(metrics)))
+                due = run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every
+                if due:
+                    unreported[-1][1].wait()  # the phase's own time
                 paused = time.perf_counter()
-                if run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every:
+                if due:
                     seed = stream_seed(run.seed, "evaluation", state.phase)
                     evaluation = evaluate(state.policy, score_env, run.eval_episodes, seed)
                     evaluations.append((state.steps, evaluation))
