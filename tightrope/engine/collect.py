@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
-from .accelerate import compilable
+from .accelerate import compilable, compiling
 from .device import reads_are_free
 from .noise import Noise
 from .players import Player, player_for, value_of
@@ -50,7 +50,7 @@ def together(
         action, *judgement = player.act(obs, action_noise)
         obs = advance(env, policy, obs, action, reset_noise, row)
         row.write_judgement(*judgement)
-        if dead_fraction is not None and reads_are_free(env.device):
+        if dead_fraction is not None and reads_are_free(env.device) and not compiling():  # which wants one length
             dead |= row.terminated
             if dead.sum() >= dead_fraction * env.num_envs:
                 return obs, t + 1
