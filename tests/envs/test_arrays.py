@@ -55,7 +55,7 @@ def test_what_is_handed_out_is_nobody_elses() -> None:
 
 
 class Looped(tr.envs.CartPole):
-    """Uses what arrays have no name for."""
+    """Uses a method that only tensors have: it is that of the tensor that the array is."""
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return next_state.narrow(1, 0, 1).squeeze(1)
@@ -75,16 +75,25 @@ class Remembering(tr.envs.CartPole):
 
 
 class LateSurprise(tr.envs.CartPole):
-    """Takes another path once it has been told to."""
+    """Takes a path that arrays cannot take, once it has been told to."""
 
     told = False
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        return next_state.narrow(1, 0, 1).squeeze(1) if self.told else next_state[:, 0]
+        if self.told and not isinstance(state, Tensor):
+            raise TypeError
+        return next_state[:, 0]
+
+
+class Doubled(tr.envs.CartPole):
+    """A mask times a number is a double for NumPy."""
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.stack([(state[:, i] > 0) * 2.0 for i in range(4)], -1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "quick"), [(Looped, False), (Sorted, True), (Remembering, False), (LateSurprise, True)]
+    ("kind", "quick"), [(Looped, True), (Sorted, True), (Remembering, False), (LateSurprise, True), (Doubled, True)]
 )
 def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.CartPole], quick: bool) -> None:
     env, plain = kind(5, seed=2), kind(5, seed=2)
@@ -94,6 +103,7 @@ def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.Ca
         env.told = plain.told = told  # type: ignore[attr-defined]
         step, expected = env.step(action, noise), plain.step(action, noise)
         assert all(isinstance(x, Tensor) for x in step[:5])
+        assert [x.dtype for x in step[:5]] == [x.dtype for x in expected[:5]]
         assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
     assert (env._array_step is not None) == quick
     assert env._few == (quick and kind is not LateSurprise)
@@ -144,16 +154,24 @@ class InPlace(tr.envs.CartPole):
         return super().reward(state, action, next_state)
 
 
-@pytest.mark.parametrize("kind", [Spread, InPlace])
-def test_equations_that_only_seem_to_fit_are_found_out(kind: type[tr.envs.CartPole]) -> None:
-    env = kind(4)
+def test_methods_that_arrays_have_too_are_those_of_tensors() -> None:
+    env, plain = Spread(4, seed=3), Spread(4, seed=3)
+    plain._few = False
+    action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
+    for _ in range(5):
+        assert torch.equal(env.step(action, noise).reward, plain.step(action, noise).reward)
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3).view(Rows)
+    tensor = torch.arange(6.0).reshape(2, 3)
+    for of in (lambda x: x.std(-1), lambda x: x.sum(), lambda x: x.repeat(2, 1), lambda x: x % 4, lambda x: x**3):
+        assert torch.equal(of(rows), of(tensor))
+
+
+def test_equations_that_change_something_run_once_a_step_on_tensors() -> None:
+    env = InPlace(4)
     for _ in range(3):
-        step = env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
+        env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
     assert env._array_step is None
-    if isinstance(env, InPlace):
-        assert float(env.calls) == 3  # trying it out has left no trace
-    else:
-        assert torch.isfinite(step.reward).all()
+    assert float(env.calls) == 3  # trying it out has left no trace
 
 
 def test_a_state_put_in_from_outside_is_the_state() -> None:

@@ -49,7 +49,7 @@ class Rows(np.ndarray):
     sin, cos, exp, tanh = (by_torch(function) for function in (torch.sin, torch.cos, torch.exp, torch.tanh))
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        return tuple(self.T if dim == -1 and self.ndim == 2 else np.moveaxis(self, dim, 0))
+        return tuple(self.T if dim == -1 and self.ndim == 2 else rows(np.moveaxis(np.asarray(self), dim, 0)))
 
     def clamp(self, min: Any = None, max: Any = None) -> Any:
         kept = self if min is None else np.maximum(self, min)
@@ -75,6 +75,10 @@ class Rows(np.ndarray):
 
     def abs(self) -> Any:
         return np.abs(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else tensors have, as of the tensor that the array is."""
+        return getattr(torch.from_numpy(np.asarray(self)), name)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -103,13 +107,16 @@ FUNCTIONS: dict[Any, Any] = {
 }
 
 
-def refused(self: Rows, *args: Any, **kwargs: Any) -> Any:
-    raise AttributeError("a tensor may mean something else by this")
+def of_tensors(name: str) -> Callable[..., Any]:
+    """A tensor's method of that name."""
+    return lambda self, *args, **kwargs: getattr(torch.from_numpy(np.asarray(self)), name)(*args, **kwargs)
 
 
-for _name, _method in vars(np.ndarray).items():  # of what arrays have besides, much means something else for tensors
+for _name, _method in vars(
+    np.ndarray
+).items():  # what arrays have under the same names means something else, now and then
     if callable(_method) and _name not in vars(Rows) and (_name in UNLIKE or not _name.startswith("_")):
-        setattr(Rows, _name, refused)
+        setattr(Rows, _name, of_tensors(_name))
 
 
 class ArrayStep:
@@ -128,7 +135,8 @@ class ArrayStep:
             env.reward(old_state, chosen, next_state), np.float32
         )  # a mask times a number is a double here
         terminated = np.asarray(env.terminated(next_state))
-        final_obs = np.asarray(env.observe(next_state))
+        kind = KINDS[env.observation.dtype]
+        final_obs: Any = np.asarray(env.observe(next_state), kind)
         limit = env.max_episode_steps
         truncated = np.zeros_like(terminated) if limit is None else (clock + 1 >= limit) & ~terminated
         done = terminated | truncated
@@ -136,7 +144,7 @@ class ArrayStep:
         kept, obs = np.asarray(next_state), final_obs.copy()
         if ended:
             kept = np.where(done[:, None], env.initial(rows(noise.numpy())), kept)
-            obs = np.asarray(env.observe(rows(kept)))
+            obs = np.asarray(env.observe(rows(kept)), kind)
         # nothing has been changed so far
         clock += 1
         running_return += reward
