@@ -241,11 +241,11 @@ class ClosedFormCPU:
             self.critic.backward(value_down)
         self.actor.backward(down)
 
-        sums: list[float] = [
+        sums = (
             -np.minimum(plain, bounded).dot(each),
             0.5 * squared.dot(each),
             rows * entropy,
             (np.expm1(log_ratio) - log_ratio).dot(each),
-            float(np.count_nonzero(near != ratio)),
-        ]
-        return PPOTerms(*torch.tensor(sums).div_(rows).unbind())
+            np.count_nonzero(near != ratio),
+        )
+        return PPOTerms(*torch.from_numpy(np.array(sums, np.float32) / np.float32(rows)).unbind())
