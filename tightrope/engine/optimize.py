@@ -139,8 +139,8 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
 @torch.no_grad()
 def clipped_adam_on_host(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
     """The same where numbers can be looked at: half the calls, which are most of what it costs there."""
-    o, grad = optimizer, optimizer.grad.numpy()
-    norm = math.sqrt(grad.dot(grad))
+    o = optimizer
+    norm = math.sqrt(o.grad.dot(o.grad).item())
     if stopped is None or not stopped:
         if max_grad_norm is not None and norm + 1e-6 > max_grad_norm:
             o.grad.mul_(max_grad_norm / (norm + 1e-6))  # [detail 11]
