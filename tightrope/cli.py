@@ -228,7 +228,7 @@ def envs(args: list[str]) -> int:
     console.print()
     console.print(engines)
     console.print(
-        "\nTimes: one core of a 2-core Xeon, or as said. Any other Gymnasium id works too, with plain settings."
+        "\nTimes: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with plain settings."
     )
     return 0
 
