@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo test test-kernels lint format docs clean
 
 demo: $(VENV)/installed            ## train CartPole, then evaluate what was learned
 	rm -rf runs/demo
@@ -13,6 +13,10 @@ demo: $(VENV)/installed            ## train CartPole, then evaluate what was lea
 
 test: $(VENV)/installed-dev        ## the whole test suite
 	$(BIN)/python -m pytest -n 2
+
+test-kernels: $(VENV)/installed-dev ## the Triton kernels in Triton's interpreter (300 MB more, in a folder of its own)
+	$(PIP) install --no-deps --target $(VENV)/triton triton==3.7.1
+	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/engine/test_kernels.py
 
 lint: $(VENV)/installed-dev        ## style and types
 	$(BIN)/ruff check .
