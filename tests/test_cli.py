@@ -128,7 +128,7 @@ def test_training_from_beginning_to_end(tightrope: Tightrope, empty_directory: P
     assert end
     run_dir = Path(end[2])
     assert re.fullmatch(r"runs/CartPole-v1__ppo__5__\d{8}-\d{6}", run_dir.as_posix())
-    assert {p.name for p in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "checkpoints"}
+    assert {p.name for p in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "checkpoints", ".lock"}
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 2
     assert [p.name for p in empty_directory.iterdir()] == ["runs"]
     assert f"{tr.load(run_dir).evaluate(100).mean:.2f}" == end[1]
@@ -382,15 +382,21 @@ class Net(torch.nn.Module):
 """
 
 
-def test_an_environment_of_ones_own_is_trained_and_scored_by_its_path(tightrope: Tightrope) -> None:
+def test_an_environment_of_ones_own_is_trained_and_scored_by_its_path(
+    tightrope: Tightrope, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("lines.py").write_text(OWN_ENV)
     done = tightrope("train", "lines:Line", *TINY, *BUDGET, "--run-dir", "run", "--network", "lines:Net")
     assert done.code == 0
     assert "lines:Line: greedy return" in done.out
+    sys.modules.pop("lines")
     alone = tightrope("eval", "run", "--episodes", "2")
     assert alone.code == 2
-    assert "lines:Line" in alone.err
-    assert "lines:Net" in tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line").err
+    assert "--env lines:Line" in alone.err
+    sys.modules.pop("lines", None)
+    with monkeypatch.context() as context:
+        context.setattr("tightrope.runs.given.already_here", lambda path: None)
+        assert "--network lines:Net" in tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line").err
     done = tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line", "--network", "lines:Net")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("lines:Line: mean")
@@ -410,7 +416,7 @@ def test_an_environment_that_fails_is_named_and_what_was_learned_is_kept(tightro
         r"env 'lines:Fails' number 0 failed on action [01]: ValueError: out of luck; what was learned", last
     )
     assert 'raise ValueError("out of luck")' in done.err, "where to mend it"
-    assert Path("run/checkpoints/last.safetensors").is_file()
+    assert Path("run/checkpoints/latest").is_file()
 
 
 def test_check_says_what_is_wrong(tightrope: Tightrope) -> None:
@@ -511,7 +517,7 @@ BAD = [
     ("eval ../taken --env Pendulum-v1", "'Pendulum-v1' 'CartPole-v1' spaces"),
     ("eval ../taken --env EsyCart-v0", "'EsyCart-v0' EasyCart-v0"),
     ("eval ../taken --jsn", "'--jsn' json"),
-    ("eval ../taken --checkpoint best", "'best' best.safetensors"),
+    ("eval ../taken --checkpoint best", "'best' eval_every"),
     ("eval ../taken --seed 99999999999999999999", "seed 99999999999999999999"),
     ("envs CartPole-v1", "'CartPole-v1'"),
     ("probe --algo dqn", "'dqn' ppo vpg"),

@@ -14,7 +14,7 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
+    "version", "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
     "agent", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {

@@ -12,14 +12,15 @@ from . import algorithms, draw, engine, envs, functional, models, types
 from .agent import PPO, VPG, Agent, load
 from .errors import UsageError
 from .runs.evaluate import Evaluation
+from .version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "PPO",
     "VPG",
     "Agent",
     "Evaluation",
     "UsageError",
+    "__version__",
     "algorithms",
     "draw",
     "engine",

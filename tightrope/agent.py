@@ -10,16 +10,31 @@ from torch import Tensor, nn
 
 from .algorithms import ALGORITHMS
 from .engine import State, stream_seed
-from .envs import ENVS
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, path_of
 from .errors import UsageError
-from .runs.build import available, build, check_env, from_user, has_id, imported, is_ours, is_path, make_env, settled
-from .runs.checkpoint import load_config, load_tensors, restore, save_config, save_state
+from .runs.build import build, check_env, make_env, settled
+from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
+from .runs.devices import available
+from .runs.directory import RunDirectory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
+from .runs.given import (
+    ancestor_of,
+    check_env_object,
+    from_user,
+    has_id,
+    imported,
+    is_ours,
+    is_path,
+    name_of,
+    named_by_file,
+    needs_import,
+    settings_fixed_by,
+)
 from .runs.record import record
-from .runs.train import Outcome, new_run_dir, train
+from .runs.recover import check_plausible, find, going_on, load_config, restore
+from .runs.train import Outcome, train
 from .types import Discrete, Env, Settings
 
 
@@ -61,7 +76,8 @@ class Agent:
 
     def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
         self.config = config
-        self.run_dir: Path | None = None  # where this agent's training is being written
+        self.run: RunDirectory | None = None  # where training is being written
+        self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
         count = config.algorithm.num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
@@ -81,15 +97,35 @@ class Agent:
         """Environment steps trained on so far."""
         return self.state.steps
 
-    def learn(self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False) -> Self:
-        """Train to `total_timesteps` steps in all (the setting's value if not given)."""
-        outcome = self.train(total_timesteps, run_dir, quiet)
+    @property
+    def run_dir(self) -> Path | None:
+        """Where training is being written."""
+        return None if self.run is None else self.run.path
+
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        run_dir: str | Path | None = None,
+        quiet: bool = False,
+        until: int | None = None,
+    ) -> Self:
+        """Train to `total_timesteps` steps in all (the setting's value if not given), or stop in the middle of that plan
+        once there were `until` of them: `learn` again, here or after `tr.load`, and it goes on as if it had never stopped."""
+        outcome = self.train(total_timesteps, run_dir, quiet, until)
+        if self.run is not None and outcome.unsaved is not None:
+            raise UsageError(
+                f"{self.run.complaint(self.state)}. The agent in memory has them: agent.save(another directory)"
+            )
         if outcome.interrupted is not None:
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
         return self
 
     def train(
-        self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False
+        self,
+        total_timesteps: int | None = None,
+        run_dir: str | Path | None = None,
+        quiet: bool = False,
+        until: int | None = None,
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted."""
         config = self.config
@@ -97,16 +133,30 @@ class Agent:
             config = config.changed(total_timesteps=total_timesteps)
         if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
             if not quiet:
-                total = config.algorithm.total_timesteps
-                print(
-                    f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left"
-                )
-            return Outcome([], None)
+                print(self.nothing_to_do(config))
+            return Outcome([])
         self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
-            new_run_dir(Path(run_dir), self.config)  # refuses another run's directory
-            self.run_dir = Path(run_dir).absolute()
-        return train(self.state, self.config, self.score_env, self.run_dir if run_dir is not None else None, quiet)
+            self.run = RunDirectory(new_run_dir(Path(run_dir), config), new=True)  # refuses another run's
+        if self.loaded is not None and not quiet:
+            for line in going_on(self.loaded, self.state):
+                print(line)
+        self.loaded = None
+        return train(self.state, config, self.score_env, self.run, quiet, until)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the plan leaves nothing to do."""
+        return ALGORITHMS[self.algo].finished(self.state, self.config.algorithm)
+
+    def nothing_to_do(self, config: Config) -> str:
+        if self.state.solved:
+            return f"nothing to do: the agent solved its task after {self.steps:,} steps"
+        total = config.algorithm.total_timesteps
+        more = "" if self.run is None else ". A larger --total-timesteps goes on"
+        return (
+            f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left{more}"
+        )
 
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
@@ -172,12 +222,12 @@ class Agent:
         return int(array[0]) if isinstance(env.action, Discrete) else array[0]
 
     def save(self, path: str | Path) -> None:
-        """Write settings and state to a directory, in formats that cannot run code."""
-        try:
-            save_state(Path(path), self.state)
-            save_config(Path(path), settled(self.config))
-        except OSError as error:
-            raise UsageError(f"path {path} cannot be written: {error.strerror}") from None
+        """Write settings and state to a directory, in formats that cannot run code. An agent saved there is replaced,
+        another run that was trained there is not."""
+        run = self.run if self.run_dir == Path(path).absolute() else None
+        if run is None:
+            run = RunDirectory(Path(path))
+        run.save_apart(self.state, settled(self.config, self.state))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"
@@ -205,84 +255,59 @@ def load(
     network: nn.Module | str | None = None,
     **settings: Any,
 ) -> Agent:
-    """The agent saved in a directory. An environment or network of one's own is passed; settings given here win."""
+    """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
+
+    An environment or network of one's own is passed. Settings given here win. Loaded from its newest checkpoint a run goes on
+    where it was: `learn` writes to its directory.
+    """
     path = Path(path)
-    config = load_config(path)
+    found = find(path, checkpoint)
+    config = adapted(found.config, settings, env)
+    check_plausible(found, config)
+    agent = made(config, path, env, network)
+    restore(agent.state, found)
+    agent.loaded = found
+    if checkpoint == "last" and found.path != path:
+        agent.run = RunDirectory(path, found)
+    return agent
+
+
+def begin_anew(path: Path, env: Any = None, network: nn.Module | str | None = None, **settings: Any) -> Agent:
+    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
+    agent = made(adapted(load_config(path), settings, env), path, env, network)
+    agent.run = RunDirectory(path)
+    return agent
+
+
+def adapted(config: Config, settings: Settings, env: Any) -> Config:
+    """The settings of a run as this machine can serve them."""
+    settings = dict(settings)
+    if is_ours(env):
+        settings.setdefault("device", env.device.type)
+    if config.run.device not in ("auto", "cpu") and not available(config.run.device):
+        settings.setdefault("device", "auto")
+    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:
+        settings.setdefault("backend", "auto")
+    if settings.get("device", config.run.device) != config.run.device:
+        settings.setdefault("accelerate", "auto")
+    return config.changed(**settings)
+
+
+def made(config: Config, path: Path, env: Any, network: nn.Module | str | None) -> Agent:
+    """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
     if env is not None:
         check_env_object(env)
-    if config.run.device not in ("auto", "cpu") and "device" not in settings and not available(config.run.device):
-        settings["device"] = "auto"  # trained elsewhere
-    if env is None and not has_id(config.env):
-        raise UsageError(
-            f"{path} was trained on {config.env}, which has no id here: pass it, tr.load(path, env=...) or --env module:Class"
-        )
+    elif not has_id(config.env) or needs_import(config.env):
+        env = named_by_file(config.env, path, "was trained on", "env")
+    if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
+        raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     if config.network.network is not None and network is None:
-        raise UsageError(
-            f"{path} has a network of your own, {config.network.network}: pass it, tr.load(path, network=...)"
-        )
-    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed and "backend" not in settings:
-        settings["backend"] = "auto"  # trained elsewhere
-    if config.run.accelerate == "graph" and not available("cuda"):
-        settings.setdefault("accelerate", "auto")  # trained elsewhere; the numbers are the same
-    ours = is_ours(env)
-    if ours:
-        settings = {"device": env.device.type, **settings}
-    config = config.changed(**settings)
-    if ours and env.num_envs != config.algorithm.num_envs:
+        network = named_by_file(config.network.network, path, "has a network of your own,", "network")()
+    if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
-    agent = AGENTS[config.algo].from_config(config, env, network)
-    restore(agent.state, load_tensors(path, checkpoint), path)
-    agent.run_dir = path.absolute()
-    return agent
+    return AGENTS[config.algo].from_config(config, env, network)
 
 
 def check_episodes(episodes: int) -> None:
     if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
         raise UsageError(f"episodes {episodes!r} will not do: give a whole number from 1 to {MOST_EPISODES:,}")
-
-
-def check_env_object(env: Any) -> None:
-    if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
-        raise UsageError(
-            f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
-        )
-
-
-def settings_fixed_by(env: Any, settings: Settings) -> Settings:
-    """The settings that an environment given as an object decides; others may not contradict them."""
-    check_env_object(env)
-    fixed: Settings = {"train_env": None}
-    limit = None
-    if not callable(env):
-        fixed |= {"env_kwargs": {}, "max_episode_steps": None}
-    if is_ours(env):
-        limit = getattr(env, "max_episode_steps", None)
-        fixed |= {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit}
-    elif hasattr(env, "num_envs"):
-        fixed |= {"num_envs": env.num_envs}
-    for name, value in fixed.items():
-        if settings.get(name, value) not in (value, "auto"):
-            raise UsageError(
-                f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
-            )
-    if limit is not None and limit == getattr(env, "time_limit", None):
-        fixed["max_episode_steps"] = None
-    return fixed
-
-
-def ancestor_of(env: Any) -> str | None:
-    """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
-    if getattr(env, "spec", None) is not None:
-        return str(env.spec.id)
-    ids = {cls: env_id for env_id, cls in ENVS.items()}
-    return next((ids[cls] for cls in type(env).__mro__ if cls in ids), None)
-
-
-def name_of(env: Any) -> str:
-    """The id of an environment's class, or module:Class where it has none."""
-    if is_ours(env) and isinstance(getattr(env, "name", None), str):
-        return str(env.name)
-    for env_id, cls in ENVS.items():
-        if cls is type(env) or cls is env:
-            return env_id
-    return path_of(env)

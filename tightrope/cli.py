@@ -1,4 +1,4 @@
-"""The command line: tightrope train | eval | envs | check | probe | bench."""
+"""The command line: tightrope train | resume | eval | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from . import __version__
-from .agent import AGENTS, Agent, load
+from .agent import AGENTS, Agent, begin_anew, load
 from .arguments import read_arguments, show_help, wants_help
 from .engine import Accelerate
 from .envs import ENVS
 from .envs.engines import Backend
 from .errors import EnvError, UsageError, near_matches
-from .runs.build import check_env, imported, is_path
+from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
+from .runs.directory import new_run_dir
+from .runs.given import imported, is_path
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
-from .runs.train import new_run_dir
+from .runs.recover import find, has_checkpoints, load_config
+from .runs.train import Outcome
 from .types import Box, Settings
+from .version import __version__
 from .view import finite
 
 USAGE = """\
 usage: tightrope COMMAND ...
 
   train ENV     train an agent           tightrope train CartPole-v1
+  resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
@@ -121,16 +125,71 @@ def train(args: list[str]) -> int:
         agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
         agent = AGENTS[algo].from_config(config, network=config.network.network)
-    outcome = agent.train(run_dir=run_dir, quiet=quiet)
+    return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet), run_dir)
+
+
+def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
+    """Say how training ended; returns the exit code."""
+    if outcome.unsaved is not None and agent.run is not None:
+        print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
+        return 1
     if outcome.interrupted is not None:
-        print(f"stopped after {agent.steps:,} steps; what was learned is in {run_dir}")
+        print(f"stopped after {agent.steps:,} steps; `tightrope resume {run_dir}` goes on")
         return 128 + outcome.interrupted
     try:
-        print(f"{config.env}: greedy return {agent.evaluate(100)}; run in {run_dir}")
+        print(f"{agent.config.env}: greedy return {agent.evaluate(100)}; run in {run_dir}")
     except KeyboardInterrupt:
         print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
         return 130
     return 0
+
+
+@dataclass(kw_only=True)
+class ResumeOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    total_timesteps: int | None = None
+    """Environment steps in all; what the run was to do if not given. Schedules follow the new number."""
+    env: str | None = None
+    """module:Class of an environment of one's own that it was trained on."""
+    network: str | None = None
+    """module:Class of a network of one's own."""
+    quiet: bool = False
+    """Print only the result."""
+
+
+def resume(args: list[str]) -> int:
+    """Go on with a run from its newest checkpoint, as if it had never stopped.
+
+    Any setting of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
+    """
+    if wants_help(args):
+        return show_help(ResumeOptions, "resume", resume.__doc__)
+    run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
+    if not args or args[0].startswith("-"):
+        raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
+    saved = find(run_dir) if has_checkpoints(run_dir) else None
+    config = load_config(run_dir) if saved is None else saved.config
+    types = {**settings_of(config.algo), "env": str, "quiet": bool}
+    words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
+    if words:
+        raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
+    quiet, env = flags.pop("quiet", False), flags.pop("env", None)
+    given = (imported(env) if env else None, flags.pop("network", None))
+    if saved is None:
+        if not quiet:
+            print(f"{run_dir} has no checkpoint yet: it begins anew")
+        agent: Agent = begin_anew(run_dir, *given, **flags)
+    else:
+        agent = load(run_dir, given[0], "last", given[1], **flags)
+    before, after = config.flat(), agent.config.flat()
+    for name in flags:
+        if not quiet and before[name] != after[name]:
+            print(f"{name}: {before[name]} so far, {after[name]} from here on")
+    if agent.finished:
+        print(agent.nothing_to_do(agent.config))
+        return 0
+    return end_of(agent, agent.train(quiet=quiet), run_dir)
 
 
 def train_options(algo: str) -> type[Any]:
@@ -175,8 +234,8 @@ class EvalOptions:
     """Seed of these environments; follows from the run's if not given."""
     device: Literal["auto", "cpu", "cuda", "mps"] | None = None
     """Where to score it; where it was trained if not given."""
-    checkpoint: Literal["last", "best"] = "last"
-    """Which of the run's checkpoints."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
     """Print one JSON object (one per environment): mean, std, min, max, episodes, lengths, returns."""
 
@@ -362,6 +421,7 @@ def bench(args: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "resume": resume,
     "eval": evaluate,
     "envs": envs,
     "check": check,

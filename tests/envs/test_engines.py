@@ -17,7 +17,7 @@ from tightrope.envs import engines
 from tightrope.envs.engines import ENGINES, Choice, Engine, choose, make
 from tightrope.envs.gym import GymEnv, made
 from tightrope.errors import UsageError
-from tightrope.runs.build import has_id, is_path
+from tightrope.runs.given import has_id, is_path
 from tightrope.runs.plan import plan
 
 

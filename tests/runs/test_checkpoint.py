@@ -1,8 +1,10 @@
 """Saving and loading: nothing is lost, nothing half-written is left, nothing that is read can run code."""
 
 import ast
+import json
 import os
 import pickle
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.errors import UsageError
-from tightrope.runs.checkpoint import load_config, load_tensors, save_config, save_state, write_file
+from tightrope.runs.checkpoint import MODEL, TRAINING, save_checkpoint, save_config, sealed
+from tightrope.runs.files import canonical, digest, write_file
 from tightrope.runs.metrics import read
+from tightrope.runs.recover import find, load_config
 
 SMALL = dict(num_envs=3, num_steps=8, total_timesteps=6 * 24, hidden_sizes=(8,), max_episode_steps=5, norm_obs=True)
 RUNS: list[tuple[type[tr.Agent], dict[str, Any]]] = [
@@ -66,7 +70,7 @@ def test_what_is_loaded_is_what_was_saved(cls: type[tr.Agent], settings: dict[st
     agent.save(tmp_path)
     loaded = tr.load(tmp_path)
     assert type(loaded) is cls
-    assert loaded.config == agent.config
+    assert loaded.config == agent.config.changed(accelerate="eager")
     assert_same_state(loaded, agent)
     assert (loaded.steps, loaded.state.phase, loaded.state.best_score) == (agent.steps, 2, 12.5)
     optimizer = loaded.state.optimizer
@@ -103,22 +107,68 @@ def test_a_run_can_be_saved_before_it_begins_and_after_it_has_ended(tmp_path: Pa
     assert advance(tr.load(tmp_path), 99) == []
 
 
+def newest(run: Path) -> Path:
+    return sorted((run / "checkpoints").glob("*-steps-*"))[-1]
+
+
+def files_of(run: Path) -> list[str]:
+    return sorted(p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file() and p.name != ".lock")
+
+
 def test_saving_over_an_older_state_replaces_it(run: Path) -> None:
     agent = tr.load(run)
     advance(agent, 1)
+    agent.config = agent.config.changed(keep_checkpoints=1)
     agent.save(run)
     assert_same_state(tr.load(run), agent)
-    assert sorted(p.name for p in run.rglob("*") if p.is_file()) == ["config.yaml", "last.safetensors"]
+    folder = "checkpoints/0002-steps-72"
+    assert files_of(run) == [
+        *(f"{folder}/{name}" for name in ("manifest.json", MODEL, TRAINING)), "checkpoints/latest", "config.yaml",
+    ]  # fmt: skip
 
 
-def test_checkpoints_have_names(run: Path) -> None:
-    agent = tr.load(run)
-    advance(agent, 1)
-    save_state(run, agent.state, "best")
-    assert tr.load(run, checkpoint="best").state.phase == 3
-    assert tr.load(run).state.phase == 2
-    with pytest.raises(UsageError, match="'first'"):
-        tr.load(run, checkpoint="first")
+def test_another_agent_takes_the_place_of_one_that_was_only_saved(run: Path) -> None:
+    other = new(tr.VPG, RUNS[2][1])
+    other.save(run)
+    assert isinstance(tr.load(run), tr.VPG)
+    assert len(list((run / "checkpoints").glob("*-steps-*"))) == 1
+
+
+def test_an_agent_is_not_saved_over_another_ones_training(tmp_path: Path) -> None:
+    trained = new().learn(run_dir=tmp_path / "run", quiet=True)
+    with pytest.raises(UsageError, match="holds a run"):
+        new().save(tmp_path / "run")
+    trained.save(tmp_path / "run")  # its own
+    assert_same_state(tr.load(tmp_path / "run"), trained)
+
+
+def test_checkpoints_have_names(tmp_path: Path) -> None:
+    agent = tr.PPO(
+        "CartPole-v1", **{**SMALL, "max_episode_steps": 20}, eval_every=24, eval_episodes=2, keep_checkpoints=9
+    )
+    agent.learn(run_dir=tmp_path, quiet=True)
+    best = find(tmp_path, "best")
+    assert tr.load(tmp_path, checkpoint="best").state.best_score == best.manifest["score"]
+    for path in (tmp_path / "checkpoints").glob("*-steps-*"):
+        assert tr.load(tmp_path, checkpoint=path.name).steps == tr.load(path).steps == int(path.name.split("-")[-1])
+    with pytest.raises(UsageError, match=r"'first'.*0001-steps-24"):
+        tr.load(tmp_path, checkpoint="first")
+
+
+def test_without_evaluations_there_is_no_best(run: Path) -> None:
+    with pytest.raises(UsageError, match=r"'best'.*eval_every"):
+        tr.load(run, checkpoint="best")
+
+
+def test_the_last_few_and_the_best_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
+    monkeypatch.setattr("tightrope.runs.train.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1]))
+    agent = tr.PPO("CartPole-v1", **SMALL, eval_every=24, save_seconds=0, keep_checkpoints=2, device="cpu")
+    agent.learn(run_dir=tmp_path, quiet=True)
+    assert [p.name for p in sorted((tmp_path / "checkpoints").glob("[0-9]*"))] == [
+        "0002-steps-48", "0005-steps-120", "0006-steps-144",
+    ]  # fmt: skip
+    assert find(tmp_path, "best").steps == 48
 
 
 def test_the_config_is_plain_yaml_of_every_setting(run: Path) -> None:
@@ -127,9 +177,31 @@ def test_the_config_is_plain_yaml_of_every_setting(run: Path) -> None:
 
 
 def test_a_saved_config_does_not_change_with_the_presets(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = load_config(run)
+    before = tr.load(run).config
     monkeypatch.setitem(tr.runs.presets.PRESETS, ("CartPole-v1", "ppo"), {"gamma": 0.1})
-    assert load_config(run) == before
+    assert tr.load(run).config == load_config(run) == before
+
+
+def test_the_manifest_says_what_there_is(run: Path) -> None:
+    manifest = find(run).manifest
+    assert (manifest["steps"], manifest["phase"], manifest["schema"]) == (48, 2, 1)
+    assert manifest["config"] == tr.load(run).config.flat()
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["observation"] == {
+        "kind": "Box",
+        "shape": [4],
+        "low": "-inf",
+        "high": "inf",
+        "dtype": "torch.float32",
+    }
+    assert {*manifest["files"]} == {MODEL, TRAINING}
+    assert all(name.startswith("policy.") for name in load_file(newest(run) / MODEL))
+
+
+def test_what_the_settings_beside_it_say_does_not_matter(run: Path) -> None:
+    before = tr.load(run)
+    (run / "config.yaml").write_text("not: [a config")
+    assert tr.load(run).config == before.config
 
 
 # files that are not what they should be -------------------------------------------------------------------------------
@@ -145,6 +217,28 @@ def assert_refused(path: Path, *parts: str, **settings: Any) -> str:
     return message
 
 
+def forge(run: Path, manifest: dict[str, Any] | None = None, **files: bytes | dict[str, torch.Tensor]) -> None:
+    """Change a checkpoint and make all hashes right again, as someone could who means harm."""
+    path = newest(run)
+    for name, content in files.items():
+        (path / f"{name}.safetensors").write_bytes(content if isinstance(content, bytes) else save(content))
+    given = find_manifest(path)
+    given["files"] = {
+        name: {"size": len(content), "sha256": digest(content)}
+        for name in (MODEL, TRAINING)
+        for content in [(path / name).read_bytes()]
+    }
+    given |= manifest or {}
+    given.pop("sha256")
+    (path / "manifest.json").write_bytes(canonical(sealed(given)))
+    pointer = {"checkpoint": path.name, "sha256": digest((path / "manifest.json").read_bytes())}
+    (path.parent / "latest").write_bytes(canonical(pointer))
+
+
+def find_manifest(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / "manifest.json").read_text()))
+
+
 def test_a_directory_that_is_not_a_run(tmp_path: Path) -> None:
     assert_refused(tmp_path, "not a run", "config.yaml")
     assert_refused(tmp_path / "nowhere", "not a run")
@@ -153,46 +247,73 @@ def test_a_directory_that_is_not_a_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_a_run_without_its_checkpoint(run: Path) -> None:
-    (run / "checkpoints" / "last.safetensors").unlink()
-    assert_refused(run, "last.safetensors")
-    (run / "checkpoints" / "last.safetensors").mkdir()
-    assert_refused(run, "last.safetensors")
+def test_a_run_without_its_checkpoints(run: Path) -> None:
+    shutil.rmtree(newest(run))
+    assert_refused(run, "no checkpoint yet", "resume")
+
+
+def test_a_run_of_a_version_before_this_format(run: Path) -> None:
+    (run / "checkpoints" / "last.safetensors").touch()
+    assert_refused(run, "development version")
+
+
+def test_a_manifest_of_another_schema_says_who_wrote_it(run: Path) -> None:
+    forge(run, {"schema": 7, "versions": {"tightrope": "9.1"}})
+    assert_refused(run, "schema '7'", "tightrope 9.1", tr.__version__)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_a_checkpoint_that_was_cut_short(run: Path, share: float) -> None:
-    path = run / "checkpoints" / "last.safetensors"
+@pytest.mark.parametrize("name", ["manifest.json", MODEL, TRAINING])
+def test_a_checkpoint_that_was_cut_short(run: Path, name: str, share: float) -> None:
+    path = newest(run) / name
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    assert_refused(run, "last.safetensors", "damaged")
+    assert_refused(run, name, "no good checkpoint")
 
 
-def test_a_checkpoint_of_noise(run: Path) -> None:
-    (run / "checkpoints" / "last.safetensors").write_bytes(os.urandom(1000))
-    assert_refused(run, "last.safetensors", "damaged")
+@pytest.mark.parametrize("name", ["manifest.json", MODEL, TRAINING])
+def test_the_newest_good_checkpoint_takes_the_place_of_a_damaged_one(
+    run: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = tr.load(run)
+    advance(agent, 1)
+    agent.save(run)
+    (newest(run) / name).write_bytes(os.urandom(1000))
+    assert tr.load(run).state.phase == 2
+    err = capsys.readouterr().err
+    assert name in err
+    assert "0002-steps-72" in err
+    assert "using 0001-steps-48" in err
+
+
+def test_a_damaged_pointer_is_named_and_does_no_harm(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in (b"", b"noise", canonical({"checkpoint": "../../x", "sha256": ""}), canonical({"checkpoint": []})):
+        (run / "checkpoints" / "latest").write_bytes(content)
+        assert tr.load(run).state.phase == 2
+        assert "latest is damaged" in capsys.readouterr().err
 
 
 def test_safetensors_of_something_else(run: Path) -> None:
-    save_file({"weight": torch.zeros(3)}, run / "checkpoints" / "last.safetensors")
+    forge(run, model={"weight": torch.zeros(3)})
     assert_refused(run, "does not fit")
 
 
-@pytest.mark.parametrize("missing", ["policy.head.logits.bias", "optimizer.step", "env.clock", "run.obs", "run.phase"])
+@pytest.mark.parametrize(
+    "missing", ["policy.head.logits.bias", "optimizer.step", "env.clock", "run.obs", "run.phase", "streams.numpy"]
+)
 def test_a_checkpoint_that_lacks_something(run: Path, missing: str) -> None:
-    path = run / "checkpoints" / "last.safetensors"
-    tensors = load_file(path)
+    file = "model" if missing.startswith("policy") else "training"
+    tensors = load_file(newest(run) / f"{file}.safetensors")
     del tensors[missing]
-    save_file(tensors, path)
-    assert_refused(run, "does not fit")
+    forge(run, **{file: tensors})
+    assert_refused(run)
 
 
 @pytest.mark.parametrize(
     "change", [{"hidden_sizes": [16]}, {"num_envs": 4}, {"norm_obs": False}, {"env": "Pendulum-v1"}], ids=str
 )
-def test_a_checkpoint_that_does_not_fit_the_config_beside_it(run: Path, change: dict[str, Any]) -> None:
-    flat = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**flat, **change}))
+def test_a_checkpoint_that_does_not_fit_its_settings(run: Path, change: dict[str, Any]) -> None:
+    forge(run, {"config": {**find_manifest(newest(run))["config"], **change}})
     message = assert_refused(run, "does not fit")
     assert not message.endswith(":"), "breaks off where the reason would follow"
 
@@ -205,16 +326,12 @@ def test_a_checkpoint_that_does_not_fit_the_config_beside_it(run: Path, change: 
         ({"algo": "dqn"}, "'dqn'"),
         ({"gamma": 2}, "gamma 2"),
         ({"gama": 0.9}, "gamma"),
-        ({"env": "My-v0"}, "env=..."),
+        ({"env": "My-v0"}, "My-v0"),
     ],
 )
-def test_a_config_that_is_not_one(run: Path, change: dict[str, Any], said: str) -> None:
-    flat = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**flat, **change}))
-    with pytest.raises(UsageError) as error:
-        tr.load(run)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+def test_settings_that_are_none(run: Path, change: dict[str, Any], said: str) -> None:
+    forge(run, {"config": {**find_manifest(newest(run))["config"], **change}})
+    assert_refused(run, said)
 
 
 # nothing that is read can run code --------------------------------------------------------------------------------------
@@ -243,14 +360,26 @@ def write_yaml_tag(path: Path, proof: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_pickle, write_torch_pickle, write_yaml_tag])
-@pytest.mark.parametrize("name", ["config.yaml", "checkpoints/last.safetensors"])
-def test_a_pickle_under_a_file_of_ours_is_refused_and_not_run(run: Path, tmp_path: Path, write: Any, name: str) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", MODEL, TRAINING])
+@pytest.mark.parametrize("with_right_hashes", [False, True])
+def test_a_pickle_under_a_file_of_ours_is_refused_and_not_run(
+    run: Path, tmp_path: Path, write: Any, name: str, with_right_hashes: bool
+) -> None:
     proof = tmp_path / "executed"
-    write(run / name, proof)
-    with pytest.raises(UsageError) as error:
-        tr.load(run)
-    assert Path(name).name in str(error.value)
-    assert "\n" not in str(error.value)
+    write(newest(run) / name, proof)
+    if with_right_hashes and name != "manifest.json":
+        forge(run)
+    assert_refused(run)
+    assert not proof.exists()
+
+
+def test_a_pickle_in_place_of_the_settings_is_not_run(run: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "executed"
+    shutil.rmtree(run / "checkpoints")
+    for write in (write_pickle, write_torch_pickle, write_yaml_tag):
+        write(run / "config.yaml", proof)
+        with pytest.raises(UsageError, match=r"config\.yaml"):
+            load_config(run)
     assert not proof.exists()
 
 
@@ -281,26 +410,35 @@ def test_no_source_file_can_unpickle(path: Path) -> None:
 # all or nothing -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
-def test_a_write_that_fails_leaves_the_old_file(run: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.rename", "pathlib.Path.mkdir"])
+def test_a_save_that_fails_leaves_what_there_was(run: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     agent = tr.load(run)
     advance(agent, 1)
-    before = load_tensors(run)
+    before = {name: (run / name).read_bytes() for name in files_of(run)}
 
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as context:
+        context.setattr(failing, fail)
+        with pytest.raises(OSError, match="disk full"):
+            save_checkpoint(run, agent.state, agent.config, keep=1)
+    assert before.items() <= {name: (run / name).read_bytes() for name in files_of(run)}.items()
+    assert tr.load(run).state.phase in (2, 3)  # it may have been whole already, and only the pointer to it missing
+    save_checkpoint(run, agent.state, agent.config, keep=1)
+    assert tr.load(run).state.phase == 3
+    assert len(list((run / "checkpoints").iterdir())) == 2, "something is left over"
+
+
+def test_settings_are_replaced_as_a_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(failing, fail)
+    before = (run / "config.yaml").read_bytes()
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_state(run, agent.state)
-    with pytest.raises(OSError, match="disk full"):
-        save_config(run, agent.config.changed(seed=99))
-    monkeypatch.undo()
-    after = load_tensors(run)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[k], after[k]) for k in before)
-    assert load_config(run).run.seed == 1
-    assert tr.load(run).state.phase == 2
+        save_config(run, tr.load(run).config.changed(seed=99))
+    assert (run / "config.yaml").read_bytes() == before
 
 
 def test_a_file_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +448,7 @@ def test_a_file_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.M
     fsync = os.fsync
     monkeypatch.setattr("os.fsync", lambda number: (seen.append(path.read_bytes()), fsync(number)))
     write_file(path, b"new and longer")
-    assert seen == [b"old"]
+    assert seen == [b"old", b"new and longer"]  # the file, then the directory
     assert path.read_bytes() == b"new and longer"
     assert list(path.parent.iterdir()) == [path]
 
@@ -319,7 +457,7 @@ def test_a_checkpoint_of_another_kind_of_device_loads_with_a_generator_of_its_ow
     """A CUDA generator's state is of another size than a CPU one's: everything else is restored."""
     agent = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=32 * 3, device="cpu").learn(quiet=True)
     agent.save(tmp_path)
-    tensors = agent.state.state_dict()
+    tensors = load_file(newest(tmp_path) / TRAINING)
     tensors["env.generator"] = torch.zeros(16, dtype=torch.uint8)
-    save_file(tensors, tmp_path / "checkpoints" / "last.safetensors")
+    forge(tmp_path, training=tensors)
     assert torch.equal(tr.load(tmp_path).state.optimizer.flat, agent.state.optimizer.flat)

@@ -14,8 +14,9 @@ import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs import config as config_module
-from tightrope.runs.build import build, check_env, resolve_device
+from tightrope.runs.build import build, check_env
 from tightrope.runs.config import NETWORK_DEFAULTS, RunConfig, coerce, configure, parts_of, read_settings, settings_of
+from tightrope.runs.devices import resolve_device
 from tightrope.runs.presets import ELSEWHERE, PRESETS
 
 ALGOS = ("ppo", "vpg")

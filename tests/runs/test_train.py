@@ -17,10 +17,10 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.errors import UsageError
-from tightrope.runs.checkpoint import load_config
 from tightrope.runs.config import configure
+from tightrope.runs.directory import new_run_dir
+from tightrope.runs.recover import load_config
 from tightrope.runs.signals import Interrupts
-from tightrope.runs.train import new_run_dir
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -64,12 +64,20 @@ def test_a_run_leaves_its_settings_its_metrics_and_its_state(
         assert row["losses/entropy"] > 0
         assert row["charts/SPS"] > 0
     assert sorted(p.relative_to(run_dir).as_posix() for p in run_dir.rglob("*") if p.is_file()) == [
-        "checkpoints/last.safetensors",
+        ".lock",
+        f"checkpoints/0001-steps-{agent.steps}/manifest.json",
+        f"checkpoints/0001-steps-{agent.steps}/model.safetensors",
+        f"checkpoints/0001-steps-{agent.steps}/training.safetensors",
+        "checkpoints/latest",
         "config.yaml",
         "metrics.jsonl",
     ]
     written = yaml.safe_load((run_dir / "config.yaml").read_text())
-    assert written == {**agent.config.flat(), "threads": 1}  # what was chosen for the run stays with it
+    assert written == {
+        **agent.config.flat(),
+        "threads": 1,
+        "accelerate": "eager",
+    }  # what was chosen for the run stays with it
     loaded = tr.load(run_dir)
     assert all(torch.equal(v, loaded.state.state_dict()[k]) for k, v in agent.state.state_dict().items())
     assert capsys.readouterr() == ("", ""), "quiet prints nothing"
@@ -215,7 +223,7 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     tr.PPO("CartPole-v1", **SMALL).save(tmp_path / "run")
     (tmp_path / "file").touch()
     for name in ("run", "file"):
-        with pytest.raises(UsageError, match=rf"run_dir .*{name}.*: give") as error:
+        with pytest.raises(UsageError, match=rf"run_dir .*{name}.* give ") as error:
             new_run_dir(tmp_path / name, config)
         assert "\n" not in str(error.value)
 
@@ -304,7 +312,7 @@ def test_an_interrupted_run_ends_cleanly_with_what_was_learned(number: int, code
     assert process.returncode == code
     rows = rows_of(tmp_path / "r")
     assert "Traceback" not in err
-    assert out.splitlines()[-1] == f"stopped after {rows[-1]['step']:,} steps; what was learned is in r"
+    assert out.splitlines()[-1] == f"stopped after {rows[-1]['step']:,} steps; `tightrope resume r` goes on"
     agent = tr.load(tmp_path / "r")
     assert (agent.steps, agent.state.phase) == (rows[-1]["step"], len(rows))
     assert len(agent.evaluate(3).returns) == 3
@@ -312,8 +320,7 @@ def test_an_interrupted_run_ends_cleanly_with_what_was_learned(number: int, code
 
 def test_a_run_under_way_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an abrupt end leaves behind can be loaded: here an environment fails in the middle."""
-    monkeypatch.setattr("tightrope.runs.train.SAVE_SECONDS", 0.0)
-    agent = tr.PPO("CartPole-v1", **SMALL)
+    agent = tr.PPO("CartPole-v1", **SMALL, save_seconds=0)
     steps = agent.state.env.step
 
     def failing(action: Any, noise: Any = None) -> Any:
@@ -325,8 +332,3 @@ def test_a_run_under_way_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError, match="broken"):
         agent.learn(run_dir=tmp_path / "run", quiet=True)
     assert tr.load(tmp_path / "run").state.phase == 2
-
-
-def test_a_number_gone_bad_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tr.PPO("Pendulum-v1", **SMALL, learning_rate=1e30, max_grad_norm=None).learn(run_dir=tmp_path / "run", quiet=True)
-    assert capsys.readouterr().err.count("warning:") == 1

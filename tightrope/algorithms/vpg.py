@@ -168,14 +168,14 @@ def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
         state.phase += 1
         state.steps += int(metrics.steps)
         schedule(state, config)
+        state.solved = config.stop_when_solved and bool(metrics.solved)
         yield metrics
-        if config.stop_when_solved and metrics.solved:
-            return
 
 
 def finished(state: State, config: VPGConfig) -> bool:
-    """Whether the steps that are left do not allow for another whole rollout."""
-    return state.steps + config.batch_size > config.total_timesteps
+    """Whether nothing is left to learn, or not steps enough for another whole rollout."""
+    solved = config.stop_when_solved and state.solved
+    return solved or state.steps + config.batch_size > config.total_timesteps
 
 
 def schedule(state: State, config: VPGConfig) -> None:

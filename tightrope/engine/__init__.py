@@ -8,6 +8,7 @@ from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
 from .state import State
+from .streams import apart
 from .threads import choose_threads, cores, threads
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Precision",
     "State",
     "Unit",
+    "apart",
     "capturable",
     "choose_threads",
     "chosen_mode",

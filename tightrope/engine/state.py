@@ -13,6 +13,7 @@ from ..types import Env, Rollout
 from .accelerate import Execution
 from .noise import stream_seed
 from .optimize import Optimizer
+from .streams import Streams
 
 
 @dataclass(kw_only=True)
@@ -28,7 +29,13 @@ class State:
     phase: int = 0
     steps: int = 0
     best_score: float = -math.inf  # of the evaluations so far
+    solved: bool = False  # whether the last phase left nothing to be learned
+    seconds: float = 0.0  # of training so far, in all processes
+    streams: Streams = field(init=False)  # the process's random streams, for whom it may concern
     execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
+
+    def __post_init__(self) -> None:
+        self.streams = Streams(self.seed, self.env.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor and counter, flat, by dotted name."""
@@ -36,26 +43,35 @@ class State:
             "policy": {k: v.detach().clone() for k, v in self.policy.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
             "env": self.env.state_dict(),
+            "streams": self.streams.state_dict(),
             "run": {
                 "obs": self.obs.clone(),
                 "phase": torch.tensor(self.phase),
                 "steps": torch.tensor(self.steps),
                 "best_score": torch.tensor(self.best_score, dtype=torch.float64),
+                "solved": torch.tensor(self.solved),
+                "seconds": torch.tensor(self.seconds, dtype=torch.float64),
             },
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a saved state. Environments that cannot give theirs back start fresh episodes."""
+
         def part(name: str) -> dict[str, Tensor]:
             return {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
 
         self.policy.load_state_dict(part("policy"))
         self.optimizer.load_state_dict(part("optimizer"))
+        self.streams.load_state_dict(part("streams"))
         run = part("run")
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
+        self.best_score, self.seconds = float(run["best_score"]), float(run["seconds"])
+        self.solved = bool(run["solved"])
         if self.env.resumable:
+            if run["obs"].shape != self.obs.shape:
+                raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")
             self.env.load_state_dict(part("env"))
             self.obs.copy_(run["obs"])
-        else:  # fresh episodes, in streams that the run has not used yet
+        else:  # in streams that the run has not used yet
             self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase)))
-        self.best_score = float(run["best_score"])

@@ -27,8 +27,9 @@ from ..engine import State, choose_threads, threads
 from ..engine.players import Player
 from ..types import Settings
 from ..view import MetricsFile
-from .build import build, from_user, imported, is_path
+from .build import build
 from .config import Config, configure
+from .given import from_user, imported, is_path
 from .metrics import Reading
 
 WARM_UP = 3  # phases: one as written, one that captures, one to be sure

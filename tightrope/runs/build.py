@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-from typing import Any
+import math
 
 import torch
 from torch import nn
@@ -12,29 +10,15 @@ from torch import nn
 from ..algorithms import ALGORITHMS
 from ..engine import Execution, State, Unit, chosen_mode, stream_seed
 from ..envs import ENVS as TENSOR_ENVS
-from ..envs import EnvOptions, TensorEnv, choose, make
-from ..envs.engines import ENGINES, Choice
-from ..envs.host import HostEnv, one_line, working_directory_on_path
+from ..envs import choose, make
+from ..envs.engines import Choice
 from ..errors import UsageError
 from ..models import actor_critic
-from ..models.networks import sees_images
 from ..types import Env, Settings
 from .config import Config
+from .devices import memory_of, resolve_device, suits_cpu
+from .given import is_path, own_network
 from .names import ENVS, here_called
-
-
-def available(name: str) -> bool:
-    """Whether torch finds such a device."""
-    return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}[name]
-
-
-def resolve_device(name: str) -> torch.device:
-    """The torch device behind a setting."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not available(name):
-        raise UsageError(f"device {name!r} is not there: torch {torch.__version__} finds none. Try device auto")
-    return torch.device(name)
 
 
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
@@ -60,70 +44,13 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     return env
 
 
-def from_user(env: Any, config: Config, num_envs: int) -> Env:
-    """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
-    run = config.run
-    if is_ours(env):
-        return env
-    if isinstance(env, type) and issubclass(env, TensorEnv):
-        return env(num_envs, resolve_device(run.device), run.max_episode_steps)
-    from ..envs.gym import from_object
-
-    options = EnvOptions(
-        max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
-    )
-    made = from_object(env, num_envs, resolve_device(run.device), options)
-    if config.run.device == "auto" and suits_cpu(made):
-        made.device = torch.device("cpu")
-    return made
-
-
-def is_ours(env: Any) -> bool:
-    """Whether an object speaks our Env protocol already."""
-    return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
-
-
-def imported(path: str, what: str = "env") -> Any:
-    """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
-    module, _, name = path.partition(":")
-    try:
-        with working_directory_on_path():
-            return getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
-
-
-def own_network(path: str) -> nn.Module:
-    """The network behind module:Class, made with no arguments."""
-    try:
-        return imported(path, "network")()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"network {path!r} cannot be made with no arguments: {one_line(error)}") from None
-
-
-def is_path(env: str) -> bool:
-    """Whether a name is module:Class rather than an id."""
-    return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
-
-
-def has_id(env: str) -> bool:
-    """Whether some engine, installed or not, has an environment of that name."""
-    if env in TENSOR_ENVS:
-        return True
-    return not is_path(env) and any(engine.knows(env) for engine in ENGINES.values())
-
-
-def settled(config: Config) -> Config:
-    """The settings with the choice of engine made, so that a saved run keeps to it."""
-    if is_path(config.env) or config.run.backend != "auto":
-        return config
-    backend, _ = check_env(config.env, with_arguments=bool(config.run.env_kwargs))
-    return config if backend == "tensor" else config.changed(backend=backend)
-
-
-def suits_cpu(env: Env) -> bool:
-    """Small networks fed by an engine on the host are quicker there than the way to a device and back."""
-    return isinstance(env, HostEnv) and not sees_images(env.observation)
+def settled(config: Config, state: State) -> Config:
+    """The settings with every choice made that was left to us, so that a saved run keeps to it."""
+    chosen: Settings = {"device": state.env.device.type, "accelerate": state.execution.mode}
+    if not is_path(config.env) and config.run.backend == "auto":
+        backend, _ = check_env(config.env, with_arguments=bool(config.run.env_kwargs))
+        chosen |= {} if backend == "tensor" else {"backend": backend}
+    return config.changed(**chosen)
 
 
 def build(config: Config, env: Env | None = None, network: nn.Module | str | None = None) -> State:
@@ -139,11 +66,22 @@ def build(config: Config, env: Env | None = None, network: nn.Module | str | Non
         ) from None
 
 
+def check_memory(config: Config, env: Env) -> None:
+    """Refuse rollouts that no memory of this machine could hold, before any of it is taken."""
+    sizes = [2 * math.prod(env.observation.shape) * env.observation.dtype.itemsize]
+    sizes += [math.prod(env.action.shape) * env.action.dtype.itemsize, 5 * 4]
+    needed, there = config.algorithm.batch_size * sum(sizes), memory_of(env.device)
+    if needed > there:
+        rows = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
+        raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
+
+
 def _build(config: Config, env: Env | None, network: nn.Module | str | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
+    check_memory(config, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone

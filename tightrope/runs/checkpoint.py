@@ -1,74 +1,207 @@
-"""Saving and loading: YAML for settings, safetensors for tensors. Neither can run code.
+"""Checkpoints: safetensors for tensors, JSON for everything else, a SHA-256 for every byte. None of them can run code.
 
-RUN/config.yaml                      every setting
-RUN/checkpoints/last.safetensors     the run's whole state
-RUN/checkpoints/best.safetensors     the same, at the best evaluation, if there were any
+RUN/config.yaml                                 every setting, for people
+RUN/checkpoints/latest                          the name of the newest checkpoint and its manifest's hash
+RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
+    manifest.json          what wrote it, the settings, the spaces, size and hash of each file, and its own hash
+    model.safetensors      networks and normalizers: what acting needs
+    training.safetensors   everything else that makes the run
+
+A checkpoint is written under another name, waited for until the disk has it, then renamed: under its own name it is whole. What
+is read is checked first, all of it. The newest whole one is taken; one that is not is named and passed over.
 """
 
 from __future__ import annotations
 
-import os
+import platform
+import re
+import shutil
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ..engine import State
 from ..errors import UsageError
-from .config import Config, configure, read_settings
+from ..types import Composite, Spec
+from ..version import __version__
+from .config import Config, configure
+from .files import Unreadable, canonical, digest, opened, read_canonical, sync_directory, write_file, write_through
 
-CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
+SCHEMA = 1
+CONFIG, CHECKPOINTS, LATEST, MANIFEST = "config.yaml", "checkpoints", "latest", "manifest.json"
+MODEL, TRAINING = "model.safetensors", "training.safetensors"
+NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
+MOST_BYTES = 1 << 40  # of a file, whatever a manifest says
+UNFINISHED, LEAVING = ".new-", ".old-"  # names that no reader looks at
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """All of the content or nothing: written under another name, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that has been looked at: every file has the size and the hash that its manifest says."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def serial(self) -> int:
+        return int(self.manifest["serial"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.manifest["steps"])
+
+    @property
+    def config(self) -> Config:
+        return configured(self.manifest["config"], self.path / MANIFEST)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of its tensors, by dotted name."""
+        found: dict[str, Tensor] = {}
+        for name in (MODEL, TRAINING):
+            try:
+                with opened(self.path / name, MOST_BYTES) as file:
+                    found |= load(file.read())
+            except (SafetensorError, Unreadable, KeyError, ValueError, RuntimeError) as error:
+                raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
+        return found
+
+
+# writing -------------------------------------------------------------------------------------------------------------
 
 
 def save_config(run_dir: Path, config: Config) -> None:
     write_file(run_dir / CONFIG, yaml.safe_dump(config.flat(), sort_keys=False).encode())
 
 
-def save_state(run_dir: Path, state: State, name: str = "last") -> None:
+def save_checkpoint(
+    run_dir: Path, state: State, config: Config, *, keep: int, score: float | None = None, log_bytes: int = 0
+) -> int:
+    """Write the newest checkpoint of a run, drop what is too old, and return its serial number.
+
+    `score` is that of an evaluation just made, `log_bytes` the length of the metrics file at this moment.
+    """
+    folder = run_dir / CHECKPOINTS
+    folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
+    tidy(folder)
+    serial = newest_serial(run_dir) + 1
+    name = f"{serial:04d}-steps-{state.steps}"
     tensors = {k: v.cpu().contiguous() for k, v in state.state_dict().items()}
-    write_file(run_dir / CHECKPOINTS / f"{name}.safetensors", save(tensors))
+    files = {
+        MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
+        TRAINING: save({k: v for k, v in tensors.items() if not k.startswith("policy.")}),
+    }
+    manifest = canonical(sealed({
+        "schema": SCHEMA,
+        "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
+        "score": score, "log_bytes": log_bytes,
+        "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "config": config.flat(),
+        "observation": described(state.env.observation), "action": described(state.env.action),
+        "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},
+    }))  # fmt: skip
+    new = folder / f"{UNFINISHED}{name}"
+    try:
+        new.mkdir()
+        for file, content in {**files, MANIFEST: manifest}.items():
+            write_through(new / file, content)
+        sync_directory(new)
+        new.rename(folder / name)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    sync_directory(folder)
+    write_file(folder / LATEST, canonical({"checkpoint": name, "sha256": digest(manifest)}))
+    prune(folder, keep)
+    return serial
 
 
-def load_config(run_dir: Path) -> Config:
-    if not (run_dir / CONFIG).is_file():
-        raise UsageError(f"{run_dir} is not a run: it has no {CONFIG}. Give a directory that train or save wrote")
-    flat = read_settings(run_dir / CONFIG)
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The same with its own hash."""
+    return {**manifest, "sha256": digest(canonical(manifest))}
+
+
+def tidy(folder: Path) -> None:
+    """Remove what was being written or dropped when a process died."""
+    for path in folder.iterdir():
+        if path.name.startswith((UNFINISHED, LEAVING)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Keep the newest ones and the one with the best score."""
+    paths = named(folder)
+    best = by_score(paths)[:1]
+    for path in paths[keep:]:
+        if path not in best:
+            leaving = path.rename(path.with_name(LEAVING + path.name))  # so that no reader meets half of it
+            shutil.rmtree(leaving, ignore_errors=True)
+
+
+def described(spec: Spec) -> dict[str, Any]:
+    """A space in words that JSON has."""
+    if isinstance(spec, Composite):
+        return {"kind": "Composite", "parts": [[name, described(part)] for name, part in spec.parts]}
+    values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
+    return {"kind": type(spec).__name__, **{k: list(map(str, v)) if k in ("low", "high") and isinstance(v, tuple) else v
+                                            for k, v in values.items()}}  # fmt: skip
+
+
+def configured(flat: dict[str, Any], source: Path) -> Config:
     if not isinstance(flat.get("env"), str) or not isinstance(flat.get("algo"), str):
-        raise UsageError(f"{run_dir / CONFIG} does not say which env and algo it is of")
-    return configure(flat["env"], flat["algo"], flat, with_preset=False)
-
-
-def load_tensors(run_dir: Path, name: str = "last") -> dict[str, Tensor]:
-    path = run_dir / CHECKPOINTS / f"{name}.safetensors"
-    if not path.is_file():
-        raise UsageError(f"{run_dir} has no checkpoint {name!r}: {path} is not there")
+        raise UsageError(f"{source} does not say which env and algo it is of")
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path} is damaged or not a checkpoint: {error}") from None
+        return configure(flat["env"], flat["algo"], flat, with_preset=False)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
 
 
-def restore(state: State, tensors: dict[str, Tensor], source: Path) -> None:
-    """Put saved tensors into a freshly built state."""
+# what is there --------------------------------------------------------------------------------------------------------
+
+
+def number(path: Path) -> int:
+    """The serial number in a checkpoint's name."""
+    match = NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def named(folder: Path) -> list[Path]:
+    """Everything that has a checkpoint's name, newest first."""
     try:
-        state.load_state_dict(tensors)
-    except (KeyError, RuntimeError) as error:
-        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
-        raise UsageError(f"the checkpoint in {source} does not fit the settings: {reason}") from None
+        found = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted(found, key=number, reverse=True)
+
+
+def newest_serial(run_dir: Path) -> int:
+    return max(map(number, named(run_dir / CHECKPOINTS)), default=0)
+
+
+def by_score(paths: list[Path]) -> list[Path]:
+    """Those that were kept for their score, the best first, of equals the first."""
+    scores = {path: score for path in paths if (score := score_of(path)) is not None}
+    return sorted(scores, key=lambda path: (-scores[path], number(path)))
+
+
+def score_of(path: Path) -> float | None:
+    """The score that a checkpoint was kept for, if it was."""
+    try:
+        score = read_canonical(path / MANIFEST).get("score")
+    except Unreadable:
+        return None
+    return float(score) if isinstance(score, (int, float)) else None
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)

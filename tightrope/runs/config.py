@@ -56,9 +56,15 @@ class RunConfig:
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
     """Episodes of each evaluation."""
+    save_seconds: float = 30.0
+    """Seconds between checkpoints of a run under way, which also ends in one; 0 for one after every phase."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints that are kept, besides the best."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("eval_every", 0), ("eval_episodes", 1), ("max_episode_steps", 1), ("threads", 1)):
+        least = {"eval_every": 0, "eval_episodes": 1, "max_episode_steps": 1, "threads": 1}
+        least |= {"save_seconds": 0, "keep_checkpoints": 1}
+        for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise UsageError(f"{name} {value} is too small: give at least {minimum}")

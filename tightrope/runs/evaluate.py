@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine import choose_threads, reads_are_free, threads
+from ..engine import apart, choose_threads, reads_are_free, threads
 from ..models import ActorCritic
 from ..types import Env
 
@@ -68,7 +68,7 @@ def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluat
 
     One episode per copy: taking the first to finish would favour short ones.
     """
-    with threads(choose_threads(policy, episodes)):
+    with threads(choose_threads(policy, episodes)), apart(seed, env.device):
         return _first_episodes(policy, env.spawn(episodes, seed), episodes, seed)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads
-from .build import check_env, is_path
+from .build import check_env
 from .config import Config
+from .given import is_path
 
 FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
 

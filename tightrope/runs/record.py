@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..draw import PINK, grid
-from ..engine import choose_threads, threads
+from ..engine import apart, choose_threads, threads
 from ..models import ActorCritic
 from ..types import Env
 from ..view import Video
@@ -26,7 +26,7 @@ def record(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, 
     cells: np.ndarray | None = None
     columns = int(np.ceil(np.sqrt(episodes)))
     count = 0
-    with Video(path, fps) as video, threads(choose_threads(policy, episodes)):
+    with Video(path, fps) as video, threads(choose_threads(policy, episodes)), apart(seed, env.device):
         while running.any() and count < MOST_FRAMES:
             action = policy.head.to_env(policy.distribution(obs).mode())
             frames = env.draw(obs, action)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import os
-import sys
-import time
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, reads_are_free, stream_seed, threads
-from ..errors import EnvError, UsageError
+from ..engine import State, stream_seed, threads
+from ..errors import EnvError
 from ..types import Env
-from ..view import MetricsFile, Progress
+from ..view import Progress
 from .build import settled
-from .checkpoint import CONFIG, save_config, save_state
 from .config import Config
+from .directory import RunDirectory
 from .evaluate import Evaluation, evaluate
-from .metrics import Reading
+from .log import Log
 from .plan import plan
 from .signals import Interrupts
-
-SAVE_SECONDS = 30.0  # between two checkpoints of a run under way; saving changes no number
 
 
 @dataclass(frozen=True)
@@ -31,119 +24,72 @@ class Outcome:
     """How training ended."""
 
     evaluations: list[tuple[int, Evaluation]]  # (steps, result) of the periodic ones
-    interrupted: int | None  # the signal that asked training to stop
+    interrupted: int | None = None  # the signal that asked training to stop
+    unsaved: str | None = None  # why its end could not be saved
 
 
-def train(state: State, config: Config, score_env: Env, run_dir: Path | None = None, quiet: bool = False) -> Outcome:
-    """Train `state` to the end of the configured plan; with a run directory, leave everything about the run there."""
-    algorithm, run = config.algorithm, config.run
+def train(
+    state: State,
+    config: Config,
+    score_env: Env,
+    run: RunDirectory | None = None,
+    quiet: bool = False,
+    until: int | None = None,
+) -> Outcome:
+    """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
+    everything about the run there."""
     the_plan = plan(state, config)
     if not quiet:
         for line in the_plan.lines():
             print(line, flush=True)
-    metrics_file = None
-    if run_dir is not None:
-        try:
-            save_config(run_dir, settled(config).changed(threads=the_plan.threads))
-        except OSError as error:
-            raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
-        metrics_file = MetricsFile(run_dir / "metrics.jsonl")
-    progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
+    config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
-    warned: set[str] = set()
-    saved_at = time.perf_counter()
-    began, aside, steps_before, steps_at_start = time.perf_counter(), 0.0, state.steps, state.steps
-
-    unreported: list[tuple[dict[str, Any], Reading]] = []
-    late = 0 if reads_are_free(state.env.device) else 1  # phases: the device has the next one before we read the last
-
-    def report(but: int = 0) -> None:
-        while len(unreported) > but:
-            row, reading = unreported.pop(0)
-            row |= reading.row()
-            elapsed = time.perf_counter() - began
-            row |= {"charts/SPS": (row["step"] - steps_at_start) / (elapsed - aside), "time": elapsed}
-            if metrics_file is not None:
-                metrics_file.write(row)
-            progress.update(row)
-            warn_if_not_finite(row, warned)
-
-    try:
-        with threads(the_plan.threads), Interrupts() as interrupts:
-            for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
-                row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
-                unreported.append((row, Reading(metrics)))
-                due = run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every
-                if due:
-                    unreported[-1][1].wait()  # the phase's own time
-                paused = time.perf_counter()
-                if due:
-                    seed = stream_seed(run.seed, "evaluation", state.phase)
-                    evaluation = evaluate(state.policy, score_env, run.eval_episodes, seed)
-                    evaluations.append((state.steps, evaluation))
-                    row["eval/episodic_return"] = evaluation.mean
-                    row["eval/episodic_length"] = evaluation.mean_length
-                    if evaluation.mean > state.best_score:
-                        state.best_score = evaluation.mean
-                        if run_dir is not None:
-                            save_state(run_dir, state, "best")
-                aside += time.perf_counter() - paused  # evaluation and saving are not training
-                report(but=late)
-                steps_before, paused = state.steps, time.perf_counter()
-                if run_dir is not None and time.perf_counter() - saved_at >= SAVE_SECONDS:
-                    save_state(run_dir, state)
-                    saved_at = time.perf_counter()
-                aside += time.perf_counter() - paused
-                if interrupts.received is not None:
-                    break
-    except EnvError as error:
-        if run_dir is None:
-            raise
-        save_state(run_dir, state)  # as it was after the last whole phase
-        raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run_dir}") from error
-    finally:
-        report()
-        progress.close()
-        if metrics_file is not None:
-            metrics_file.close()
-    if run_dir is not None:
-        save_state(run_dir, state)
-    if not quiet and interrupts.received is None and not ALGORITHMS[config.algo].finished(state, algorithm):
+    with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
+        progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
+        log = Log(state, progress, run)
+        try:
+            with threads(the_plan.threads), state.streams.in_force():
+                steps_before = state.steps
+                for metrics in ALGORITHMS[config.algo].loop(state, config.algorithm):
+                    row, score = log.add(state, metrics), None
+                    if is_due(config.run.eval_every, steps_before, state.steps):
+                        log.wait()  # the phase's own time
+                        with log.clock_stopped():
+                            evaluation = evaluate_during(state, config, score_env)
+                        evaluations.append((state.steps, evaluation))
+                        row |= {"eval/episodic_return": evaluation.mean, "eval/episodic_length": evaluation.mean_length}
+                        if evaluation.mean > state.best_score:
+                            score = state.best_score = evaluation.mean
+                    steps_before = state.steps
+                    log.report()
+                    if run is not None and (score is not None or run.seconds_since_saving >= config.run.save_seconds):
+                        log.report(everything=True)
+                        with log.clock_stopped():
+                            run.save(state, config, score)
+                    if interrupts.received is not None or (until is not None and state.steps >= until):
+                        break
+        except EnvError as error:
+            if run is None:
+                raise
+            log.report(everything=True)
+            run.save(state, config)  # as it was after the last whole phase
+            raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
+        finally:
+            log.report(everything=True)
+            progress.close()
+        if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
+            run.save(state, config)
+    if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
-    return Outcome(evaluations, interrupts.received)
+    return Outcome(evaluations, interrupts.received, None if run is None else run.trouble)
 
 
-def warn_if_not_finite(row: dict[str, Any], warned: set[str]) -> None:
-    """Say once that a number has gone bad: training on will not mend it."""
-    bad = next((name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)), None)
-    if bad is not None and not warned:
-        warned.add(bad)
-        print(
-            f"warning: {bad} is {row[bad]} in phase {row['phase']}: lower learning_rate, set max_grad_norm, or look for "
-            "huge rewards or observations",
-            file=sys.stderr,
-        )
+def is_due(every: int, steps_before: int, steps: int) -> bool:
+    """Whether a multiple of `every` steps has been passed."""
+    return bool(every) and steps // every > steps_before // every
 
 
-def new_run_dir(run_dir: Path | None, config: Config) -> Path:
-    """Where a new run will live; refused if a run lives there already. Creates nothing."""
-    if run_dir is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        base = Path("runs") / f"{config.env.replace('/', '-')}__{config.algo}__{config.run.seed}__{stamp}"
-        run_dir, attempt = base, 1
-        while run_dir.exists():
-            attempt += 1
-            run_dir = base.with_name(f"{base.name}-{attempt}")
-    try:
-        if (run_dir / CONFIG).exists():
-            raise UsageError(f"run_dir {run_dir} already holds a run: give another directory, or remove that one")
-        nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
-    except OSError as error:
-        raise UsageError(
-            f"run_dir {str(run_dir)[:60]} will not do ({error.strerror}): give another directory"
-        ) from None
-    if not nearest.is_dir():
-        raise UsageError(f"run_dir {run_dir} will not do, {nearest} is a file: give a directory")
-    if not os.access(nearest, os.W_OK):
-        raise UsageError(f"run_dir {run_dir} cannot be made, {nearest} is read-only: give another directory")
-    return run_dir
+def evaluate_during(state: State, config: Config, score_env: Env) -> Evaluation:
+    """An evaluation whose episodes follow from the seed and the phase alone."""
+    seed = stream_seed(config.run.seed, "evaluation", state.phase)
+    return evaluate(state.policy, score_env, config.run.eval_episodes, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,38 @@ def finite(value: Any) -> Any:
 
 
 class MetricsFile:
-    """Appends rows to a file; numbers that are not finite are written as null."""
+    """Rows after the first `size` bytes of a file (all it has, if not given); numbers that are not finite are null.
 
-    def __init__(self, path: Path) -> None:
+    What the disk does not take is kept and written with the next row, so that the file has no gap.
+    """
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("a", buffering=1)
+        self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        there = self.file.seek(0, os.SEEK_END)
+        self.whole = there if size is None else min(size, there)  # bytes, up to the end of a row
+        self.file.truncate(self.file.seek(self.whole))
+        self.unwritten = b""
 
     def write(self, row: dict[str, Any]) -> None:
-        self.file.write(json.dumps(finite(row), allow_nan=False) + "\n")
+        """OSError if it has to wait for another try."""
+        self.unwritten += json.dumps(finite(row), allow_nan=False).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        while self.unwritten:
+            written = self.file.write(self.unwritten)
+            self.unwritten = self.unwritten[written:]
+        self.whole = self.file.tell()
+
+    def sync(self) -> int:
+        """Wait until the disk has it all; returns the length of the file."""
+        self.flush()
+        os.fsync(self.file.fileno())
+        return self.whole
 
     def close(self) -> None:
+        """Leave no half of a row behind."""
+        if not self.file.closed and self.file.tell() != self.whole:
+            self.file.truncate(self.whole)
         self.file.close()

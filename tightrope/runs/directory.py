@@ -1,0 +1,156 @@
+"""A run's directory as the process that trains it sees it: what it has written there, and what it could not write."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..engine import State
+from ..errors import UsageError
+from ..view import MetricsFile
+from .checkpoint import CONFIG, Checkpoint, newest_serial, save_checkpoint, save_config, warn
+from .config import Config
+from .lock import locked
+
+METRICS = "metrics.jsonl"
+
+
+class RunDirectory:
+    """Where one run lives. Trouble with the disk is said once and does not stop training; `trouble` is what it is."""
+
+    def __init__(
+        self, path: Path, checkpoint: Checkpoint | None = None, new: bool = False, say: Callable[[str], None] = warn
+    ) -> None:
+        """`checkpoint` is the one that the run goes on from; `new` if there must be no run yet."""
+        self.path, self.new, self.say = path.absolute(), new, say
+        self.serial = newest_serial(path)  # of what has been written there as far as we know
+        self.log_bytes = 0 if checkpoint is None else int(checkpoint.manifest["log_bytes"])
+        self.saved_steps = None if checkpoint is None else checkpoint.steps
+        self.saved_at = time.perf_counter()
+        self.metrics: MetricsFile | None = None
+        self.trouble: str | None = None  # with checkpoints
+        self.log_trouble = False
+
+    @contextmanager
+    def opened(self, config: Config) -> Iterator[None]:
+        """Ours alone to write to, with the settings and the metrics that belong to where the run stands."""
+        with self.ours():
+            try:
+                save_config(self.path, config)
+                self.metrics = MetricsFile(self.path / METRICS, self.log_bytes)
+            except OSError as error:
+                raise UsageError(f"run_dir {self.path} cannot be written: {reason(error)}") from None
+            self.saved_at = time.perf_counter()
+            try:
+                yield
+            finally:
+                self.metrics.close()
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Locked, and nobody else has begun or continued a run there meanwhile."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"run_dir {self.path} cannot be made: {reason(error)}") from None
+        with locked(self.path):
+            if self.new and (self.path / CONFIG).exists():
+                raise UsageError(already_a_run(self.path))
+            if newest_serial(self.path) > self.serial:
+                raise UsageError(f"run_dir {self.path} has been trained further by another process: load it again")
+            self.new = False
+            yield
+
+    @property
+    def seconds_since_saving(self) -> float:
+        return time.perf_counter() - self.saved_at
+
+    def log(self, row: dict[str, Any]) -> None:
+        """A row for the metrics file, now or when the disk takes it."""
+        assert self.metrics is not None
+        try:
+            self.metrics.write(row)
+            self.log_trouble = False
+        except OSError as error:
+            if not self.log_trouble:
+                self.say(f"{self.path / METRICS} cannot be written ({reason(error)}): training goes on, rows are kept")
+            self.log_trouble = True
+
+    def save(self, state: State, config: Config, score: float | None = None) -> None:
+        """A checkpoint of the state; if the disk does not take it, the last one stays."""
+        assert self.metrics is not None
+        self.saved_at = time.perf_counter()
+        try:
+            log_bytes = self.metrics.sync()  # before what counts on it
+            keep = config.run.keep_checkpoints
+            self.serial = save_checkpoint(self.path, state, config, keep=keep, score=score, log_bytes=log_bytes)
+        except OSError as error:
+            if self.trouble is None:
+                self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
+            self.trouble = reason(error)
+            return
+        if self.trouble is not None:
+            self.say(f"{self.path} can be saved to again")
+        self.trouble, self.log_bytes, self.saved_steps = None, log_bytes, state.steps
+
+    def save_apart(self, state: State, config: Config) -> None:
+        """A checkpoint while no training is under way; an agent that was only saved there makes room."""
+        ours = self.saved_steps is not None
+        if not ours and (self.path / METRICS).exists():
+            raise UsageError(f"path {self.path} holds a run that was trained there: give another directory")
+        with self.ours():
+            try:
+                save_config(self.path, config)
+                keep = config.run.keep_checkpoints if ours else 1
+                self.serial = save_checkpoint(self.path, state, config, keep=keep, log_bytes=self.log_bytes)
+            except OSError as error:
+                raise UsageError(f"path {self.path} cannot be written: {reason(error)}") from None
+        self.saved_steps = state.steps
+
+    @property
+    def newest(self) -> str:
+        """What there is, in words."""
+        steps = self.saved_steps
+        return "nothing is saved yet" if steps is None else f"the newest checkpoint is that of {steps:,} steps"
+
+    def complaint(self, state: State) -> str:
+        """That the end of a training could not be saved."""
+        return (
+            f"the end of training, {state.steps:,} steps, is not saved in {self.path} ({self.trouble}): {self.newest}"
+        )
+
+
+def reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def already_a_run(path: Path) -> str:
+    return f"run_dir {path} already holds a run: `tightrope resume {path}` goes on with it, or give another directory"
+
+
+def new_run_dir(run_dir: Path | None, config: Config) -> Path:
+    """Where a new run will live; refused if a run lives there already. Creates nothing."""
+    if run_dir is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        base = Path("runs") / f"{config.env.replace('/', '-')}__{config.algo}__{config.run.seed}__{stamp}"
+        run_dir, attempt = base, 1
+        while run_dir.exists():
+            attempt += 1
+            run_dir = base.with_name(f"{base.name}-{attempt}")
+    try:
+        if (run_dir / CONFIG).exists():
+            raise UsageError(already_a_run(run_dir))
+        nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    except OSError as error:
+        raise UsageError(
+            f"run_dir {str(run_dir)[:60]} will not do ({error.strerror}): give another directory"
+        ) from None
+    if not nearest.is_dir():
+        raise UsageError(f"run_dir {run_dir} will not do, {nearest} is a file: give a directory")
+    if not os.access(nearest, os.W_OK):
+        raise UsageError(f"run_dir {run_dir} cannot be made, {nearest} is read-only: give another directory")
+    return run_dir

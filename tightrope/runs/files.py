@@ -1,0 +1,100 @@
+"""Files that are whole or not there, whenever the power fails; and reading that a hostile file cannot make expensive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+CHUNK = 1 << 20
+
+
+class Unreadable(Exception):
+    """A file that is not what it should be; the message says in which way."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """All of the content or nothing: written under another name, on the disk before it is renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        write_through(temporary, content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Write a new file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the disk has a directory's names: a rename is only then sure to be found again."""
+    if os.name == "nt":  # has no such thing
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def canonical(content: Any) -> bytes:
+    """The one way in which we write JSON, so that not a byte of it can change unseen."""
+    return json.dumps(content, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def opened(path: Path, most: int) -> BinaryIO:
+    """A plain file of at most so many bytes, open: no link, pipe or device, which could lead anywhere or never end."""
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise Unreadable(f"{path.name} is missing") from None
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from None
+    file = os.fdopen(number, "rb")
+    info = os.fstat(number)
+    if not stat.S_ISREG(info.st_mode):
+        file.close()
+        raise Unreadable(f"{path.name} is not a plain file")
+    if info.st_size > most:
+        file.close()
+        raise Unreadable(f"{path.name} has {info.st_size:,} bytes, more than the {most:,} it may have")
+    return file
+
+
+def read_canonical(path: Path, most: int = CHUNK) -> dict[str, Any]:
+    """An object that `canonical` has written, and not a byte of it changed."""
+    with opened(path, most) as file:
+        content = file.read(most + 1)
+    try:
+        found = json.loads(content)
+        if isinstance(found, dict) and canonical(found) == content:
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise Unreadable(f"{path.name} is not as it was written")
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(path: Path, size: int) -> str:
+    """The SHA-256 of a file that must have this size, read piece by piece."""
+    total = hashlib.sha256()
+    with opened(path, size) as file:
+        if os.fstat(file.fileno()).st_size != size:
+            raise Unreadable(f"{path.name} has {os.fstat(file.fileno()).st_size:,} bytes instead of {size:,}")
+        while piece := file.read(CHUNK):
+            total.update(piece)
+    return total.hexdigest()

@@ -1,0 +1,165 @@
+"""What a user hands over in place of an id: an environment, a class or factory of them, or the import path of one.
+
+A path is followed when the user gives it, never because a file says so: what a file names must be there already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..envs import ENVS as TENSOR_ENVS
+from ..envs import EnvOptions, TensorEnv
+from ..envs.engines import ENGINES
+from ..envs.host import one_line, path_of, working_directory_on_path
+from ..errors import UsageError
+from ..types import Env, Settings
+from .config import Config
+from .devices import resolve_device, suits_cpu
+
+
+def is_ours(env: Any) -> bool:
+    """Whether an object speaks our Env protocol already."""
+    return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
+
+
+def check_env_object(env: Any) -> None:
+    if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
+        raise UsageError(
+            f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
+        )
+
+
+def from_user(env: Any, config: Config, num_envs: int) -> Env:
+    """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
+    run = config.run
+    if is_ours(env):
+        return env
+    if isinstance(env, type) and issubclass(env, TensorEnv):
+        return env(num_envs, resolve_device(run.device), run.max_episode_steps)
+    from ..envs.gym import from_object
+
+    options = EnvOptions(
+        max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
+    )
+    made = from_object(env, num_envs, resolve_device(run.device), options)
+    if config.run.device == "auto" and suits_cpu(made):
+        made.device = torch.device("cpu")
+    return made
+
+
+def settings_fixed_by(env: Any, settings: Settings) -> Settings:
+    """The settings that an environment given as an object decides; others may not contradict them."""
+    check_env_object(env)
+    fixed: Settings = {"train_env": None}
+    limit = None
+    if not callable(env):
+        fixed |= {"env_kwargs": {}, "max_episode_steps": None}
+    if is_ours(env):
+        limit = getattr(env, "max_episode_steps", None)
+        fixed |= {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit}
+    elif hasattr(env, "num_envs"):
+        fixed |= {"num_envs": env.num_envs}
+    for name, value in fixed.items():
+        if settings.get(name, value) not in (value, "auto"):
+            raise UsageError(
+                f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
+            )
+    if limit is not None and limit == getattr(env, "time_limit", None):
+        fixed["max_episode_steps"] = None
+    return fixed
+
+
+def ancestor_of(env: Any) -> str | None:
+    """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
+    if getattr(env, "spec", None) is not None:
+        return str(env.spec.id)
+    ids = {cls: env_id for env_id, cls in TENSOR_ENVS.items()}
+    return next((ids[cls] for cls in type(env).__mro__ if cls in ids), None)
+
+
+def name_of(env: Any) -> str:
+    """The id of an environment's class, or module:Class where it has none."""
+    if is_ours(env) and isinstance(getattr(env, "name", None), str):
+        return str(env.name)
+    for env_id, cls in TENSOR_ENVS.items():
+        if cls is type(env) or cls is env:
+            return env_id
+    return path_of(env)
+
+
+def is_path(env: str) -> bool:
+    """Whether a name is module:Class rather than an id."""
+    return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
+
+
+def has_id(env: str) -> bool:
+    """Whether some engine, installed or not, has an environment of that name."""
+    if env in TENSOR_ENVS:
+        return True
+    return not is_path(env) and any(engine.knows(env) for engine in ENGINES.values())
+
+
+def imported(path: str, what: str = "env") -> Any:
+    """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
+    module, _, name = path.partition(":")
+    try:
+        with working_directory_on_path():
+            return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
+
+
+def own_network(path: str) -> nn.Module:
+    """The network behind module:Class, made with no arguments."""
+    try:
+        return imported(path, "network")()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"network {path!r} cannot be made with no arguments: {one_line(error)}") from None
+
+
+def already_here(path: str) -> Any:
+    """The class behind module:Class if it has been imported and can be made from settings alone, otherwise None."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        return None
+    if issubclass(found, TensorEnv):
+        return found if found.__init__ is TensorEnv.__init__ else None
+    if issubclass(found, nn.Module) or is_gymnasium_env(found):
+        needs = [name for name in inspect.signature(found).parameters if name != "render_mode"]
+        return found if not needs else None
+    return None
+
+
+def is_gymnasium_env(cls: type[Any]) -> bool:
+    gymnasium = sys.modules.get("gymnasium")
+    return gymnasium is not None and issubclass(cls, gymnasium.Env) and not issubclass(cls, gymnasium.Wrapper)
+
+
+def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
+    """What a saved run calls by its import path, if it is here; otherwise an error that asks for it."""
+    found = already_here(path)
+    if found is not None:
+        return found
+    module, _, name = path.partition(":")
+    if module == "__main__" or "<locals>" in name:
+        raise UsageError(
+            f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
+            f"it, tr.load(path, {argument}=...)"
+        )
+    raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) or --{argument} {path}")
+
+
+def needs_import(env: str) -> bool:
+    """Whether an id of Gymnasium's kind, module:Name-v0, names a module that has not been imported."""
+    module, colon, _ = env.partition(":")
+    return bool(colon) and not is_path(env) and module not in sys.modules

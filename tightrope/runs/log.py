@@ -1,0 +1,57 @@
+"""What is said about phases: rows of metrics, to the metrics file and to whoever watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..engine import State, reads_are_free
+from ..view import Progress
+from .directory import RunDirectory
+from .metrics import Reading
+
+
+class Log:
+    """Reads the metrics of a phase once the device has the next one to do, so that nobody waits."""
+
+    def __init__(self, state: State, progress: Progress, run: RunDirectory | None) -> None:
+        self.progress, self.run = progress, run
+        self.late = 0 if reads_are_free(state.env.device) else 1  # phases
+        self.unread: list[tuple[dict[str, Any], Reading]] = []
+        self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
+        self.stopped = 0.0  # seconds of evaluation and saving, which are not training
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    def add(self, state: State, metrics: Any) -> dict[str, Any]:
+        """Begin the row of the phase that has just been asked for; what else is known of it may be put in."""
+        row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
+        self.unread.append((row, Reading(metrics)))
+        state.seconds = self.seconds_before + self.elapsed
+        return row
+
+    def wait(self) -> None:
+        """Until the phase has run."""
+        self.unread[-1][1].wait()
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """What happens inside does not count as training."""
+        began = time.perf_counter()
+        yield
+        self.stopped += time.perf_counter() - began
+
+    def report(self, everything: bool = False) -> None:
+        """Write the rows that are there by now, or all of them."""
+        while len(self.unread) > (0 if everything else self.late):
+            row, reading = self.unread.pop(0)
+            row |= reading.row()
+            speed = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
+            row |= {"charts/SPS": speed, "time": self.seconds_before + self.elapsed}
+            if self.run is not None:
+                self.run.log(row)
+            self.progress.update(row)

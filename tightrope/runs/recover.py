@@ -1,0 +1,203 @@
+"""Finding a run's state again: the newest checkpoint that is whole, whatever has happened to the others.
+
+A file may come from a stranger. Nothing is taken from one before its size, its hash and its manifest have been looked at,
+nothing in it is run, and nothing is allocated because it says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..engine import State
+from ..errors import UsageError
+from ..version import __version__
+from .checkpoint import (
+    CHECKPOINTS,
+    CONFIG,
+    LATEST,
+    MANIFEST,
+    MODEL,
+    MOST_BYTES,
+    NAME,
+    SCHEMA,
+    TRAINING,
+    Checkpoint,
+    by_score,
+    configured,
+    named,
+    one_line,
+    sealed,
+    warn,
+)
+from .config import Config, read_settings
+from .files import Unreadable, digest, digest_of, opened, read_canonical
+
+
+def inspected(path: Path) -> Checkpoint:
+    """A checkpoint with all of its files as they were written; otherwise `Unreadable` says what is not."""
+    manifest = read_canonical(path / MANIFEST)
+    schema, versions = manifest.get("schema"), manifest.get("versions")
+    if schema != SCHEMA:
+        writer = versions.get("tightrope") if isinstance(versions, dict) else None
+        raise Unreadable(
+            f"{MANIFEST} has schema {str(schema)[:20]!r} and was written by tightrope {str(writer)[:20]}; "
+            f"this is tightrope {__version__}, which reads schema {SCHEMA}"
+        )
+    if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}):
+        raise Unreadable(f"{MANIFEST} is not as it was written")
+    if (complaint := malformed(manifest)) is not None:
+        raise Unreadable(f"{MANIFEST} {complaint}")
+    if manifest["name"] != path.name:
+        raise Unreadable(f"it is a copy of {manifest['name']}")
+    for name, facts in manifest["files"].items():
+        if digest_of(path / name, facts["size"]) != facts["sha256"]:
+            raise Unreadable(f"{name} is not as it was written (its SHA-256 differs)")
+    return Checkpoint(path, manifest)
+
+
+def malformed(manifest: dict[str, Any]) -> str | None:
+    """What is wrong with a manifest that is, for all its hash can tell, as somebody wrote it."""
+    counts = ("serial", "steps", "phase", "log_bytes")
+    kinds = {"name": str, "config": dict, "files": dict, "versions": dict, **dict.fromkeys(counts, int)}
+    for key, kind in kinds.items():
+        if type(manifest.get(key)) is not kind:
+            return f"does not say what its {key} is"
+    if not NAME.fullmatch(manifest["name"]):
+        return "names a checkpoint as none is named"
+    if {*manifest["files"]} != {MODEL, TRAINING}:
+        return f"names other files than {MODEL} and {TRAINING}"
+    for facts in manifest["files"].values():
+        size = facts.get("size") if isinstance(facts, dict) else None
+        if type(size) is not int or not 0 <= size <= MOST_BYTES:
+            return "gives a file a size that none has"
+    if any(not 0 <= manifest[key] < 2**62 for key in counts):
+        return "counts what cannot be counted"
+    return None
+
+
+def find(run_dir: Path, which: str = "last", say: Callable[[str], None] | None = None) -> Checkpoint:
+    """The newest whole checkpoint of a run (`last`), the one with the best score (`best`), or the one of that name."""
+    say = say or warn
+    if (run_dir / MANIFEST).exists():  # a checkpoint itself
+        return the_one(run_dir)
+    check_is_run(run_dir)
+    if which not in ("last", "best"):
+        return the_one(run_dir / CHECKPOINTS / which, run_dir)
+    paths = named(run_dir / CHECKPOINTS)
+    if which == "best":
+        paths = by_score(paths)
+        if not paths:
+            raise UsageError(f"{run_dir} has no checkpoint 'best': it was trained without eval_every. Give 'last'")
+    if not paths:
+        raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` begins it anew")
+    if which == "last" and (complaint := pointer_complaint(run_dir / CHECKPOINTS)) is not None:
+        say(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({complaint}); looking at the checkpoints themselves")
+    complaints = []
+    for path in paths:
+        try:
+            checkpoint = inspected(path)
+        except Unreadable as error:
+            complaints.append(f"{path.name}: {error}")
+            continue
+        for complaint in complaints:
+            say(f"checkpoint {complaint}; using {path.name} instead")
+        return checkpoint
+    raise UsageError(f"{run_dir} has no good checkpoint. {'; '.join(complaints[:3])}")
+
+
+def the_one(path: Path, run_dir: Path | None = None) -> Checkpoint:
+    """The checkpoint of that name and no other."""
+    if NAME.fullmatch(path.name) and path.is_dir():
+        try:
+            return inspected(path)
+        except Unreadable as error:
+            raise UsageError(f"checkpoint {path} is damaged: {error}") from None
+    known = [p.name for p in named(run_dir / CHECKPOINTS)] if run_dir is not None else []
+    there = f": it has {', '.join(known)}" if known else ""
+    raise UsageError(f"{run_dir or path} has no checkpoint {path.name!r}{there}. Give 'last', 'best' or a name")
+
+
+def pointer_complaint(folder: Path) -> str | None:
+    """What is wrong with the pointer to the newest checkpoint. One step behind is not: a kill came between."""
+    if not (folder / LATEST).exists():  # the same, with the very first one
+        return None
+    try:
+        pointer = read_canonical(folder / LATEST)
+        name = str(pointer.get("checkpoint"))
+        if not NAME.fullmatch(name) or not (folder / name).is_dir():
+            return "it points to nothing"
+        with opened(folder / name / MANIFEST, 1 << 20) as file:
+            return None if digest(file.read()) == pointer.get("sha256") else f"it is not of this run's {name}"
+    except Unreadable as error:
+        return str(error)
+
+
+def check_is_run(run_dir: Path) -> None:
+    if (run_dir / CHECKPOINTS).is_dir() or (run_dir / CONFIG).is_file():
+        if (run_dir / CHECKPOINTS / "last.safetensors").exists():
+            raise UsageError(
+                f"{run_dir} was written by a development version from before checkpoints had manifests: train it anew"
+            )
+        return
+    raise UsageError(f"{run_dir} is not a run: it has no {CONFIG}. Give a directory that train or save wrote")
+
+
+def has_checkpoints(run_dir: Path) -> bool:
+    """Whether a run has come as far as its first."""
+    check_is_run(run_dir)
+    return bool(named(run_dir / CHECKPOINTS))
+
+
+def load_config(run_dir: Path) -> Config:
+    """The settings of a run that has no checkpoint yet."""
+    if not (run_dir / CONFIG).is_file():
+        raise UsageError(f"{run_dir} is not a run: it has no {CONFIG}. Give a directory that train or save wrote")
+    return configured(read_settings(run_dir / CONFIG), run_dir / CONFIG)
+
+
+def restore(state: State, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint into a freshly built state."""
+    tensors = checkpoint.tensors()
+    try:
+        state.load_state_dict(tensors)
+    except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise UsageError(f"the checkpoint in {checkpoint.path} does not fit the settings: {reason}") from None
+    if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
+        raise UsageError(
+            f"the checkpoint in {checkpoint.path} disagrees with its manifest about how far the run has come"
+        )
+
+
+def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
+    """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
+    try:
+        with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
+            numbers = sum(math.prod(model.get_slice(name).get_shape()) for name in model.keys())  # noqa: SIM118
+            envs = training.get_slice("run.obs").get_shape()[0]
+    except (SafetensorError, OSError, ValueError, IndexError) as error:
+        raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
+    misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
+    if config.algorithm.num_envs != envs:
+        raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
+    sizes = config.network.hidden_sizes
+    if sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
+        raise UsageError(f"{misfit}: hidden_sizes {list(sizes)} are more than it has")
+
+
+def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
+    """What to know about a run that goes on from a checkpoint."""
+    lines = [f"going on from {checkpoint.path.name}"]
+    then = checkpoint.manifest["versions"].get("torch")
+    if then != torch.__version__:
+        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
+    if state.phase and not state.env.resumable:
+        lines.append("note: this environment cannot give its state back, so episodes start afresh")
+    return lines
