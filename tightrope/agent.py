@@ -19,6 +19,7 @@ from .runs.config import MOST_EPISODES, Config, configure
 from .runs.devices import available
 from .runs.directory import RunDirectory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
+from .runs.export import Exported, export
 from .runs.given import (
     ancestor_of,
     check_env_object,
@@ -228,6 +229,12 @@ class Agent:
         if run is None:
             run = RunDirectory(Path(path))
         run.save_apart(self.state, settled(self.config, self.state))
+
+    def export(self, path: str | Path) -> Exported:
+        """Write the greedy policy to an ONNX file, from the environment's observations to its actions, once onnxruntime has
+        been held to torch on it. Replaces a file of that name. Changes nothing about the agent or its training."""
+        about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
+        return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"

@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | envs | check | probe | bench."""
+"""The command line: tightrope train | resume | eval | export | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .arguments import read_arguments, show_help, wants_help
 from .engine import Accelerate
 from .envs import ENVS
 from .envs.engines import Backend
-from .errors import EnvError, UsageError, near_matches
+from .errors import EnvError, ExportError, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
+from .runs.export import check_file
 from .runs.given import imported, is_path
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
@@ -37,6 +38,7 @@ usage: tightrope COMMAND ...
   train ENV     train an agent           tightrope train CartPole-v1
   resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
+  export RUN    write it as a file       tightrope export runs/demo --onnx policy.onnx
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
   probe         find a bug in the agent  tightrope probe --algo ppo
@@ -262,6 +264,45 @@ def evaluate(args: list[str]) -> int:
     return 0
 
 
+@dataclass(kw_only=True)
+class ExportOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    onnx: Path
+    """File to write, such as policy.onnx; one of that name is replaced."""
+    checkpoint: Literal["last", "best"] = "last"
+    """Which of the run's checkpoints."""
+    env: str | None = None
+    """The environment, as module:Class, of a run that was trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+
+
+def export(args: list[str]) -> int:
+    """Write the greedy policy, from raw observation to the env's action, as an ONNX file that is checked against torch.
+
+    Example: tightrope export runs/demo --onnx policy.onnx
+    """
+    if wants_help(args):
+        return show_help(ExportOptions, "export", export.__doc__)
+    words, flags = read_options(ExportOptions, args, "export")
+    if len(words) != 1 or "onnx" not in flags:
+        raise UsageError("export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`")
+    options = ExportOptions(run=Path(words[0]), **flags)
+    if not options.run.is_dir():
+        raise UsageError(f"{options.run} is not a run: there is no such directory")
+    if options.env is not None and not is_path(options.env):
+        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
+    check_file(options.onnx)
+    own = None if options.env is None else imported(options.env)
+    try:
+        print(load(options.run, own, options.checkpoint, options.network).export(options.onnx))
+    except ExportError as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def envs(args: list[str]) -> int:
     """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
     from rich.console import Console
@@ -423,6 +464,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "resume": resume,
     "eval": evaluate,
+    "export": export,
     "envs": envs,
     "check": check,
     "probe": probe,

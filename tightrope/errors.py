@@ -1,4 +1,4 @@
-"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and engines that fail."""
+"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and what fails on the way."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,6 +10,10 @@ class UsageError(Exception):
 
 class EnvError(RuntimeError):
     """An environment failed while it was being used. Names it, its row and the action it was given."""
+
+
+class ExportError(RuntimeError):
+    """An exported policy is not what it should be, and was not written. Its message is one line."""
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:

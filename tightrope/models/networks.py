@@ -73,9 +73,8 @@ class NatureCNN(nn.Module):
         self.out_features = 512
 
     def forward(self, obs: Tensor) -> Tensor:
-        if (
-            obs.device.type == "cpu"
-        ):  # where convolutions are a third quicker with a pixel's frames side by side in memory
+        if obs.device.type == "cpu" and not torch.compiler.is_exporting():
+            # convolutions are a third quicker there with a pixel's frames side by side in memory
             obs = torch.stack(obs.unbind(1), -1).permute(0, 3, 1, 2)
         return self.head(self.convolutions(obs.to(torch.float32).div_(255)))
 
