@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
+from ..engine.health import unhealthy
+
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
+APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
 CHARTS = ("learning_rate", "lifespan_mean", "lifespan_std", "lifespan_max", "solved", "reward")
 
 
@@ -20,9 +23,9 @@ class Reading:
 
     def __init__(self, metrics: Any) -> None:
         named = {**metrics.terms._asdict(), **metrics._asdict()}
-        scalars = {tag(name): value for name, value in named.items() if name not in ("terms", "episodes", "steps")}
+        scalars = {tag(name): value for name, value in named.items() if name not in APART}
         self.tags = list(scalars)
-        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.episodes])
+        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.health, metrics.episodes])
         self.numbers, self.arrival = numbers, None
         if numbers.is_cuda:
             self.numbers = torch.empty(numbers.shape, pin_memory=True).copy_(numbers, non_blocking=True)
@@ -33,6 +36,11 @@ class Reading:
         """Until the phase has run and its numbers are here."""
         if self.arrival is not None:
             self.arrival.synchronize()
+
+    def unhealthy(self) -> list[str]:
+        """What was not finite in the phase, cause before consequence; nothing where all is well."""
+        self.wait()
+        return unhealthy(self.numbers[len(self.tags) : -3].tolist())
 
     def row(self) -> dict[str, float]:
         """Every scalar by its tag. Return and length appear only if an episode finished."""
