@@ -10,7 +10,7 @@ from typing import Any
 
 from . import algorithms, draw, engine, envs, functional, models, types
 from .agent import PPO, VPG, Agent, load
-from .errors import UsageError
+from .errors import NotFinite, UsageError
 from .runs.evaluate import Evaluation
 
 __version__ = "0.1.0"
@@ -19,6 +19,7 @@ __all__ = [
     "VPG",
     "Agent",
     "Evaluation",
+    "NotFinite",
     "UsageError",
     "algorithms",
     "draw",

@@ -1,4 +1,5 @@
-"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and engines that fail."""
+"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; engines that fail; numbers
+that are none."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,6 +11,10 @@ class UsageError(Exception):
 
 class EnvError(RuntimeError):
     """An environment failed while it was being used. Names it, its row and the action it was given."""
+
+
+class NotFinite(ArithmeticError):
+    """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, reads_are_free, stream_seed, threads
-from ..errors import EnvError, UsageError
+from ..engine import State, stream_seed, threads
+from ..errors import EnvError, NotFinite, UsageError
 from ..types import Env
 from ..view import MetricsFile, Progress
 from .build import settled
 from .checkpoint import CONFIG, save_config, save_state
 from .config import Config
+from .crash import Guard, lateness
 from .evaluate import Evaluation, evaluate
 from .metrics import Reading
 from .plan import plan
@@ -50,12 +49,12 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
         metrics_file = MetricsFile(run_dir / "metrics.jsonl")
     progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
     evaluations: list[tuple[int, Evaluation]] = []
-    warned: set[str] = set()
     saved_at = time.perf_counter()
     began, aside, steps_before, steps_at_start = time.perf_counter(), 0.0, state.steps, state.steps
 
     unreported: list[tuple[dict[str, Any], Reading]] = []
-    late = 0 if reads_are_free(state.env.device) else 1  # phases: the device has the next one before we read the last
+    late = lateness(state.env)  # phases: a device has the next one before we read the last
+    guard = Guard(state, config, late, run_dir)
 
     def report(but: int = 0) -> None:
         while len(unreported) > but:
@@ -66,16 +65,16 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
             if metrics_file is not None:
                 metrics_file.write(row)
             progress.update(row)
-            warn_if_not_finite(row, warned)
 
     try:
         with threads(the_plan.threads), Interrupts() as interrupts:
+            guard.remember()
             for metrics in ALGORITHMS[config.algo].loop(state, algorithm):
                 row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
                 unreported.append((row, Reading(metrics)))
                 due = run.eval_every and state.steps // run.eval_every > steps_before // run.eval_every
-                if due:
-                    unreported[-1][1].wait()  # the phase's own time
+                save_due = run_dir is not None and time.perf_counter() - saved_at >= SAVE_SECONDS
+                guard.look(unreported, but=0 if due or save_due else late)  # nothing bad is scored or kept
                 paused = time.perf_counter()
                 if due:
                     seed = stream_seed(run.seed, "evaluation", state.phase)
@@ -90,12 +89,21 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
                 aside += time.perf_counter() - paused  # evaluation and saving are not training
                 report(but=late)
                 steps_before, paused = state.steps, time.perf_counter()
-                if run_dir is not None and time.perf_counter() - saved_at >= SAVE_SECONDS:
+                if run_dir is not None and save_due:
                     save_state(run_dir, state)
                     saved_at = time.perf_counter()
                 aside += time.perf_counter() - paused
                 if interrupts.received is not None:
                     break
+                guard.remember()
+            guard.look(unreported)
+    except NotFinite as error:
+        try:
+            if run_dir is not None:
+                save_state(run_dir, state)  # as it was before the bad phase
+        except OSError as trouble:
+            raise NotFinite(f"{error}; but that state could not be saved: {trouble.strerror}") from None
+        raise
     except EnvError as error:
         if run_dir is None:
             raise
@@ -111,18 +119,6 @@ def train(state: State, config: Config, score_env: Env, run_dir: Path | None = N
     if not quiet and interrupts.received is None and not ALGORITHMS[config.algo].finished(state, algorithm):
         print(f"solved after {state.steps:,} steps")
     return Outcome(evaluations, interrupts.received)
-
-
-def warn_if_not_finite(row: dict[str, Any], warned: set[str]) -> None:
-    """Say once that a number has gone bad: training on will not mend it."""
-    bad = next((name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)), None)
-    if bad is not None and not warned:
-        warned.add(bad)
-        print(
-            f"warning: {bad} is {row[bad]} in phase {row['phase']}: lower learning_rate, set max_grad_norm, or look for "
-            "huge rewards or observations",
-            file=sys.stderr,
-        )
 
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
