@@ -19,6 +19,7 @@ import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.runs import crash
 from tightrope.runs.crash import Guard, lateness
+from tightrope.runs.metrics import Reading
 
 NAN = float("nan")
 SMALL: dict[str, Any] = dict(num_steps=8, total_timesteps=32 * 12, seed=3)
@@ -164,22 +165,16 @@ def test_without_clipping_that_is_advised_too(tmp_path: Path) -> None:
 
 def test_a_divergence_that_rose_over_phases_is_told_as_such() -> None:
     agent = tr.PPO("Pendulum-v1", **SIZED)
-    guard = Guard(agent.state, agent.config)
-    for phase, kl in enumerate((0.02, 0.3, 4.0, 41.0), 1):
-        guard.recent.append({"phase": phase, "losses/approx_kl": kl})
-    agent.state.phase, agent.state.steps = 4, 4 * 32
-    agent.state.optimizer.flat[0] = NAN
-    guard.remember()
-    with pytest.raises(tr.NotFinite, match=r"KL rose from 0.02 to 41 over 4 phases; try learning_rate 0.0002"):
-        watch(guard, agent, 1)
-
-
-def watch(guard: Guard, agent: tr.Agent, phases: int) -> None:
-    loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)
-    for _ in range(phases):
-        row = {"phase": agent.state.phase + 1, "step": agent.state.steps + agent.config.algorithm.batch_size}
-        guard.look([(row, crash.Reading(next(loop)))])
+    guard, kls = Guard(agent.state, agent.config), iter((0.02, 0.3, 4.0, 41.0, 5.0))
+    for metrics in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
+        metrics = metrics._replace(terms=metrics.terms._replace(approx_kl=torch.tensor(next(kls))))
+        if agent.state.phase == 5:
+            metrics.health[-1] = NAN
+            break
+        guard.look([({"phase": agent.state.phase, "step": agent.state.steps}, Reading(metrics))])
         guard.remember()
+    with pytest.raises(tr.NotFinite, match=r"KL rose from 0.02 to 41 over 5 phases; try learning_rate 0.0002"):
+        guard.look([({"phase": 5, "step": agent.state.steps}, Reading(metrics))])
 
 
 @pytest.mark.parametrize(("value", "words"), [(90.0, "grown to 90"), (-90.0, "shrunk to -90")])
@@ -368,6 +363,23 @@ def test_metrics_read_late_lead_back_to_the_right_phase(late: int, bad: int, mon
     agent = tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})
     assert caught(agent).startswith(f"phase {bad} is not finite: env gave reward nan at env 3, step 3;")
     assert_equal(agent.state.state_dict(), after(bad - 1, tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})))
+
+
+def test_a_rollout_that_was_broken_off_is_looked_at_as_far_as_it_went(tmp_path: Path) -> None:
+    class Mortal(tr.envs.CartPole):
+        pure = False
+
+        def terminated(self, state: Tensor) -> Tensor:
+            return self.clock >= torch.tensor([2, 4, 9, 9])[: len(state)]
+
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            return torch.where(self.clock == 3, NAN, torch.ones_like(state[:, 0]))
+
+    settings = {**SMALL, "num_steps": 20, "total_timesteps": 800, "dead_fraction": 0.5}
+    line = caught(tr.VPG(Mortal(4), **settings), tmp_path)
+    assert line.startswith("phase 1 is not finite: env gave reward nan at env 1, step 3;")
+    rollout = load_file(tmp_path / "crash" / "phase-000001" / "rollout.safetensors")
+    assert rollout["reward"].shape == (5, 4)
 
 
 def test_only_where_the_env_can_be_put_back_are_metrics_read_late() -> None:

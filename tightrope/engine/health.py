@@ -7,6 +7,7 @@ numbers. Finite values pass unless their sum leaves float32, which takes 1e30 an
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -31,7 +32,6 @@ class Phased(Protocol):
     obs: Tensor
 
 
-@torch.no_grad()
 def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
     """One number for each of PARTS, finite if all of that part was.
 
@@ -59,14 +59,16 @@ def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
 
 def total(x: Tensor, mask: Tensor | None) -> Tensor:
     """The sum in float32 of the rows in the mask; 0 for whole numbers, which are always finite."""
-    if not x.is_floating_point():
+    if not x.dtype.is_floating_point:
         return torch.zeros((), device=x.device)
     if mask is not None:
         x = torch.where(mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :])), x, 0.0)
-    return x.sum(dtype=torch.float32)
+    return x.sum() if x.dtype == torch.float32 else x.sum(dtype=torch.float32)
 
 
 def unhealthy(entries: list[float]) -> list[str]:
     """The parts that were not finite, from what `health` said, in the order in which one leads to the next."""
-    bad = [part for part, x in zip(PARTS, entries, strict=True) if not abs(x) < float("inf")]
+    if math.isfinite(sum(entries)):
+        return []
+    bad = [part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)]
     return list(dict.fromkeys(bad))

@@ -18,6 +18,7 @@ class Snapshot:
         self.state = state
         self.live = [list(alike) for _, alike in groupby(live_tensors(state), lambda tensor: tensor.dtype)]
         self.kept = [[torch.empty_like(tensor) for tensor in alike] for alike in self.live]
+        self.numbers = [f.name for f in fields(state) if isinstance(getattr(state, f.name), (int, float))]
         self.counters: dict[str, int | float] = {}
         self.env: dict[str, Tensor] = {}
 
@@ -27,17 +28,15 @@ class Snapshot:
         phase = self.counters.get("phase")
         return None if phase is None else int(phase)
 
-    @torch.no_grad()
     def take(self) -> None:
         """Keep the state as it is now."""
         state = self.state
-        self.counters = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), (int, float))}
+        self.counters = {name: getattr(state, name) for name in self.numbers}
         for kept, live in zip(self.kept, self.live, strict=True):
             torch._foreach_copy_(kept, live)
         if state.env.resumable:
             self.env = state.env.state_dict()  # copies already
 
-    @torch.no_grad()
     def restore(self) -> None:
         """Put the state back, bit for bit. An env that cannot be put back stays where it is."""
         state = self.state
@@ -53,6 +52,6 @@ def live_tensors(state: State) -> list[Tensor]:
     """Every tensor that a phase changes and the next one builds on, but for the env's; those of a type side by side."""
     optimizer = state.optimizer
     tensors = [optimizer.flat, optimizer.first_moment, optimizer.second_moment, optimizer.step, optimizer.learning_rate]
-    tensors += state.policy.buffers()
+    tensors += state.policy.buffers()  # parameters are views of the flat one
     tensors += [x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)]
     return sorted(tensors, key=lambda tensor: str(tensor.dtype))

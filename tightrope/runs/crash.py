@@ -45,7 +45,7 @@ class Guard:
     def __init__(self, state: State, config: Config, late: int = 0, run_dir: Path | None = None) -> None:
         self.state, self.config, self.late, self.run_dir = state, config, late, run_dir
         self.snapshots = deque(Snapshot(state) for _ in range(late + 1))
-        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.recent: deque[tuple[dict[str, Any], Reading]] = deque(maxlen=RECENT)
 
     def remember(self) -> None:
         """Keep the state as it is now, before its next phase."""
@@ -56,19 +56,21 @@ class Guard:
         """Raise NotFinite if one of these phases, but for the last few, was not; it and what came after it are dropped from
         the list, for they have not happened: the state is that from before it."""
         for i, (row, reading) in enumerate(pending[: len(pending) - but]):
+            if self.recent and self.recent[-1][1] is reading:
+                continue  # seen before
             parts = reading.unhealthy()
             if parts:
                 del pending[i:]
                 raise NotFinite(self._told(row | reading.row(), parts))
-            if not self.recent or self.recent[-1]["phase"] < row["phase"]:
-                self.recent.append(row | reading.row())
+            self.recent.append((row, reading))
 
     def _told(self, row: dict[str, Any], parts: list[str]) -> str:
         """Go back, find out, write down; the line to be raised. Nothing that fails on the way may take its place."""
         snapshot = next(s for s in self.snapshots if s.phase == row["phase"] - 1)
+        rows = [seen | reading.row() for seen, reading in self.recent]
         try:
             evidence = gathered(snapshot, self.config, row, parts, recorded=self.late == 0)
-            diagnosis = diagnose(evidence, self.config, list(self.recent), self.state.policy)
+            diagnosis = diagnose(evidence, self.config, rows, self.state.policy)
         except Exception as error:
             return f"phase {row['phase']} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
         finally:
@@ -78,7 +80,7 @@ class Guard:
         folder = self.run_dir / "crash" / f"phase-{row['phase']:06d}"
         evidence_is = f"the evidence is in {folder}"
         try:
-            write_bundle(folder, diagnosis, evidence, self.config, [*self.recent, row])
+            write_bundle(folder, diagnosis, evidence, self.config, [*rows, row])
         except Exception as error:
             evidence_is = f"the evidence could not be written to {folder}: {one_line(error)}"
         resume = " ".join(["tightrope resume", str(self.run_dir), *diagnosis.flags])
@@ -95,7 +97,8 @@ def put_back(snapshot: Snapshot) -> None:
     """The state from before the bad phase, fit to go on from."""
     state = snapshot.state
     snapshot.restore()
-    state.optimizer.asked = None  # whether the closed form agrees is no question to ask of a bad batch
+    if state.optimizer.closed_form is None:
+        state.optimizer.asked = None  # whether there is one that agrees is no question to ask of a bad batch
     if not state.env.resumable:  # fresh episodes, as when a run is resumed
         with suppress(Exception):  # an env that is beyond that has had its say
             state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase)))
@@ -158,13 +161,14 @@ def gathered(snapshot: Snapshot, config: Config, row: dict[str, Any], parts: lis
 
 @contextmanager
 def as_written(state: State, env: Env) -> Iterator[None]:
-    """The state with that env, its phases executed as written."""
-    before = state.env, state.execution
+    """The state with that env, its phases executed as written. How it computes gradients is put back too: graphs rely on it."""
+    before, optimizer = (state.env, state.execution), state.optimizer
+    form = optimizer.asked, optimizer.closed_form
     state.env, state.execution = env, Execution("eager", precision=state.execution.precision, device=env.device)
     try:
         yield
     finally:
-        state.env, state.execution = before
+        (state.env, state.execution), (optimizer.asked, optimizer.closed_form) = before, form
 
 
 def bad_rows(evidence: Evidence) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,17 +38,20 @@ class Reading:
         if self.arrival is not None:
             self.arrival.synchronize()
 
+    @cached_property
+    def values(self) -> list[float]:
+        """All the numbers: the scalars, the phase's health, three of its episodes."""
+        self.wait()
+        return self.numbers.tolist()
+
     def unhealthy(self) -> list[str]:
         """What was not finite in the phase, cause before consequence; nothing where all is well."""
-        self.wait()
-        return unhealthy(self.numbers[len(self.tags) : -3].tolist())
+        return unhealthy(self.values[len(self.tags) : -3])
 
     def row(self) -> dict[str, float]:
         """Every scalar by its tag. Return and length appear only if an episode finished."""
-        self.wait()
-        numbers = self.numbers.tolist()
-        row = dict(zip(self.tags, numbers, strict=False))
-        episodes, returns, lengths = numbers[-3:]
+        row = dict(zip(self.tags, self.values, strict=False))
+        episodes, returns, lengths = self.values[-3:]
         row["charts/episodes"] = episodes
         if episodes:
             row["charts/episodic_return"] = returns / episodes
