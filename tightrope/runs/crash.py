@@ -83,8 +83,9 @@ class Guard:
             write_bundle(folder, diagnosis, evidence, self.config, [*rows, row])
         except Exception as error:
             evidence_is = f"the evidence could not be written to {folder}: {one_line(error)}"
+        line = f"{diagnosis.line()}; {evidence_is}"
         resume = " ".join(["tightrope resume", str(self.run_dir), *diagnosis.flags])
-        return f"{diagnosis.line()}; {evidence_is}; then go on from before it with `{resume}`"
+        return f"{line}; then go on from before it with `{resume}`" if diagnosis.worth_resuming else line
 
 
 def lateness(env: Env) -> int:

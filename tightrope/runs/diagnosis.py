@@ -66,6 +66,7 @@ class Diagnosis:
     cause: str
     fix: str
     flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
+    worth_resuming: bool = True  # whether the state before the phase is one to go on from
 
     def line(self) -> str:
         cause = f": {self.cause}" if self.cause else ""
@@ -172,6 +173,7 @@ class Advice(NamedTuple):
     cause: str
     fix: str
     flags: tuple[str, ...] = ()
+    worth_resuming: bool = True
 
 
 def advice(
@@ -231,7 +233,8 @@ def steps(evidence: Evidence, config: Config, rows: list[dict[str, Any]]) -> Adv
         return slower(config, f"learning rate too high, a parameter moved by {moved:.2g} within the phase")
     size, name = max((extreme(x), name) for name, x in evidence.before.items())
     if size > HUGE_PARAMETER:
-        return slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
+        advice = slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
+        return advice._replace(fix=f"{advice.fix}, from the start", worth_resuming=False)
     return None
 
 
