@@ -36,7 +36,6 @@ def bad_parts(agent: tr.Agent, means: Tensor | None = None, learned: Tensor | No
         ("observation", "obs"),
         ("reward", "rollout.reward"),
         ("value", "rollout.value"),
-        ("value", "rollout.log_prob"),
         ("parameter", "optimizer.flat"),
         ("statistics", "policy.normalizer.variance"),
         ("statistics", "policy.reward_scaler.variance"),
@@ -66,7 +65,7 @@ def test_rows_that_were_not_learned_from_do_not_count() -> None:
     rollout = agent.state.rollout
     learned = torch.ones(8, 4, dtype=torch.bool)
     learned[5, 2] = learned[7, 1] = False
-    for column in (rollout.obs, rollout.reward, rollout.value, rollout.log_prob):
+    for column in (rollout.obs, rollout.reward, rollout.value):
         column[5, 2] = NAN
     agent.state.obs[1] = INF  # shown after a step that does not count
     assert bad_parts(agent, learned=learned) == []

@@ -113,6 +113,21 @@ def test_it_holds_all_that_is_saved() -> None:
     assert state.clip_coef == pytest.approx(0.2)
 
 
+def test_tensors_in_any_memory_come_back() -> None:
+    agent = agent_of("ppo", "CartPole-v1")
+    policy, order = agent.state.policy, torch.arange(6.0).view(2, 3)
+    policy.register_buffer("across", order.clone().t())
+    policy.register_buffer("repeated", torch.ones(1).expand(4))
+    policy.register_buffer("narrow", torch.ones(2, dtype=torch.bfloat16))
+    snapshot = Snapshot(agent.state)
+    snapshot.take()
+    policy.across.zero_()
+    policy.narrow.zero_()
+    snapshot.restore()
+    assert torch.equal(policy.across, order.t())
+    assert torch.equal(policy.narrow, torch.ones(2, dtype=torch.bfloat16))
+
+
 def test_it_writes_in_place() -> None:
     agent = agent_of("ppo", "CartPole-v1")
     held = [agent.state.optimizer.flat, agent.state.obs, *agent.state.policy.parameters()]

@@ -18,7 +18,7 @@ from ..types import Rollout
 from .optimize import Optimizer
 
 PARTS = (
-    "observation", "observation", "reward", "value", "value", "loss", "gradient", "parameter", "statistics", "statistics",
+    "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
 LOSSES = 3  # of the policy, of the critic, entropy; what follows them only describes, and may overflow where learning is sound
 
@@ -46,8 +46,7 @@ def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
             total(rollout.obs, mask),
             total(state.obs, None if mask is None else mask[-1]),
             total(rollout.reward, mask),
-            total(rollout.log_prob, mask),
-            total(rollout.value, mask),
+            total(rollout.value, mask),  # log-probabilities that are learned from show in the loss
             means[:LOSSES].sum(),
             means[-1],
             state.optimizer.flat.sum(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -16,8 +15,11 @@ class Snapshot:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.live = [list(alike) for _, alike in groupby(live_tensors(state), lambda tensor: tensor.dtype)]
-        self.kept = [[torch.empty_like(tensor) for tensor in alike] for alike in self.live]
+        live = live_tensors(state)
+        self.strips = [Strip(alike) for alike in by_dtype([x for x in live if x.is_contiguous()])]
+        self.loose = [
+            (x, x.clone()) for x in live if not x.is_contiguous() and 0 not in x.stride()
+        ]  # 0: never written to
         self.numbers = [f.name for f in fields(state) if isinstance(getattr(state, f.name), (int, float))]
         self.counters: dict[str, int | float] = {}
         self.env: dict[str, Tensor] = {}
@@ -32,26 +34,49 @@ class Snapshot:
         """Keep the state as it is now."""
         state = self.state
         self.counters = {name: getattr(state, name) for name in self.numbers}
-        for kept, live in zip(self.kept, self.live, strict=True):
-            torch._foreach_copy_(kept, live)
+        for strip in self.strips:
+            strip.take()
+        for live, kept in self.loose:
+            kept.copy_(live)
         if state.env.resumable:
-            self.env = state.env.state_dict()  # copies already
+            self.env = state.env.state_dict()  # copies already, and of whatever the env holds now
 
     def restore(self) -> None:
         """Put the state back, bit for bit. An env that cannot be put back stays where it is."""
         state = self.state
-        for live, kept in zip(self.live, self.kept, strict=True):
-            torch._foreach_copy_(live, kept)
+        for strip in self.strips:
+            strip.restore()
+        for live, kept in self.loose:
+            live.copy_(kept)
         for name, x in self.counters.items():
             setattr(state, name, x)
         if state.env.resumable:
             state.env.load_state_dict(self.env)
 
 
+class Strip:
+    """Tensors of one type end to end: one copy, whatever their number."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.live = [tensor.view(-1) for tensor in tensors]
+        self.kept = torch.cat(self.live)
+
+    def take(self) -> None:
+        torch.cat(self.live, out=self.kept)
+
+    def restore(self) -> None:
+        torch._foreach_copy_(self.live, torch.split(self.kept, [len(x) for x in self.live]))
+
+
 def live_tensors(state: State) -> list[Tensor]:
-    """Every tensor that a phase changes and the next one builds on, but for the env's; those of a type side by side."""
+    """Every tensor that a phase changes and the next one builds on, but for the env's."""
     optimizer = state.optimizer
     tensors = [optimizer.flat, optimizer.first_moment, optimizer.second_moment, optimizer.step, optimizer.learning_rate]
     tensors += state.policy.buffers()  # parameters are views of the flat one
     tensors += [x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)]
-    return sorted(tensors, key=lambda tensor: str(tensor.dtype))
+    return tensors
+
+
+def by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
+    kinds = dict.fromkeys(tensor.dtype for tensor in tensors)
+    return [[tensor for tensor in tensors if tensor.dtype == kind] for kind in kinds]
