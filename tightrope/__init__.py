@@ -10,7 +10,7 @@ from typing import Any
 
 from . import algorithms, draw, engine, envs, functional, models, types
 from .agent import PPO, VPG, Agent, load
-from .errors import UsageError
+from .errors import NotFinite, UsageError
 from .runs.evaluate import Evaluation
 from .version import __version__
 
@@ -19,6 +19,7 @@ __all__ = [
     "VPG",
     "Agent",
     "Evaluation",
+    "NotFinite",
     "UsageError",
     "__version__",
     "algorithms",

@@ -18,7 +18,7 @@ from .arguments import read_arguments, show_help, wants_help
 from .engine import Accelerate
 from .envs import ENVS
 from .envs.engines import Backend
-from .errors import EnvError, ExportError, UsageError, near_matches
+from .errors import EnvError, ExportError, NotFinite, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             origin = origin.__cause__
         if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
             traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except NotFinite as error:
         print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -16,6 +16,10 @@ class ExportError(RuntimeError):
     """An exported policy is not what it should be, and was not written. Its message is one line."""
 
 
+class NotFinite(ArithmeticError):
+    """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
+
+
 def near_matches(name: str, known: Iterable[str]) -> str:
     """' Did you mean A or B?' for the closest known names, or nothing."""
     by_folded = {k.lower(): k for k in known}

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tightrope.algorithms import PPOMetrics, VPGMetrics
+from tightrope.engine.health import PARTS
 from tightrope.functional import PPOTerms, VPGTerms
-from tightrope.runs.metrics import read
+from tightrope.runs.metrics import Reading, read
 
 ppo = PPOMetrics(
     terms=PPOTerms(*torch.arange(5.0)),
@@ -17,6 +18,7 @@ ppo = PPOMetrics(
     explained_variance=torch.tensor(7.0),
     reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
+    health=torch.zeros(len(PARTS)),
 )
 vpg = VPGMetrics(
     terms=VPGTerms(*torch.arange(4.0)),
@@ -29,6 +31,7 @@ vpg = VPGMetrics(
     solved=torch.tensor(True),
     reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
+    health=torch.zeros(len(PARTS)),
 )
 
 
@@ -70,7 +73,7 @@ def test_every_number_of_vpg_has_its_tag() -> None:
 
 @pytest.mark.parametrize("metrics", [ppo, vpg], ids=["ppo", "vpg"])
 def test_no_number_is_lost(metrics: PPOMetrics | VPGMetrics) -> None:
-    apart = {"terms", "steps", "episodes"}  # taken apart, the row's step, and three numbers of their own
+    apart = {"terms", "steps", "episodes", "health"}  # taken apart, the row's step, three numbers, and no number
     names = set(metrics._fields) - apart | set(metrics.terms._fields)
     row = read(metrics)
     assert len(row) == len(names) + 3
@@ -86,6 +89,13 @@ def test_a_phase_in_which_nothing_finished_has_no_return() -> None:
 
 def test_what_is_not_a_number_stays_so() -> None:
     assert math.isnan(read(ppo._replace(grad_norm=torch.tensor(float("nan"))))["losses/grad_norm"])
+
+
+def test_health_is_no_number_of_the_row_but_can_be_asked_for() -> None:
+    bad = torch.zeros(len(PARTS)).index_fill(0, torch.tensor([PARTS.index("reward")]), float("inf"))
+    assert read(ppo._replace(health=bad)) == read(ppo)
+    assert Reading(ppo).unhealthy() == []
+    assert Reading(vpg._replace(health=bad)).unhealthy() == ["reward"]
 
 
 def test_numbers_are_read_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:

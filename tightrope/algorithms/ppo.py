@@ -23,6 +23,7 @@ from ..engine import (
     final_values,
     gradient,
     halted,
+    health,
     optimize,
     standardized,
     stream_seed,
@@ -134,6 +135,7 @@ class PPOMetrics(NamedTuple):
     explained_variance: Tensor
     reward: Tensor  # mean of what a step was paid in training; episodes report the environment's own score
     episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
+    health: Tensor  # finite where everything was
 
 
 def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOState:
@@ -225,7 +227,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         state.discounted_return.copy_(carried)
 
     weight = torch.stack(weights)
-    mean = (torch.stack(rows) * weight[:, None]).sum(0) / weight.sum()
+    mean = torch.where(weight[:, None] > 0, torch.stack(rows), 0.0).sum(0) / weight.sum()
     return PPOMetrics(
         terms=PPOTerms(*mean[:-1]),
         grad_norm=mean[-1],
@@ -233,4 +235,5 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         explained_variance=explained_variance(batch.value, batch.target),
         reward=(rollout.reward * rollout.real).sum() / rollout.real.sum(),
         episodes=torch.zeros(3, device=learning_rate.device),
+        health=health(state, rollout.real, mean),
     )

@@ -23,6 +23,7 @@ from ..engine import (
     draw_noise,
     final_values,
     gradient,
+    health,
     masked_moments,
     optimize,
     stream_seed,
@@ -147,6 +148,7 @@ class VPGMetrics(NamedTuple):
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean of what a step was paid in training
     episodes: Tensor  # number, sum of returns, sum of lengths of the lives in the rollout, cut ones included
+    health: Tensor  # finite where everything was
 
 
 def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
@@ -250,4 +252,5 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
         solved=~died,
         reward=(rollout.reward * alive).sum() / lifespan.sum(),
         episodes=torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()]),
+        health=health(state, alive, mean),
     )

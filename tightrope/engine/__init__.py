@@ -4,9 +4,11 @@ from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mo
 from .collect import collect, final_values
 from .device import reads_are_free
 from .distributed import masked_moments, moments, standardized
+from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
+from .snapshot import Snapshot
 from .state import State
 from .streams import apart
 from .threads import choose_threads, cores, threads
@@ -18,6 +20,7 @@ __all__ = [
     "Noise",
     "Optimizer",
     "Precision",
+    "Snapshot",
     "State",
     "Unit",
     "apart",
@@ -31,6 +34,7 @@ __all__ = [
     "final_values",
     "gradient",
     "halted",
+    "health",
     "masked_moments",
     "moments",
     "optimize",

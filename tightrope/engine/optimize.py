@@ -7,7 +7,9 @@ step are then a handful of operations whatever the number of layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -25,6 +27,8 @@ from .kernels import FusedGradient, clip_and_adam, has_fused
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 Form = ClosedForm | ClosedFormCPU | FusedGradient
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
+Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, while its gradient is in the optimiser
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 class Optimizer:
@@ -62,7 +66,26 @@ class Optimizer:
 def gradient(
     loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms.
+    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms."""
+    terms = derived(loss, policy, batch, optimizer)
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(batch, terms)
+    return terms
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """While this lasts, someone looks at every gradient before its step is taken."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+    """The gradient by whatever way is the quickest.
 
     The closed form has to agree with autograd the first time. Where it does not, the equations in `functional` are not those
     it was written from, because someone changed them, and theirs are the ones that count.

@@ -40,6 +40,7 @@ class QuickPolicy:
 
     judges_at_once = False
 
+    @np.errstate(all="ignore")
     def __init__(self, policy: ActorCritic) -> None:
         head, trunk, critic = policy.head, policy.actor, policy.critic
         assert isinstance(trunk, MLP) and isinstance(head, (GaussianHead, CategoricalHead))  # noqa: PT018

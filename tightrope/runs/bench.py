@@ -29,6 +29,7 @@ from ..types import Settings
 from ..view import MetricsFile
 from .build import build
 from .config import Config, configure
+from .crash import Guard, lateness
 from .given import from_user, imported, is_path
 from .metrics import Reading
 
@@ -92,7 +93,7 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
         next(loop)
         wait(device)
         set_up = time.perf_counter() - began
-        steps_per_second, phase, logging = speed(loop, state, seconds)
+        steps_per_second, phase, logging = speed(loop, state, config, seconds)
         launches, graphs, syncs = demands(loop, device, trace)
         memory, mode = memory_in_use(device), state.execution.mode
         state.env.close()
@@ -116,24 +117,28 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float, float]:
-    """(steps per second, seconds of a phase, seconds of it that the host spends on metrics), which are written as training
-    writes them."""
+def speed(loop: Iterator[Any], state: State, config: Config, seconds: float) -> tuple[float, float, float]:
+    """(steps per second, seconds of a phase, seconds of it that the host spends on metrics), which are written, and looked at,
+    as training does it."""
     logging, count = 0.0, 0
-    late: list[Reading] = []
+    guard = Guard(state, config, lateness(state.env))
+    pending: list[tuple[dict[str, Any], Reading]] = []
     next(loop)
     wait(state.env.device)
     with tempfile.TemporaryDirectory() as folder:
         file = MetricsFile(Path(folder) / "metrics.jsonl")
         began, steps = time.perf_counter(), state.steps
         while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
-            late.append(Reading(next(loop)))
+            guard.remember()
+            reading = Reading(next(loop))
+            pending.append(({"step": state.steps, "phase": state.phase}, reading))
             count += 1
-            if len(late) > 1:  # the one before
-                reading = late.pop(0)
-                reading.wait()  # the phase's own time, not logging's
+            if len(pending) > guard.late:
+                pending[0][1].wait()  # the phase's own time, not logging's
                 paused = time.perf_counter()
-                file.write({"step": state.steps, "phase": state.phase, **reading.row()})
+                guard.look(pending, but=guard.late)
+                row, reading = pending.pop(0)
+                file.write(row | reading.row())
                 logging += time.perf_counter() - paused
         wait(state.env.device)
         elapsed = time.perf_counter() - began

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import State, reads_are_free
+from ..engine import State
 from ..view import Progress
 from .directory import RunDirectory
 from .metrics import Reading
@@ -16,9 +16,9 @@ from .metrics import Reading
 class Log:
     """Reads the metrics of a phase once the device has the next one to do, so that nobody waits."""
 
-    def __init__(self, state: State, progress: Progress, run: RunDirectory | None) -> None:
+    def __init__(self, state: State, progress: Progress, run: RunDirectory | None, late: int) -> None:
         self.progress, self.run = progress, run
-        self.late = 0 if reads_are_free(state.env.device) else 1  # phases
+        self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
         self.stopped = 0.0  # seconds of evaluation and saving, which are not training
@@ -33,10 +33,6 @@ class Log:
         self.unread.append((row, Reading(metrics)))
         state.seconds = self.seconds_before + self.elapsed
         return row
-
-    def wait(self) -> None:
-        """Until the phase has run."""
-        self.unread[-1][1].wait()
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:

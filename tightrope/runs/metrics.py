@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from ..engine.health import unhealthy
+
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
+APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
 CHARTS = ("learning_rate", "lifespan_mean", "lifespan_std", "lifespan_max", "solved", "reward")
 
 
@@ -20,9 +24,9 @@ class Reading:
 
     def __init__(self, metrics: Any) -> None:
         named = {**metrics.terms._asdict(), **metrics._asdict()}
-        scalars = {tag(name): value for name, value in named.items() if name not in ("terms", "episodes", "steps")}
+        scalars = {tag(name): value for name, value in named.items() if name not in APART}
         self.tags = list(scalars)
-        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.episodes])
+        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.health, metrics.episodes])
         self.numbers, self.arrival = numbers, None
         if numbers.is_cuda:
             self.numbers = torch.empty(numbers.shape, pin_memory=True).copy_(numbers, non_blocking=True)
@@ -34,12 +38,20 @@ class Reading:
         if self.arrival is not None:
             self.arrival.synchronize()
 
+    @cached_property
+    def values(self) -> list[float]:
+        """All the numbers: the scalars, the phase's health, three of its episodes."""
+        self.wait()
+        return self.numbers.tolist()
+
+    def unhealthy(self) -> list[str]:
+        """What was not finite in the phase, cause before consequence; nothing where all is well."""
+        return unhealthy(self.values[len(self.tags) : -3])
+
     def row(self) -> dict[str, float]:
         """Every scalar by its tag. Return and length appear only if an episode finished."""
-        self.wait()
-        numbers = self.numbers.tolist()
-        row = dict(zip(self.tags, numbers, strict=False))
-        episodes, returns, lengths = numbers[-3:]
+        row = dict(zip(self.tags, self.values, strict=False))
+        episodes, returns, lengths = self.values[-3:]
         row["charts/episodes"] = episodes
         if episodes:
             row["charts/episodic_return"] = returns / episodes

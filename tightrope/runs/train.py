@@ -12,6 +12,7 @@ from ..types import Env
 from ..view import Progress
 from .build import settled
 from .config import Config
+from .crash import Guard, lateness
 from .directory import RunDirectory
 from .evaluate import Evaluation, evaluate
 from .log import Log
@@ -46,14 +47,18 @@ def train(
     evaluations: list[tuple[int, Evaluation]] = []
     with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
         progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
-        log = Log(state, progress, run)
+        log = Log(state, progress, run, lateness(state.env))
+        guard = Guard(state, config, log.late, None if run is None else run.path)
         try:
             with threads(the_plan.threads), state.streams.in_force():
+                guard.remember()
                 steps_before = state.steps
                 for metrics in ALGORITHMS[config.algo].loop(state, config.algorithm):
                     row, score = log.add(state, metrics), None
-                    if is_due(config.run.eval_every, steps_before, state.steps):
-                        log.wait()  # the phase's own time
+                    to_score = is_due(config.run.eval_every, steps_before, state.steps)
+                    to_save = run is not None and run.seconds_since_saving >= config.run.save_seconds
+                    guard.look(log.unread, but=0 if to_score or to_save else log.late)  # nothing bad is scored or kept
+                    if to_score:
                         with log.clock_stopped():
                             evaluation = evaluate_during(state, config, score_env)
                         evaluations.append((state.steps, evaluation))
@@ -62,18 +67,22 @@ def train(
                             score = state.best_score = evaluation.mean
                     steps_before = state.steps
                     log.report()
-                    if run is not None and (score is not None or run.seconds_since_saving >= config.run.save_seconds):
+                    if run is not None and (to_save or score is not None):
                         log.report(everything=True)
                         with log.clock_stopped():
                             run.save(state, config, score)
                     if interrupts.received is not None or (until is not None and state.steps >= until):
                         break
-        except EnvError as error:
-            if run is None:
-                raise
+                    guard.remember()
+                guard.look(log.unread)
+        except Exception as error:
+            guard.go_back(log.unread)  # to after the last whole phase
             log.report(everything=True)
-            run.save(state, config)  # as it was after the last whole phase
-            raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
+            if run is not None:
+                run.save(state, config)
+                if isinstance(error, EnvError):
+                    raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
+            raise
         finally:
             log.report(everything=True)
             progress.close()

@@ -1,0 +1,445 @@
+"""Phases that do not stay finite: what is said, what is written, and where the run stands afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import tightrope as tr
+from tightrope.algorithms import ALGORITHMS
+from tightrope.runs import crash
+from tightrope.runs.crash import Guard, lateness
+from tightrope.runs.metrics import Reading
+
+NAN = float("nan")
+SMALL: dict[str, Any] = dict(num_steps=8, total_timesteps=32 * 12, seed=3)
+SIZED: dict[str, Any] = {**SMALL, "num_envs": 4, "device": "cpu"}
+AGENTS = {"ppo": tr.PPO, "vpg": tr.VPG}
+
+
+class Spoiled(tr.envs.Pendulum):
+    """Pendulums, which are never done early, one of which spoils something at a known step of its life."""
+
+    pure = False  # what they do hangs on the clock
+    env, step_of_life, value = 3, 19, NAN
+
+    def spoiled(self, x: Tensor, entry: tuple[int, ...] = ()) -> Tensor:
+        x = x.clone()
+        at = (self.env, *entry)
+        x[at] = torch.where(self.clock[self.env] == self.step_of_life, torch.full_like(x[at], self.value), x[at])
+        return x
+
+
+class BadObservation(Spoiled):
+    def observe(self, state: Tensor) -> Tensor:
+        obs = super().observe(state)
+        return self.spoiled(obs, (1,)) if len(obs) > self.env else obs
+
+
+class BadReward(Spoiled):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        reward = super().reward(state, action, next_state)
+        return self.spoiled(reward) if len(reward) > self.env else reward
+
+
+class HugeReward(BadReward):
+    value = 1e38
+
+
+class HugeObservation(tr.envs.Pendulum):
+    def observe(self, state: Tensor) -> Tensor:
+        return super().observe(state) * 1e25
+
+
+class Root(nn.Module):
+    """Gives what is no number for negative features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).sqrt()
+
+
+class RootAtZero(Root):
+    """Finite, but not its derivative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) * 0).square().sqrt()
+
+
+def caught(agent: tr.Agent, run_dir: Path | None = None) -> str:
+    """The one line of a training that does not stay finite."""
+    with pytest.raises(tr.NotFinite) as error:
+        agent.learn(run_dir=run_dir, quiet=True)
+    line = str(error.value)
+    assert "\n" not in line
+    return line
+
+
+def after(phases: int, agent: tr.Agent) -> dict[str, Tensor]:
+    loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)
+    for _ in range(phases):
+        next(loop)
+    return agent.state.state_dict()
+
+
+def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor], but: tuple[str, ...] = ()) -> None:
+    assert a.keys() == b.keys()
+    for name in a.keys() - {"run.seconds", *but}:
+        assert torch.equal(a[name], b[name]), name
+
+
+# what is said --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", AGENTS)
+def test_a_bad_observation_is_named_by_env_step_and_entry(algo: str) -> None:
+    settings = {"full_reset": False, "baseline": "critic"} if algo == "vpg" else {}
+    line = caught(AGENTS[algo](BadObservation(4), **SMALL, **settings))
+    assert line.startswith(
+        "phase 3 is not finite: env gave observation nan at env 3, step 3 (entry 1); look at the env"
+    )
+    assert "tightrope check" in line
+
+
+@pytest.mark.parametrize("algo", AGENTS)
+def test_a_bad_reward_is_named_by_env_and_step(algo: str) -> None:
+    settings = {"full_reset": False, "baseline": "critic"} if algo == "vpg" else {}
+    line = caught(AGENTS[algo](BadReward(4), **SMALL, **settings))
+    assert line.startswith("phase 3 is not finite: env gave reward nan at env 3, step 3; look at the env")
+
+
+@pytest.mark.parametrize(("algo", "norm_reward"), [("ppo", False), ("ppo", True), ("vpg", None)])
+def test_a_reward_too_large_to_be_squared_is_the_cause_of_what_follows(algo: str, norm_reward: bool | None) -> None:
+    own = {"full_reset": False, "baseline": "critic"} if norm_reward is None else {"norm_reward": norm_reward}
+    line = caught(AGENTS[algo](HugeReward(4), **SMALL, **own))
+    assert "phase 3 is not finite: " in line
+    assert ": env gave reward 1e+38 at env 3, step 3, whose square is too large; scale or clip rewards" in line
+
+
+def test_rewards_that_normalizing_would_help_say_so(tmp_path: Path) -> None:
+    class Large(tr.envs.Pendulum):
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            return torch.full_like(state[:, 0], 1e14)
+
+    settings = {**SMALL, "vf_coef": 1e8, "norm_reward": False}
+    line = caught(tr.PPO(Large(4), **settings), tmp_path)
+    assert "scale rewards, or set norm_reward" in line
+    assert line.endswith(f"`tightrope resume {tmp_path} --norm-reward`")
+    tr.PPO(Large(4), **{**settings, "norm_reward": True}).learn(quiet=True)
+
+
+def test_observations_too_large_for_their_statistics() -> None:
+    line = caught(tr.PPO(HugeObservation(4), **SMALL, norm_obs=True))
+    assert "phase 1 is not finite: statistics normalizer.variance is" in line
+    assert re.search(r"env gave observation -?\d\.\d+e\+25 at env \d, step \d \(entry \d\); scale or clip", line)
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e30])
+def test_a_learning_rate_too_high_shows_in_the_divergence(rate: float, tmp_path: Path) -> None:
+    line = caught(tr.PPO("Pendulum-v1", **SIZED, learning_rate=rate), tmp_path)
+    assert re.search(r"(gradient of|loss term) \S+ (is|reaches) \S+ .*in update \d", line)
+    assert "learning rate too high, KL rose from 0 to inf within the phase; try learning_rate 0.001" in line
+    assert line.endswith(f"then go on from before it with `tightrope resume {tmp_path} --learning-rate 0.001`")
+
+
+def test_without_clipping_that_is_advised_too(tmp_path: Path) -> None:
+    line = caught(tr.VPG("Pendulum-v1", **SIZED, learning_rate=1e6), tmp_path)
+    assert "phase 2 is not finite: policy gave log-probability" in line
+    assert "learning rate too high, " in line
+    assert "has grown to 1e+06; try learning_rate 0.001 and max_grad_norm 0.5, from the start; " in line
+    assert "resume" not in line, "what there is to go on from is finite, but no good"
+
+
+def test_a_divergence_that_rose_over_phases_is_told_as_such() -> None:
+    agent = tr.PPO("Pendulum-v1", **SIZED)
+    guard, kls = Guard(agent.state, agent.config), iter((0.02, 0.3, 4.0, 41.0, 5.0))
+    for metrics in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
+        metrics = metrics._replace(terms=metrics.terms._replace(approx_kl=torch.tensor(next(kls))))
+        if agent.state.phase == 5:
+            metrics.health[-1] = NAN
+            break
+        guard.look([({"phase": agent.state.phase, "step": agent.state.steps}, Reading(metrics))])
+        guard.remember()
+    with pytest.raises(tr.NotFinite, match=r"KL rose from 0.02 to 41 over 5 phases; try learning_rate 0.0002"):
+        guard.look([({"phase": 5, "step": agent.state.steps}, Reading(metrics))])
+
+
+@pytest.mark.parametrize(("value", "words"), [(90.0, "grown to 90"), (-90.0, "shrunk to -90")])
+def test_a_gaussian_out_of_bounds_is_told(value: float, words: str) -> None:
+    agent = tr.PPO("Pendulum-v1", **SIZED)
+    agent.state.policy.head.log_std.data.fill_(value)
+    assert f"log_std has {words}" in caught(agent)
+
+
+@pytest.mark.parametrize("algo", AGENTS)
+def test_a_network_of_ones_own_is_named_by_its_layer(algo: str) -> None:
+    line = caught(AGENTS[algo]("Pendulum-v1", **SIZED, network=Root()))
+    assert "phase 1 is not finite: policy gave log-probability nan at env 0, step 0: " in line
+    assert "the network made it of a finite observation, first in its layer actor.network (Root)" in line
+
+
+def test_a_derivative_that_is_none_is_named_by_its_parameter() -> None:
+    line = caught(tr.PPO("Pendulum-v1", **SIZED, network=RootAtZero()))
+    assert (
+        "phase 1 is not finite: gradient of actor.network.layer.weight is nan in update 0: the network made it" in line
+    )
+
+
+def test_an_env_that_cannot_be_put_back_is_not_asked_again(tmp_path: Path) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    class Breaks(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1"))
+            self.number, Breaks.made = Breaks.made, Breaks.made + 1
+            self.steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            obs, *rest = self.env.step(action)
+            if self.number == 2 and self.steps == 13:
+                obs[3] = math.inf
+                rest[1] = False
+            return obs, *rest
+
+    settings = dict(num_envs=4, num_steps=8, total_timesteps=320, device="cpu")
+    agent = tr.PPO(lambda: Breaks(), **settings)
+    Breaks.made = -100  # what is made from here on is sound
+    with pytest.raises(
+        tr.NotFinite, match=r"env gave (final )?observation inf at env 2, step [45] \(entry 3\)"
+    ) as error:
+        agent.learn(run_dir=tmp_path, quiet=True)
+    assert str(error.value).startswith("phase 2 ")
+    assert agent.state.phase == 1
+    assert torch.isfinite(agent.state.obs).all()
+    rollout = load_file(tmp_path / "crash" / "phase-000002" / "rollout.safetensors")
+    assert not torch.isfinite(rollout["obs"]).all()
+    agent.learn(quiet=True)  # from fresh episodes
+    assert agent.steps == 320
+
+
+# what is written -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", AGENTS)
+def test_the_bundle_has_it_all(algo: str, tmp_path: Path) -> None:
+    settings = {"full_reset": False, "baseline": "critic"} if algo == "vpg" else {}
+    line = caught(AGENTS[algo](BadReward(4), **SMALL, **settings), tmp_path)
+    folder = tmp_path / "crash" / "phase-000003"
+    assert f"the evidence is in {folder}; then go on from before it with `tightrope resume {tmp_path}`" in line
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    report = json.loads((folder / "report.json").read_text(), parse_constant=refuse)
+    assert report["phase"] == 3
+    assert report["first"] == "env gave reward nan at env 3, step 3"
+    assert report["kind"] == "reward"
+    assert "tightrope check" in report["fix"]
+    assert report["not finite"][0] == "reward"
+    assert [row["phase"] for row in report["metrics"]] == [1, 2, 3]
+    assert report["config"]["num_steps"] == 8
+    assert report["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in report["versions"]["torch"]
+    assert report["ranges"]["rollout"]["reward"]["not finite"] == 1
+    assert report["ranges"]["rollout"]["reward"]["max"] <= 0
+    agent = AGENTS[algo]("Pendulum-v1", **SIZED, **settings)
+    assert list(report["gradient norms"]) == [name for name, _ in agent.policy.named_parameters()]
+    assert "nan" in report["gradient norms"].values()
+    assert 0 <= report["update"] < agent.config.algorithm.updates_per_phase
+    rollout, minibatch = (load_file(folder / f"{name}.safetensors") for name in ("rollout", "minibatch"))
+    assert torch.isnan(rollout["reward"]).nonzero().tolist() == [[3, 3]]
+    assert rollout["obs"].shape == (8, 4, 3)
+    assert not torch.isfinite(minibatch["target"]).all()
+
+
+def test_the_bad_phase_is_in_no_metrics_file_and_the_ones_before_are(tmp_path: Path) -> None:
+    caught(tr.PPO(BadReward(4), **SMALL), tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["phase"] for row in rows] == [1, 2]
+
+
+def test_a_bundle_that_cannot_be_written_does_not_hide_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(crash, "write_file", full)
+    line = caught(tr.PPO(BadReward(4), **SMALL), tmp_path)
+    assert "env gave reward nan at env 3, step 3" in line
+    assert "could not be written to" in line
+    assert "No space left" in line
+    monkeypatch.setattr("tightrope.runs.directory.save_checkpoint", full)
+    line = caught(tr.PPO(BadReward(4), **{**SMALL, "seed": 4}), tmp_path / "other")
+    assert "env gave reward nan" in line
+    assert "cannot be saved to (No space left on device)" in capsys.readouterr().err
+
+
+def test_a_look_that_fails_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("of our own")
+
+    agent = tr.PPO(BadReward(4), **SMALL)
+    monkeypatch.setattr(crash, "diagnose", broken)
+    assert caught(agent).startswith("phase 3 is not finite: reward and ")
+    assert agent.state.phase == 2
+
+
+# where the run stands ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        ("ppo", {"norm_obs": True, "norm_reward": True}),
+        ("ppo", {"share_trunk": True}),
+        ("vpg", {"full_reset": False, "baseline": "critic"}),
+    ],
+)
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_state_is_that_before_the_bad_phase(
+    algo: str, settings: dict[str, Any], saved: bool, tmp_path: Path
+) -> None:
+    agent = AGENTS[algo](BadReward(4), **SMALL, **settings)
+    caught(agent, tmp_path if saved else None)
+    expected = after(2, AGENTS[algo](BadReward(4), **SMALL, **settings))
+    assert_equal(agent.state.state_dict(), expected)
+    if saved:
+        assert_equal(tr.load(tmp_path, env=BadReward(4)).state.state_dict(), expected)
+
+
+def test_what_comes_next_is_what_a_sound_run_would_have_done() -> None:
+    """Closed form included: that it could not be held against autograd on a bad batch is no reason to give it up."""
+
+    class Once(HugeReward):
+        """In the very first phase, in which the closed form is looked for."""
+
+        step_of_life = 3
+
+    agent = tr.PPO(Once(4), **SMALL)
+    caught(agent)
+    assert agent.state.phase == 0
+    agent.state.env.value = 0.0  # mended
+    mended = tr.PPO(Once(4), **SMALL)
+    mended.state.env.value = 0.0
+    assert_equal(after(2, agent), after(2, mended))
+    assert agent.state.optimizer.closed_form is not None
+
+
+def test_nothing_bad_is_scored_or_kept_as_the_best(tmp_path: Path) -> None:
+    agent = tr.PPO(BadReward(4), **SMALL, eval_every=32, eval_episodes=2, save_seconds=0)
+    caught(agent, tmp_path)
+    for checkpoint in ("last", "best"):
+        loaded = tr.load(tmp_path, env=BadReward(4), checkpoint=checkpoint)
+        assert loaded.state.phase <= 2
+        assert torch.isfinite(loaded.state.optimizer.flat).all()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("bad", [1, 2, 3, 5])
+def test_metrics_read_late_lead_back_to_the_right_phase(late: int, bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device, where the next phase has been run by the time that the bad one is known."""
+
+    class At(BadReward):
+        step_of_life = 8 * (bad - 1) + 3
+
+    monkeypatch.setattr("tightrope.runs.train.lateness", lambda env: late)
+    agent = tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})
+    assert caught(agent).startswith(f"phase {bad} is not finite: env gave reward nan at env 3, step 3;")
+    assert_equal(agent.state.state_dict(), after(bad - 1, tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})))
+
+
+def test_a_rollout_that_was_broken_off_is_looked_at_as_far_as_it_went(tmp_path: Path) -> None:
+    class Mortal(tr.envs.CartPole):
+        pure = False
+
+        def terminated(self, state: Tensor) -> Tensor:
+            return self.clock >= torch.tensor([2, 4, 9, 9])[: len(state)]
+
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            return torch.where(self.clock == 3, NAN, torch.ones_like(state[:, 0]))
+
+    settings = {**SMALL, "num_steps": 20, "total_timesteps": 800, "dead_fraction": 0.5}
+    line = caught(tr.VPG(Mortal(4), **settings), tmp_path)
+    assert line.startswith("phase 1 is not finite: env gave reward nan at env 1, step 3;")
+    rollout = load_file(tmp_path / "crash" / "phase-000001" / "rollout.safetensors")
+    assert rollout["reward"].shape == (5, 4)
+
+
+def test_only_where_the_env_can_be_put_back_are_metrics_read_late() -> None:
+    env = tr.envs.CartPole(2)
+    assert lateness(env) == 0
+    env.device = torch.device("cuda")
+    assert lateness(env) == 1
+    env.resumable = False
+    assert lateness(env) == 0
+
+
+def test_an_env_that_does_not_do_it_again_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fickle(BadReward):
+        pure = False
+        done_it = False
+
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            reward = super().reward(state, action, next_state)
+            spoils = torch.isnan(reward).any() and not self.done_it
+            self.done_it = self.done_it or bool(spoils)
+            return reward if spoils else reward.nan_to_num()
+
+    line = caught(tr.PPO(Fickle(4), **SMALL))  # the rollout is still there
+    assert line.startswith("phase 3 is not finite: env gave reward nan at env 3, step 3;")
+    monkeypatch.setattr("tightrope.runs.train.lateness", lambda env: 1)
+    line = caught(tr.PPO(Fickle(4), **SMALL))
+    assert "phase 3 is not finite: reward and loss" in line
+    assert "but not when it was run again as written" in line
+
+
+def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
+    command = ["train", "Pendulum-v1", "--run-dir", "r", "--learning-rate", "1e6", "--num-envs", "4", "--num-steps", "8",
+               "--num-minibatches", "4", "--total-timesteps", "640", "--quiet", "--device", "cpu"]  # fmt: skip
+    house = str(Path(tr.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "tightrope", *command], cwd=tmp_path, env={"PYTHONPATH": house, "PATH": ""},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("tightrope: phase ")
+    assert "learning rate too high" in done.stderr
+    assert f"phase {tr.load(tmp_path / 'r').state.phase + 1} is not finite" in done.stderr
+
+
+# on a device ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accelerate", ["eager", "graph"])
+def test_on_a_device_the_bundle_is_that_of_the_right_phase(accelerate: str, tmp_path: Path) -> None:
+    agent = tr.PPO(BadReward(4, "cuda"), **SMALL, accelerate=accelerate)
+    line = caught(agent, tmp_path)
+    assert line.startswith("phase 3 is not finite: env gave reward nan at env 3, step 3;")
+    rollout = load_file(tmp_path / "crash" / "phase-000003" / "rollout.safetensors")
+    assert torch.isnan(rollout["reward"]).nonzero().tolist() == [[3, 3]]
+    assert_equal(agent.state.state_dict(), after(2, tr.PPO(BadReward(4, "cuda"), **SMALL, accelerate=accelerate)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accelerate", ["eager", "graph"])
+def test_on_a_device_a_learning_rate_too_high_is_found(accelerate: str) -> None:
+    agent = tr.PPO("Pendulum-v1", **{**SIZED, "device": "cuda"}, learning_rate=1e6, accelerate=accelerate)
+    assert "learning rate too high" in caught(agent)

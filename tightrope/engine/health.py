@@ -1,0 +1,73 @@
+"""Whether a phase stayed finite, as a few sums on the device.
+
+What is not finite makes every sum that it is part of so, and one reduction is the cheapest look at a tensor there is: it waits
+for nobody, and can be captured with the phase. The sums travel to the host with the phase's metrics; nobody reads them as
+numbers. Finite values pass unless their sum leaves float32, which takes 1e30 and more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..models import ActorCritic
+from ..types import Rollout
+from .optimize import Optimizer
+
+PARTS = (
+    "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
+)  # fmt: skip
+LOSSES = 3  # of the policy, of the critic, entropy; what follows them only describes, and may overflow where learning is sound
+
+
+class Phased(Protocol):
+    """What a phase leaves behind, of a run's state."""
+
+    policy: ActorCritic
+    optimizer: Optimizer
+    rollout: Rollout
+    obs: Tensor
+
+
+def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
+    """One number for each of PARTS, finite if all of that part was.
+
+    `learned` (T, N) says which steps were learned from: what others hold is nobody's business. `means` are the phase's losses
+    and further terms, with the norm of the gradient last: these are means over its updates, so that one is enough to show.
+    """
+    policy, rollout = state.policy, state.rollout.first(len(learned))
+    mask = None if learned is rollout.real and not rollout.skips else learned
+    scaler, normalizer = policy.reward_scaler, policy.normalizer
+    return torch.stack(
+        [
+            total(rollout.obs, mask),
+            total(state.obs, None if mask is None else mask[-1]),
+            total(rollout.reward, mask),
+            total(rollout.value, mask),  # log-probabilities that are learned from show in the loss
+            means[:LOSSES].sum(),
+            means[-1],
+            state.optimizer.flat.sum(),
+            scaler.variance,  # which is not finite where its mean is not
+            scaler.variance if normalizer is None else normalizer.variance.sum(),
+        ]
+    )
+
+
+def total(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The sum in float32 of the rows in the mask; 0 for whole numbers, which are always finite."""
+    if not x.dtype.is_floating_point:
+        return torch.zeros((), device=x.device)
+    if mask is not None:
+        x = torch.where(mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :])), x, 0.0)
+    return x.sum() if x.dtype == torch.float32 else x.sum(dtype=torch.float32)
+
+
+def unhealthy(entries: list[float]) -> list[str]:
+    """The parts that were not finite, from what `health` said, in the order in which one leads to the next."""
+    if math.isfinite(sum(entries)):
+        return []
+    bad = [part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)]
+    return list(dict.fromkeys(bad))

@@ -1,0 +1,295 @@
+"""What went wrong in a phase that did not stay finite: the first bad tensor in the order of causes, and why it probably was.
+
+The order is that of the phase itself: step by step what the env showed, what the policy said of it and what the env paid;
+then minibatch by minibatch the estimates, the losses and the gradient; then parameters and statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.health import LOSSES
+from ..models import ActorCritic
+from ..models.actor_critic import GaussianHead
+from ..types import Batch, Rollout
+from .config import Config
+
+HUGE_REWARD, HUGE_OBSERVATION, HUGE_PARAMETER = 1e12, 1e8, 1e3  # what a network does not stand, if something broke
+SQUARE = 1e16  # beyond which statistics are of no help: they square things too, and a return is many rewards
+FAR = 1.0  # that no parameter moves in a sound phase
+WIDE = 20.0  # log_std whose exponential is far from any action
+HIGH_KL = 0.5
+LAST = 5  # phases whose KL is looked at
+MODERATE_RATE = 1e-3
+
+
+@dataclass
+class Evidence:
+    """What is known of a bad phase, on the CPU. `minibatch` and what follows it are of the first update that broke."""
+
+    phase: int  # as rows of metrics count it, from 1
+    parts: list[str]  # that the phase itself found bad
+    rollout: Rollout  # the steps that were taken
+    last_obs: Tensor  # after the last of them
+    before: dict[str, Tensor]  # parameters before the phase
+    after: dict[str, Tensor] = field(default_factory=dict)  # the same when it broke, or ended
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # of the normalizers, then
+    update: int | None = None  # how many whole updates came before it
+    minibatch: Batch | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    gradient: dict[str, Tensor] = field(default_factory=dict)  # by parameter
+    kl: list[float] = field(default_factory=list)  # of each update, where there is such a term
+    bad_layer: str | None = None  # the first that made something bad of something finite
+    note: str | None = None  # why there is less to know than there should be
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first bad tensor."""
+
+    kind: str
+    words: str  # what it is, how bad and where
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first bad tensor, why, and what to do about it."""
+
+    phase: int
+    culprit: Culprit
+    cause: str
+    fix: str
+    flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
+    worth_resuming: bool = True  # whether the state before the phase is one to go on from
+
+    def line(self) -> str:
+        cause = f": {self.cause}" if self.cause else ""
+        return f"phase {self.phase} is not finite: {self.culprit.words}{cause}; {self.fix}"
+
+
+def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic) -> Diagnosis:
+    """From what was found, and the metrics of the phases before, to a word of advice."""
+    culprit = first_bad(evidence)
+    return Diagnosis(evidence.phase, culprit, *advice(culprit, evidence, config, rows, policy))
+
+
+# the first bad tensor ------------------------------------------------------------------------------------------------
+
+
+def first_bad(evidence: Evidence) -> Culprit:
+    """The first in the order of causes."""
+    for found in (in_rollout(evidence), in_update(evidence), in_model(evidence)):
+        if found is not None:
+            return found
+    which = " and ".join(evidence.parts)
+    again = evidence.note or "but not when it was run again as written"
+    return Culprit(evidence.parts[0], f"{which}, {again}")
+
+
+def in_rollout(evidence: Evidence) -> Culprit | None:
+    """The earliest bad entry of what env and policy said to each other."""
+    rollout, found = evidence.rollout, []
+    columns = [  # in the order in which a step makes them
+        ("observation", "env gave observation", rollout.obs, rollout.real),
+        ("value", "policy gave log-probability", rollout.log_prob, rollout.real),
+        ("value", "critic gave value", rollout.value, rollout.real),
+        ("reward", "env gave reward", rollout.reward, rollout.real),
+        ("observation", "env gave final observation", rollout.final_obs, rollout.truncated),
+    ]
+    for order, (kind, words, column, counts) in enumerate(columns):
+        at = first_index(column, counts)
+        if at is not None:
+            found.append((at[0], order, Culprit(kind, f"{words} {column[at]:g} {place(*at)}")))
+    if found:
+        return min(found, key=lambda x: x[:2])[2]
+    at = first_index(evidence.last_obs, rollout.real[-1])
+    if at is None:
+        return None
+    value, (env, *entry) = evidence.last_obs[at], at
+    return Culprit("observation", f"env gave observation {value:g} {place(len(rollout.reward), env, *entry)}")
+
+
+def in_update(evidence: Evidence) -> Culprit | None:
+    """The first bad thing in the update that broke."""
+    minibatch = evidence.minibatch
+    if minibatch is None:
+        return None
+    where = f"in update {evidence.update}"
+    for name in ("target", "advantage"):
+        column = getattr(minibatch, name)
+        at = first_index(column, getattr(minibatch, "alive", torch.ones_like(column, dtype=torch.bool)))
+        if at is not None:
+            return Culprit("estimate", f"{name} is {column[at]:g} {where}")
+    for name, value in list(evidence.terms.items())[:LOSSES]:
+        if not math.isfinite(value):
+            return Culprit("loss", f"loss term {name} is {value:g} {where}")
+    return in_tensors("gradient", "gradient of", evidence.gradient, where, squared=True)
+
+
+def in_model(evidence: Evidence) -> Culprit | None:
+    """Parameters that a step made bad, or statistics that no number can hold."""
+    after = {"parameter": evidence.after, "statistics": evidence.statistics}
+    found = (in_tensors(kind, kind, tensors, "after the updates") for kind, tensors in after.items())
+    return next((culprit for culprit in found if culprit is not None), None)
+
+
+def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, squared: bool = False) -> Culprit | None:
+    """The first bad one by name; with `squared`, failing that the largest, if its square is too much for float32."""
+    for name, tensor in tensors.items():
+        at = first_index(tensor)
+        if at is not None:
+            return Culprit(kind, f"{words} {name} is {tensor[at]:g} {where}")
+    if not squared or not tensors:
+        return None
+    name, largest = max(((name, extreme(tensor)) for name, tensor in tensors.items()), key=lambda x: x[1])
+    return Culprit(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
+
+
+def first_index(x: Tensor, counts: Tensor | None = None) -> tuple[int, ...] | None:
+    """Where the first entry is that is not finite, of the rows that count."""
+    if not x.is_floating_point():
+        return None
+    bad = ~torch.isfinite(x)
+    if counts is not None:
+        bad &= over(counts, x)
+    return tuple(bad.nonzero()[0].tolist()) if bad.any() else None
+
+
+def place(step: int, env: int, *entry: int) -> str:
+    which = f" (entry {', '.join(map(str, entry))})" if entry else ""
+    return f"at env {env}, step {step}{which}"
+
+
+# why -----------------------------------------------------------------------------------------------------------------
+
+
+class Advice(NamedTuple):
+    cause: str
+    fix: str
+    flags: tuple[str, ...] = ()
+    worth_resuming: bool = True
+
+
+def advice(
+    culprit: Culprit, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
+) -> Advice:
+    """The env is at fault where it gave what is no number; otherwise the likeliest suspect is."""
+    if culprit.kind in ("observation", "reward"):
+        return Advice("", f"look at the env, `tightrope check {config.run.train_env or config.env}`")
+    for suspect in (size_of_env(evidence, config), spread(evidence, config, policy), steps(evidence, config, rows)):
+        if suspect is not None:
+            return suspect
+    if culprit.kind == "value" or config.network.network is not None:
+        given = "observation" if culprit.kind == "value" else "minibatch"
+        layer = "" if evidence.bad_layer is None else f", first in its layer {evidence.bad_layer}"
+        return Advice(f"the network made it of a finite {given}{layer}", "look for a root, log or division in it")
+    return slower(config, "")
+
+
+def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
+    """Rewards or observations too large to be learned from."""
+    rollout = evidence.rollout
+    reward, at = largest(rollout.reward, rollout.real)
+    if abs(reward) > HUGE_REWARD:
+        cause = f"env gave reward {reward:g} {place(*at)}, whose square is too large"
+        if abs(reward) > SQUARE or getattr(config.algorithm, "norm_reward", True):
+            return Advice(cause, "scale or clip rewards in the env")
+        return Advice(cause, "scale rewards, or set norm_reward", ("--norm-reward",))
+    obs, at = largest(rollout.obs, rollout.real)
+    if abs(obs) > HUGE_OBSERVATION:
+        cause = f"env gave observation {obs:g} {place(*at)}"
+        if abs(obs) > SQUARE or config.network.norm_obs:
+            return Advice(cause, "scale or clip observations in the env")
+        return Advice(cause, "scale observations, or set norm_obs", ("--norm-obs",))
+    return None
+
+
+def spread(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
+    """A Gaussian that has become endlessly wide or narrow."""
+    if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
+        return None
+    value, _ = largest(evidence.before["head.log_std"])
+    if not WIDE < abs(value) < HUGE_PARAMETER:  # beyond that it did not come here by itself
+        return None
+    words = ("grown", "smaller") if value > 0 else ("shrunk", "larger")
+    return slower(config, f"log_std has {words[0]} to {value:.3g}", f"a {words[1]} ent_coef, or ")
+
+
+def steps(evidence: Evidence, config: Config, rows: list[dict[str, Any]]) -> Advice | None:
+    """Steps that were too large, by the KL divergence, by how far parameters moved, or by where they are."""
+    series = [row["losses/approx_kl"] for row in rows[-LAST:] if "losses/approx_kl" in row]
+    series += [max(kl for kl in evidence.kl if not math.isnan(kl))] if any(kl > 0 for kl in evidence.kl) else []
+    if series and max(series) > HIGH_KL:
+        begin, over = (series[0], f"over {len(series)} phases") if len(series) > 1 else (0.0, "within the phase")
+        return slower(config, f"learning rate too high, KL rose from {begin:.2g} to {max(series):.2g} {over}")
+    moved = max((extreme(x - evidence.before[name]) for name, x in evidence.after.items()), default=0.0)
+    if moved > FAR:
+        return slower(config, f"learning rate too high, a parameter moved by {moved:.2g} within the phase")
+    size, name = max((extreme(x), name) for name, x in evidence.before.items())
+    if size > HUGE_PARAMETER:
+        advice = slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
+        return advice._replace(fix=f"{advice.fix}, from the start", worth_resuming=False)
+    return None
+
+
+def slower(config: Config, cause: str, instead: str = "") -> Advice:
+    """To take smaller steps."""
+    rate = f"{min(config.algorithm.learning_rate / 10, MODERATE_RATE):.2g}"
+    fix, flags = f"try {instead}learning_rate {rate}", ("--learning-rate", rate)
+    if config.algorithm.max_grad_norm is not None:
+        return Advice(cause, fix, flags)
+    return Advice(cause, f"{fix} and max_grad_norm 0.5", (*flags, "--max-grad-norm", "0.5"))
+
+
+def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, ...]]:
+    """The finite entry furthest from 0 among the rows that count, and where it is."""
+    if not x.is_floating_point():
+        return 0.0, ()
+    mask = torch.isfinite(x) if counts is None else torch.isfinite(x) & over(counts, x)
+    at = tuple(int(i) for i in torch.unravel_index(torch.where(mask, x, 0.0).abs().argmax(), x.shape))
+    return float(x[at]), at
+
+
+def over(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask over rows as one over their entries."""
+    return mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :]))
+
+
+def extreme(x: Tensor) -> float:
+    """The largest finite size."""
+    return float(torch.where(torch.isfinite(x), x, 0.0).abs().max()) if x.numel() else 0.0
+
+
+def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
+    """The first layer in a forward pass that gives something bad for something finite."""
+    found: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, given: Any, result: Any) -> None:
+            bad = any(not torch.isfinite(x).all() for x in tensors_in(result))
+            if bad and all(torch.isfinite(x).all() for x in tensors_in(given)):
+                found.append(f"{name} ({type(module).__name__})")
+
+        return hook
+
+    inside = [(name, module) for name, module in policy.named_modules() if name]
+    handles = [module.register_forward_hook(look(name)) for name, module in inside]  # inner ones are done first
+    try:
+        with torch.no_grad():
+            policy(obs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def tensors_in(x: Any) -> Iterator[Tensor]:
+    for leaf in torch.utils._pytree.tree_leaves(x):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield leaf
