@@ -3,12 +3,12 @@
     python benchmarks/brax_ant.py [--device cuda] [--physics spring] [--seeds 3] [--first-seed 1] [--preset]
                                   [--total-timesteps N] [--num-evals K] [...settings]
 
-Both learn for 31 x 327,680 steps, unless told otherwise, with 4096 environments, 3,968 updates on minibatches of 10,240, learning rate 3e-4, discount
-0.97, and are scored by the mean return of 128 greedy episodes of at most 1000 steps. Seconds are those of training,
-compilation included; steps per second are ours in the second half of training and Brax's in its last stretch between two of
-its K evaluations. Brax compiles in the first stretch and once more in the second: for its speed alone give 5 or more, and a
-multiple of K - 1 times 327,680 steps. With --preset a third row is `tightrope train brax/ant` with its own learning rate and
-schedule.
+Both learn for 31 x 327,680 steps, unless told otherwise, with 4096 environments, 128 updates on minibatches of 10,240 for
+every 327,680 steps, learning rate 3e-4, discount 0.97, and are scored by the mean return of 128 greedy episodes of at most
+1000 steps. Seconds are those of training, compilation included; steps per second are ours in the second half of training and
+Brax's in its last stretch between two of its K evaluations. Brax compiles in the first stretch and may once more in the
+second: for its speed give 5 or more, and a multiple of (K - 1) x 327,680 steps. With --preset a third row is
+`tightrope train brax/ant` with its own learning rate and schedule.
 
 What is not the same: Brax collects 80 steps a phase and cuts them into unrolls of 5 before it estimates advantages, anew for
 every minibatch; we collect 10 and estimate once. Brax has a small actor (4 x 32) and a large critic (5 x 256), a
