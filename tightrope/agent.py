@@ -177,7 +177,7 @@ class Agent:
             raise UsageError(f"env {name!r} has other spaces than {self.config.env!r}, on which this agent was trained")
         if seed is None:
             seed = stream_seed(self.config.run.seed, "evaluate")
-        return evaluate(self.state.policy, where, episodes, seed)
+        return evaluate(self.state.policy, where, episodes, seed, captured=self.state.execution.unit == "phase")
 
     def record(self, path: str | Path, episodes: int = 16, seed: int | None = None) -> Path:
         """Write greedy episodes, side by side, to an MP4. Changes nothing about the agent or its training."""

@@ -218,3 +218,21 @@ def test_it_can_be_called_on_a_policy_alone() -> None:
     result = evaluate(agent_on(env).state.policy, env, episodes=30, seed=2)
     assert result.lengths == first_lengths(30, seed=2)
     assert not any(isinstance(x, Tensor) for x in (*result.returns, *result.lengths))
+
+
+class Peeking(tr.envs.CartPole):
+    """Reads a tensor on the host, which no graph can hold."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.full_like(state[:, 0], float(state[:, 0].abs().max() < 100))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [tr.envs.CartPole, tr.envs.Pendulum, Peeking])
+def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = tr.PPO(kind(4, "cuda"), total_timesteps=4 * 128)
+    env, policy = agent.score_env, agent.state.policy
+    plain, replayed = (evaluate(policy, env, 20, 5, captured) for captured in (False, True))
+    assert plain == replayed
+    assert agent.evaluate(20, seed=5) == plain
+    assert capsys.readouterr().err == ""

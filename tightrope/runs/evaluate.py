@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..engine import apart, choose_threads, reads_are_free, threads
+from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, threads
 from ..models import ActorCritic
 from ..types import Env
 
@@ -63,29 +64,57 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluation:
+def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int, captured: bool = False) -> Evaluation:
     """Run the policy greedily for the first episode of `episodes` fresh copies of `env`.
 
-    One episode per copy: taking the first to finish would favour short ones.
+    One episode per copy: taking the first to finish would favour short ones. With `captured`, a step is replayed as a CUDA
+    graph where the environment allows it, which changes no number.
     """
+    mode: Mode = "graph" if captured and env.capturable else "eager"
+    execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
     with threads(choose_threads(policy, episodes)), apart(seed, env.device):
-        return _first_episodes(policy, env.spawn(episodes, seed), episodes, seed)
+        return execution.run(_first_episodes, policy, env.spawn(episodes, seed), episodes, seed)
 
 
-def _first_episodes(policy: ActorCritic, env: Env, episodes: int, seed: int) -> Evaluation:
-    obs = env.reset(seed=seed)
-    total = torch.zeros(episodes, device=env.device)
-    length = torch.zeros(episodes, dtype=torch.int64, device=env.device)
-    running = torch.ones(episodes, dtype=torch.bool, device=env.device)
-    look_every = 1 if reads_are_free(env.device) else LOOK_EVERY
+@dataclass
+class Episodes:
+    """The first episode of each copy, as far as it has come. A step writes into these tensors and replaces none."""
+
+    policy: ActorCritic
+    env: Env
+    obs: Tensor  # (N, ...)
+    total: Tensor  # (N,)
+    length: Tensor  # (N,)
+    running: Tensor  # (N,) bool
+
+
+def _first_episodes(policy: ActorCritic, env: Env, count: int, seed: int) -> Evaluation:
+    device = env.device
+    episodes = Episodes(
+        policy,
+        env,
+        obs=env.reset(seed=seed),
+        total=torch.zeros(count, device=device),
+        length=torch.zeros(count, dtype=torch.int64, device=device),
+        running=torch.ones(count, dtype=torch.bool, device=device),
+    )
+    generator = torch.Generator(device).manual_seed(seed)  # for the episodes that follow, which nobody looks at
+    look_every = 1 if reads_are_free(device) else LOOK_EVERY
     t = 0
     most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
-    while t < most and (t % look_every or bool(running.any())):
-        step = env.step(policy.head.to_env(policy.distribution(obs).mode()))
-        total += torch.where(running, step.reward, 0.0)
-        length += running
-        running &= ~(step.terminated | step.truncated)
-        obs = step.obs
+    while t < most and (t % look_every or bool(episodes.running.any())):
+        play(episodes, torch.rand(count, env.noise_size, generator=generator, device=device))
         t += 1
     env.close()
-    return Evaluation(total.tolist(), length.tolist(), int(running.sum()))
+    return Evaluation(episodes.total.tolist(), episodes.length.tolist(), int(episodes.running.sum()))
+
+
+@capturable("phase")
+def play(episodes: Episodes, noise: Tensor) -> None:
+    """One greedy step of every copy."""
+    policy, env, running = episodes.policy, episodes.env, episodes.running
+    step = env.step(policy.head.to_env(policy.distribution(episodes.obs).mode()), noise)
+    episodes.total += torch.where(running, step.reward, 0.0)
+    episodes.length += running
+    running &= ~(step.terminated | step.truncated)
+    episodes.obs.copy_(step.obs)

@@ -101,4 +101,5 @@ def is_due(every: int, steps_before: int, steps: int) -> bool:
 def evaluate_during(state: State, config: Config, score_env: Env) -> Evaluation:
     """An evaluation whose episodes follow from the seed and the phase alone."""
     seed = stream_seed(config.run.seed, "evaluation", state.phase)
-    return evaluate(state.policy, score_env, config.run.eval_episodes, seed)
+    captured = state.execution.unit == "phase"
+    return evaluate(state.policy, score_env, config.run.eval_episodes, seed, captured)
