@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines in a log, nothing when quiet."""
+"""Progress: a bar on a terminal, lines in a log."""
 
 import io
 import sys
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tightrope.view import Progress
+from tightrope.view import About, Progress
 from tightrope.view.progress import LiveBar, PlainLines, facts
 
+STATE: Any = None  # nobody looks at it here
 ROW = {
     "phase": 3,
     "step": 12_345,
@@ -39,15 +40,21 @@ def test_what_is_not_there_is_not_shown() -> None:
     assert facts({"phase": 1, "step": 5}) == "5 steps"
 
 
+def begun(title: str, total: int, done: int = 0) -> Progress:
+    progress = Progress()
+    progress.begin(About(title=title, settings={}, plan=[], steps=done, total_steps=total))
+    return progress
+
+
 def show(progress: Progress, *steps: int) -> None:
     for phase, step in enumerate(steps, 1):
-        progress.update({**ROW, "phase": phase, "step": step})
+        progress.row({**ROW, "phase": phase, "step": step})
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("CartPole-v1 ppo", total=4000)
+    progress = begun("CartPole-v1 ppo", 4000)
     show(progress, 1000, 2000, 3000, 4000)
-    progress.close()
+    progress.end(STATE)
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -60,22 +67,22 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
 
 
 def test_plain_lines_come_at_a_sensible_pace(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", total=10_000)
+    progress = begun("run", 10_000)
     show(progress, *range(10, 10_001, 10))
-    progress.close()
+    progress.end(STATE)
     lines = capsys.readouterr().err.splitlines()
     assert 8 <= len(lines) <= 11
     assert lines[-1].startswith("run 100%")
 
 
 def test_the_last_phase_is_shown_wherever_a_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", total=10_000)
+    progress = begun("run", 10_000)
     show(progress, 10, 20)
     assert capsys.readouterr().err == ""
-    progress.close()
+    progress.end(STATE)
     (line,) = capsys.readouterr().err.splitlines()
     assert "20 steps" in line
-    progress.close()
+    progress.end(STATE)
     assert capsys.readouterr().err == "", "said twice"
 
 
@@ -84,29 +91,22 @@ def test_a_slow_run_shows_a_line_now_and_then(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: clock[0])
-    progress = Progress("run", total=10_000)
+    progress = begun("run", 10_000)
     for phase in range(1, 11):
         clock[0] += 10.0
-        progress.update({**ROW, "phase": phase, "step": phase})
+        progress.row({**ROW, "phase": phase, "step": phase})
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[-2] for line in lines] == ["3", "6", "9"]
     assert len(lines) == 3
 
 
 def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", total=20_000)
-    progress.update({**ROW, "phase": 1, "step": 10_000})
-    progress.update({"phase": 2, "step": 20_000})
+    progress = begun("run", 20_000)
+    progress.row({**ROW, "phase": 1, "step": 10_000})
+    progress.row({"phase": 2, "step": 20_000})
     last = capsys.readouterr().err.splitlines()[-1]
     assert "return 21.2" in last
     assert "20,000 steps" in last
-
-
-def test_quiet_shows_nothing_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("run", total=20_000, quiet=True)
-    progress.update(ROW)
-    progress.close()
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm-256color")
-    progress = Progress("CartPole-v1 ppo", total=16_460, done=1000)
+    progress = begun("CartPole-v1 ppo", 16_460, 1000)
     assert isinstance(progress.bar, LiveBar)
     assert progress.bar.rich.tasks[0].completed == 1000
-    progress.update(ROW)
+    progress.row(ROW)
     task = progress.bar.rich.tasks[0]
     assert (task.completed, task.total) == (12_345, 16_460)
-    progress.close()
+    progress.end(STATE)
     shown = terminal.getvalue()
     for part in ("CartPole-v1 ppo", "75%", "return 21.2", "KL 0.0123"):
         assert part in shown
@@ -130,7 +130,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_only_the_stream_that_progress_goes_to_decides(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     monkeypatch.setattr(sys, stream, Terminal())
-    progress = Progress("run", total=4)
+    progress = begun("run", 4)
     expected: Any = LiveBar if stream == "stderr" else PlainLines
     assert isinstance(progress.bar, expected)
-    progress.close()
+    progress.end(STATE)

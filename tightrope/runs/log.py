@@ -1,4 +1,4 @@
-"""What is said about phases: rows of metrics, to the metrics file and to whoever watches."""
+"""What is said about phases: rows of metrics, to the metrics file and to the audience."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..engine import State
-from ..view import Progress
+from ..view import Audience
 from .directory import RunDirectory
 from .metrics import Reading
 
@@ -16,8 +16,8 @@ from .metrics import Reading
 class Log:
     """Reads the metrics of a phase once the device has the next one to do, so that nobody waits."""
 
-    def __init__(self, state: State, progress: Progress, run: RunDirectory | None, late: int) -> None:
-        self.progress, self.run = progress, run
+    def __init__(self, state: State, audience: Audience, run: RunDirectory | None, late: int) -> None:
+        self.audience, self.run = audience, run
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
@@ -50,4 +50,4 @@ class Log:
             row |= {"charts/SPS": speed, "time": self.seconds_before + self.elapsed}
             if self.run is not None:
                 self.run.log(row)
-            self.progress.update(row)
+            self.audience.tell("row", row)

@@ -9,7 +9,8 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed, threads
 from ..errors import EnvError
 from ..types import Env
-from ..view import Progress
+from ..view import Audience
+from .audience import about, invited
 from .build import settled
 from .config import Config
 from .crash import Guard, lateness
@@ -46,8 +47,9 @@ def train(
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
     with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
-        progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
-        log = Log(state, progress, run, lateness(state.env))
+        audience = Audience(invited(config, run, quiet))
+        audience.tell("begin", about(state, config, the_plan, run))
+        log = Log(state, audience, run, lateness(state.env))
         guard = Guard(state, config, log.late, None if run is None else run.path)
         try:
             with threads(the_plan.threads), state.streams.in_force():
@@ -58,6 +60,8 @@ def train(
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     to_save = run is not None and run.seconds_since_saving >= config.run.save_seconds
                     guard.look(log.unread, but=0 if to_score or to_save else log.late)  # nothing bad is scored or kept
+                    with log.clock_stopped():
+                        audience.tell("phase", state)
                     if to_score:
                         with log.clock_stopped():
                             evaluation = evaluate_during(state, config, score_env)
@@ -85,7 +89,7 @@ def train(
             raise
         finally:
             log.report(everything=True)
-            progress.close()
+            audience.tell("end", state)
         if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
             run.save(state, config)
     if not quiet and state.solved:

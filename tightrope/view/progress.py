@@ -6,6 +6,9 @@ import sys
 import time
 from typing import Any, Protocol
 
+from ..engine import State
+from .onlooker import About, Onlooker
+
 SHARE, SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
 
 
@@ -14,23 +17,25 @@ class Bar(Protocol):
     def close(self) -> None: ...
 
 
-class Progress:
-    """Shows phase after phase; `row` is what the metrics file gets."""
+class Progress(Onlooker):
+    """Shows phase after phase."""
 
-    def __init__(self, title: str, total: int, done: int = 0, quiet: bool = False) -> None:
-        """`total` and `done` count environment steps."""
+    name = "progress"
+
+    def __init__(self) -> None:
         self.seen: dict[str, float] = {}
         self.bar: Bar | None = None
-        if not quiet:
-            self.bar = LiveBar(title, total, done) if sys.stderr.isatty() else PlainLines(title, total)
 
-    def update(self, row: dict[str, Any]) -> None:
-        if self.bar is None:
-            return
+    def begin(self, about: About) -> None:
+        title, total = about.title, about.total_steps
+        self.bar = LiveBar(title, total, about.steps) if sys.stderr.isatty() else PlainLines(title, total)
+
+    def row(self, row: dict[str, Any]) -> None:
+        assert self.bar is not None
         self.seen.update(row)  # a phase in which no episode finished shows the last return there was
         self.bar.show(int(row["step"]), facts(self.seen))
 
-    def close(self) -> None:
+    def end(self, state: State) -> None:
         if self.bar is not None:
             self.bar.close()
 

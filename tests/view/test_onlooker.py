@@ -1,0 +1,59 @@
+"""Who watches a run: everyone is told everything, and nobody can stop it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+from tightrope.view import About, Audience, Onlooker
+
+SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
+
+
+class Diary(Onlooker):
+    name = "a diary"
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Any]] = []
+
+    def begin(self, about: About) -> None:
+        self.heard.append(("begin", about.title))
+
+    def phase(self, state: Any) -> None:
+        self.heard.append(("phase", state.phase))
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.heard.append(("row", row["phase"]))
+
+    def end(self, state: Any) -> None:
+        self.heard.append(("end", state.steps))
+
+
+class Clumsy(Onlooker):
+    name = "a clumsy one"
+
+    def row(self, row: dict[str, Any]) -> None:
+        raise ZeroDivisionError("oh\nno")
+
+
+def test_everyone_is_told_everything_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    diary = Diary()
+    monkeypatch.setattr("tightrope.runs.train.invited", lambda *_: [diary])
+    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path)
+    phases = [(kind, i) for i in (1, 2, 3) for kind in ("phase", "row")]
+    assert diary.heard == [("begin", "CartPole-v1 ppo"), *phases, ("end", 96)]
+
+
+def test_who_fails_says_so_once_and_nobody_else_notices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diary = Diary()
+    monkeypatch.setattr("tightrope.runs.train.invited", lambda *_: [Clumsy(), diary])
+    assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path).steps == 96
+    assert diary.heard[-1] == ("end", 96)
+    assert capsys.readouterr().err.splitlines() == ["warning: a clumsy one failed and is left out from here on: oh no"]
+
+
+def test_an_empty_audience_is_an_audience() -> None:
+    Audience([]).tell("row", {})

@@ -1,0 +1,60 @@
+"""Someone who is told how a run goes: a progress bar, a video, a report page, a tracker. None of them can change a number."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..engine import State
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a run before it starts, or goes on."""
+
+    title: str  # such as "CartPole-v1 ppo"
+    settings: dict[str, Any]
+    plan: list[str]  # in words
+    steps: int  # of environments, at the start
+    total_steps: int  # and at the end
+    run_dir: Path | None = None
+    facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
+
+
+class Onlooker:
+    """Each method may be left as it is."""
+
+    name = "an onlooker"
+
+    def begin(self, about: About) -> None:
+        """Training starts, or goes on."""
+
+    def phase(self, state: State) -> None:
+        """A phase has been run; its rollout is overwritten by the next."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """The metrics of a phase, on a device a phase later."""
+
+    def video(self, path: Path, step: int) -> None:
+        """A video has been written."""
+
+    def end(self, state: State) -> None:
+        """Training has ended, one way or another."""
+
+
+class Audience:
+    """Everyone who watches. Who fails says so once and leaves; training goes on."""
+
+    def __init__(self, onlookers: list[Onlooker]) -> None:
+        self.onlookers = onlookers
+
+    def tell(self, what: str, *words: Any) -> None:
+        for onlooker in list(self.onlookers):
+            try:
+                getattr(onlooker, what)(*words)
+            except Exception as error:
+                self.onlookers.remove(onlooker)
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                print(f"warning: {onlooker.name} failed and is left out from here on: {reason}", file=sys.stderr)
