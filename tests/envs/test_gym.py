@@ -1295,3 +1295,15 @@ def test_a_network_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     agent.save(tmp_path / "run")
     assert tr.load(tmp_path / "run", network="trunks:Trunk").evaluate(2) == agent.evaluate(2)
     assert "trunks:Trank" in refusal(ppo, WALK, backend="gymnasium", network="trunks:Trank")
+
+
+class Wrapped(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """A wrapper that makes what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+
+def test_the_class_of_a_wrapper_is_a_factory_like_any_other() -> None:
+    agent = tr.PPO(Wrapped, num_envs=2, num_steps=8, total_timesteps=32, num_minibatches=2).learn(quiet=True)
+    assert agent.steps == 32

@@ -78,8 +78,9 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
 
 def ancestor_of(env: Any) -> str | None:
     """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
-    if getattr(env, "spec", None) is not None:
-        return str(env.spec.id)
+    spec = None if isinstance(env, type) else getattr(env, "spec", None)  # of a wrapper's class it is a property
+    if spec is not None:
+        return str(spec.id)
     ids = {cls: env_id for env_id, cls in TENSOR_ENVS.items()}
     return next((ids[cls] for cls in type(env).__mro__ if cls in ids), None)
 
