@@ -117,19 +117,35 @@ class HostEnv:
 
     def send(self, action: Tensor, group: int = 0) -> None:
         """Let every environment take its action. What comes of it is for `recv`."""
-        self._settle()
-        if not self._started:
-            self.reset()
-        self._given = self._action.batch(action.cpu().numpy())
-        self._send(self._given)
-        self._waiting = True
+        self._give(action.cpu().numpy())
 
     def recv(self, group: int = 0) -> Step:
         """What came of the actions sent last, until it is overwritten by the next `recv`. `final_obs` may be `obs` itself."""
+        return self._landed(self._answered())
+
+    @property
+    def over_arrays(self) -> bool:
+        """Whether `answer` is a step: on a device arrays would have to be moved first."""
+        return self.device.type == "cpu"
+
+    def answer(self, action: Array, noise: Array) -> Answer:
+        """The step for those who copy what they keep: its arrays are the engine's, until the next one."""
+        self._give(action)
+        return self._answered()
+
+    def _give(self, action: Array) -> None:
+        self._settle()
+        if not self._started:
+            self.reset()
+        self._given = self._action.batch(action)
+        self._send(self._given)
+        self._waiting = True
+
+    def _answered(self) -> Answer:
         self._waiting = False
         answer = self._recv()
         self._count(answer)
-        return self._landed(answer)
+        return answer
 
     def _settle(self) -> None:
         """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
