@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
-from ..envs.host import Answer
+from ..envs.answer import Answer
 from ..types import Rollout
 from .layers_cpu import Array
 from .noise import Noise

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..types import Step
+from .answer import Answer
+from .options import Array
 
 if TYPE_CHECKING:
     from .tensor import TensorEnv
@@ -83,17 +84,29 @@ class Rows(np.ndarray):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What torch's functions do with such arrays: NumPy's where there is one, otherwise as with the tensors they are."""
-        if function not in FUNCTIONS or not all(issubclass(kind, Rows) for kind in types):
+        if function not in FUNCTIONS or len(types) > 1:
             args, kwargs = pytree.tree_map_only(Rows, torch.from_numpy, (args, kwargs or {}))
             return function(*args, **kwargs)
-        named = {"axis" if name == "dim" else name: value for name, value in (kwargs or {}).items()}
+        if not kwargs:
+            return rows(FUNCTIONS[function](*args))
+        named = {"axis" if name == "dim" else name: value for name, value in kwargs.items()}
         if "dtype" in named:
             named["dtype"] = KINDS[named["dtype"]]
         return rows(np.asarray(FUNCTIONS[function](*args, **named)))
 
 
+def stacked(parts: Any, axis: int = 0) -> Any:
+    """np.stack, in half the time for what states are made of: columns."""
+    if axis != -1 or any(part.shape != parts[0].shape or part.dtype != parts[0].dtype for part in parts):
+        return np.stack(parts, axis)
+    out = np.empty((*parts[0].shape, len(parts)), parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[..., i] = part
+    return out
+
+
 FUNCTIONS: dict[Any, Any] = {
-    torch.stack: np.stack,
+    torch.stack: stacked,
     torch.cat: np.concatenate,
     torch.where: np.where,
     torch.ones_like: np.ones_like,
@@ -126,34 +139,30 @@ class ArrayStep:
         self.env: Any = env
 
     @np.errstate(all="ignore")  # what is not finite is for the learner to report
-    def __call__(self, action: Tensor, noise: Tensor) -> Step:
-        env = self.env
+    def __call__(self, action: Array, noise: Array) -> Answer:
+        env, limit = self.env, self.env.max_episode_steps
         state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
-        old_state, chosen = rows(state.copy()), rows(action.numpy().astype(np.float32))
+        old_state, chosen, kind = rows(state.copy()), rows(action.astype(np.float32)), KINDS[env.observation.dtype]
         next_state = env.advance(old_state, chosen)
         reward = np.asarray(
             env.reward(old_state, chosen, next_state), np.float32
         )  # a mask times a number is a double here
         terminated = np.asarray(env.terminated(next_state))
-        kind = KINDS[env.observation.dtype]
         final_obs: Any = np.asarray(env.observe(next_state), kind)
-        limit = env.max_episode_steps
-        truncated = np.zeros_like(terminated) if limit is None else (clock + 1 >= limit) & ~terminated
-        done = terminated | truncated
-        ended = bool(done.any())
-        kept, obs = np.asarray(next_state), final_obs.copy()
-        if ended:
-            kept = np.where(done[:, None], env.initial(rows(noise.numpy())), kept)
+        obs = final_obs
+        done = terminated if limit is None else terminated | (clock >= limit - 1)
+        ended, kept = np.flatnonzero(done), next_state
+        if len(ended):
+            kept = np.where(done[:, None], env.initial(rows(noise)), np.asarray(next_state))
             obs = np.asarray(env.observe(rows(kept)), kind)
         # nothing has been changed so far
         clock += 1
         running_return += reward
-        if ended:
+        state[:] = kept
+        if len(ended):
             env._finished.numpy()[:] += done * np.stack([done, running_return, clock])
             running_return[done], clock[done] = 0.0, 0
-        state[:] = kept
-        answer = obs, reward, terminated, truncated, final_obs
-        return Step(*(torch.from_numpy(np.ascontiguousarray(x)) for x in answer))
+        return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
 
 
 def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:

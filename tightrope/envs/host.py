@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -19,32 +19,12 @@ from torch import Tensor
 
 from ..errors import EnvError, UsageError
 from ..types import Step
+from .answer import Answer
 from .options import Array
 from .transfer import Landing
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
-
-
-class Answer(NamedTuple):
-    """What an engine answers to one batch of actions, as arrays."""
-
-    obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
-    reward: Array  # (N,) what is learned from
-    terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool, nowhere where terminated
-    rows: Array  # (K,) rows whose true successor is not `obs`
-    final_obs: Array  # (K, ...) these successors
-    real: Array | None = None  # (N,) bool, where some rows may not be real
-    score: Array | None = None  # (N,) what is reported; the reward if not given
-    over: Array | None = None  # (N,) bool, where a reported episode ends; where one ended if not given
-
-    @property
-    def arrays(self) -> list[Array]:
-        """What every step has: obs, reward, terminated, truncated, and `real` if it has that."""
-        reward = self.reward.astype(np.float32, copy=False)
-        arrays = [self.obs, reward, self.terminated, self.truncated]
-        return arrays if self.real is None else [*arrays, self.real]
 
 
 class HostEnv:
