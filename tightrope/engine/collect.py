@@ -10,7 +10,7 @@ from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
 from .device import reads_are_free
 from .noise import Noise
-from .on_arrays import play, speaks_arrays
+from .on_arrays import acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
 from .threads import threads, threads_for_acting
 
@@ -27,8 +27,9 @@ def collect(
     num_steps = rollout.reward.shape[0]
     player = player_for(policy, obs, noise.action[0])
     with threads(threads_for_acting(env.num_envs)):
-        if dead_fraction is None and speaks_arrays(env) and speaks_arrays(player):
-            obs = play(env, player, rollout, obs, noise)
+        step = array_stepper(env) if dead_fraction is None and acts_on_arrays(player) else None
+        if step is not None and acts_on_arrays(player):
+            obs = play(step, player, rollout, obs, noise)
         elif env.groups and dead_fraction is None:
             obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
         else:

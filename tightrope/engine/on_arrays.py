@@ -10,35 +10,32 @@ from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
-from ..envs.answer import Answer
+from ..envs.answer import ArrayStepper
 from ..types import Rollout
 from .layers_cpu import Array
 from .noise import Noise
 
 
-class ArrayEnv(Protocol):
-    """An environment that can be stepped in arrays."""
-
-    over_arrays: bool  # whether it can be now
-
-    def answer(self, action: Array, noise: Array) -> Answer: ...  # until the next one
-
-
 class ArrayPlayer(Protocol):
     """A player that acts on arrays."""
 
-    over_arrays: bool
+    def choose(self, obs: Array, noise: Array) -> Array:
+        """What the policy does for rows (N, F), sampled with that noise."""
 
-    def choose(self, obs: Array, noise: Array) -> Array: ...  # of rows (N, F)
-    def to_env(self, action: Array) -> Array: ...  # as the environment wants it
-
-
-def speaks_arrays(thing: Any) -> TypeGuard[Any]:
-    """Whether an environment or a player works on arrays. Asked of its class, for who wraps one means to be asked himself."""
-    return hasattr(type(thing), "over_arrays") and bool(thing.over_arrays)
+    def to_env(self, action: Array) -> Array:
+        """Actions as the environment wants them."""
 
 
-def play(env: ArrayEnv, player: ArrayPlayer, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
+def acts_on_arrays(player: Any) -> TypeGuard[ArrayPlayer]:
+    return hasattr(player, "choose") and hasattr(player, "to_env")
+
+
+def array_stepper(env: Any) -> ArrayStepper | None:
+    """How to step an environment over arrays, if it can be. Its class is asked: who wraps one means to be asked himself."""
+    return env.in_arrays() if hasattr(type(env), "in_arrays") else None
+
+
+def play(step: ArrayStepper, player: ArrayPlayer, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
     """Fill the rollout from `obs` on, but for what `judge` knows; returns the observation after the last step."""
     last = obs.clone()
     shown = [*rollout.obs.numpy(), last.numpy()]
@@ -49,7 +46,7 @@ def play(env: ArrayEnv, player: ArrayPlayer, rollout: Rollout, obs: Tensor, nois
     shown[0][:] = last
     for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
         action[t] = chosen = player.choose(rows[t], draw)
-        answer = env.answer(player.to_env(chosen), reset)
+        answer = step(player.to_env(chosen), reset)
         shown[t + 1][:] = final_obs[t] = answer.obs
         reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated
         if len(answer.rows):

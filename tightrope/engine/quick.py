@@ -39,7 +39,6 @@ class QuickPolicy:
     """A policy as it is now: made anew for each rollout."""
 
     judges_at_once = False
-    over_arrays = True
 
     def __init__(self, policy: ActorCritic) -> None:
         head, trunk, critic = policy.head, policy.actor, policy.critic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,11 +37,15 @@ class Answer(NamedTuple):
     @property
     def step(self) -> Step:
         """The same as tensors of its own."""
-        obs = np.ascontiguousarray(self.obs)
-        final_obs = obs.copy()
+        final_obs = self.obs.copy()
         final_obs[self.rows] = self.final_obs
-        given = obs, self.reward, self.terminated, self.truncated, final_obs
-        return Step(*(torch.from_numpy(np.ascontiguousarray(x)) for x in given))
+        given = self.obs, self.reward, self.terminated, self.truncated, final_obs
+        return Step(*(torch.from_numpy(x.copy()) for x in given))
+
+
+ArrayStepper = Callable[
+    [Array, Array], Answer
+]  # actions and the noise of resets to what came of them, until the next call
 
 
 def as_answer(step: Step) -> Answer:

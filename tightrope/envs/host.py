@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import EnvError, UsageError
 from ..types import Step
-from .answer import Answer
+from .answer import Answer, ArrayStepper
 from .options import Array
 from .transfer import Landing
 
@@ -103,13 +103,11 @@ class HostEnv:
         """What came of the actions sent last, until it is overwritten by the next `recv`. `final_obs` may be `obs` itself."""
         return self._landed(self._answered())
 
-    @property
-    def over_arrays(self) -> bool:
-        """Whether `answer` is a step: on a device arrays would have to be moved first."""
-        return self.device.type == "cpu"
+    def in_arrays(self) -> ArrayStepper | None:
+        """How to step over arrays, for those who copy what they keep; None where a device wants tensors."""
+        return self._answer if self.device.type == "cpu" else None
 
-    def answer(self, action: Array, noise: Array) -> Answer:
-        """The step for those who copy what they keep: its arrays are the engine's, until the next one."""
+    def _answer(self, action: Array, noise: Array) -> Answer:
         self._give(action)
         return self._answered()
 

@@ -16,7 +16,7 @@ Reward shaping overrides one of them. Nothing here reads a tensor on the host, s
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Spec, Step
-from .answer import Answer, as_answer
+from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
 from .options import Array
 
@@ -71,6 +71,7 @@ class TensorEnv:
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
         self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._array_step: ArrayStep | None = None
+        self._trusted = False  # whether the step over arrays is known to be what the equations say now
 
     def _noise(self) -> Tensor:
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
@@ -105,6 +106,7 @@ class TensorEnv:
         self.state.copy_(state)
         self.clock.zero_()
         self._running_return.zero_()
+        self._trusted = False
         return self.observe(state.clone())
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
@@ -132,29 +134,33 @@ class TensorEnv:
         self.clock *= ~done
         return Step(self.observe(state), reward, terminated, truncated, self.observe(next_state))
 
-    @property
-    def over_arrays(self) -> bool:
-        """Whether `answer` is a step: not where someone has a step of his own."""
-        return self._few and getattr(self.step, "__func__", None) is TensorEnv.step
+    def in_arrays(self) -> ArrayStepper | None:
+        """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""
+        if not self._few or getattr(self.step, "__func__", None) is not TensorEnv.step:
+            return None
+        self._trusted = False
+        return self._answer
 
-    def answer(self, action: Array, noise: Array) -> Answer:
-        """The step as arrays, for those who copy what they keep."""
+    def _answer(self, action: Array, noise: Array) -> Answer:
         given = torch.from_numpy(action), torch.from_numpy(noise)
         return self._on_arrays(*given) or as_answer(self.step(*given))
 
     def _on_arrays(self, action: Tensor, noise: Tensor) -> Answer | None:
-        """The step over arrays, which is quicker where rows are few; None for an environment that has none."""
-        if self._few and self._array_step is None:
-            self._array_step = array_step(self, action, noise)
-            self._few = self._array_step is not None
-        if self._few and self._array_step is not None:
-            try:
-                return self._array_step(action.numpy(), noise.numpy())
-            except (
-                Exception
-            ):  # on a path not taken before; nothing has been changed, and a true mistake will show again
-                self._few = False
-        return None
+        """The step over arrays, which is quicker where rows are few; None for an environment that has none.
+
+        What was recorded stands for the equations until an attribute is set. What else they may read, such as the class,
+        may have changed whenever an episode or a rollout begins.
+        """
+        if self._few and not self._trusted:
+            if self._array_step is None or not self._array_step.holds(self.state, action, noise):
+                self._array_step = array_step(self, action, noise)
+            self._few, self._trusted = self._array_step is not None, True
+        return self._array_step(action.numpy(), noise.numpy()) if self._few and self._array_step is not None else None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name not in ("_trusted", "_few", "_array_step"):
+            object.__setattr__(self, "_trusted", False)
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
         self._running_return += reward
