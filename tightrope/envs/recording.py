@@ -74,6 +74,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To make sure that nothing here is compiled, which nobody would, torch imports its compiler: a second."""
+        return False
+
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not UNKNOWABLE.isdisjoint(operation.tags):
             raise Unrecordable(operation)
