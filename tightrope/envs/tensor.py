@@ -71,7 +71,6 @@ class TensorEnv:
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
         self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._array_step: ArrayStep | None = None
-        self._trusted = False  # whether the step over arrays is known to be what the equations say now
 
     def _noise(self) -> Tensor:
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
@@ -106,7 +105,7 @@ class TensorEnv:
         self.state.copy_(state)
         self.clock.zero_()
         self._running_return.zero_()
-        self._trusted = False
+        self._doubt()
         return self.observe(state.clone())
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
@@ -138,7 +137,7 @@ class TensorEnv:
         """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""
         if not self._few or getattr(self.step, "__func__", None) is not TensorEnv.step:
             return None
-        self._trusted = False
+        self._doubt()
         return self._answer
 
     def _answer(self, action: Array, noise: Array) -> Answer:
@@ -151,16 +150,22 @@ class TensorEnv:
         What was recorded stands for the equations until an attribute is set. What else they may read, such as the class,
         may have changed whenever an episode or a rollout begins.
         """
-        if self._few and not self._trusted:
-            if self._array_step is None or not self._array_step.holds(self.state, action, noise):
-                self._array_step = array_step(self, action, noise)
-            self._few, self._trusted = self._array_step is not None, True
-        return self._array_step(action.numpy(), noise.numpy()) if self._few and self._array_step is not None else None
+        step = self._array_step
+        if self._few and (step is None or not (step.trusted or step.holds(self.state, action, noise))):
+            self._array_step = step = array_step(self, action, noise)
+            self._few = step is not None
+        return step(action.numpy(), noise.numpy()) if self._few and step is not None else None
+
+    def _doubt(self) -> None:
+        """Let the next step over arrays be held to the equations."""
+        step: ArrayStep | None = vars(self).get("_array_step")
+        if step is not None:
+            step.trusted = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in ("_trusted", "_few", "_array_step"):
-            object.__setattr__(self, "_trusted", False)
+        if name not in ("_few", "_array_step"):
+            self._doubt()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
         self._running_return += reward
