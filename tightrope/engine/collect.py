@@ -10,7 +10,7 @@ from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
 from .device import reads_are_free
 from .noise import Noise
-from .on_arrays import acts_on_arrays, array_stepper, play
+from .on_arrays import ArrayPlayer, acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
 from .threads import threads, threads_for_acting
 
@@ -28,8 +28,8 @@ def collect(
     player = player_for(policy, obs, noise.action[0])
     with threads(threads_for_acting(env.num_envs)):
         step = array_stepper(env) if dead_fraction is None and acts_on_arrays(player) else None
-        if step is not None and acts_on_arrays(player):
-            obs = play(step, player, rollout, obs, noise)
+        if step is not None:
+            obs = play(step, cast(ArrayPlayer, player), rollout, obs, noise)
         elif env.groups and dead_fraction is None:
             obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
         else:

@@ -22,6 +22,7 @@ Array = NDArray[Any]
 Grads = Mapping[Tensor, Tensor]
 SMALL = 64**3  # multiplications up to which OpenBLAS stays in one thread; torch runs more of them in as many as it may
 SHORTEST, MOST = 32, 8  # rows of a block, and blocks, within which cutting a product up is quicker than torch's product
+DEEPEST = 1024  # rows for which moments are repeated; with more of them, what that saves is little
 
 
 # products ------------------------------------------------------------------------------------------------------------
@@ -220,6 +221,7 @@ class Normalize:
         if versions != self.versions:
             self.versions, self.deep = versions, {}
         if rows not in self.deep:
+            depth = rows if rows <= DEEPEST else 1
             mean, variance = self.mean.flatten().numpy(), self.variance.flatten().numpy()
-            self.deep[rows] = np.tile(mean, (rows, 1)), np.tile(np.sqrt(variance + EPS), (rows, 1))
+            self.deep[rows] = np.tile(mean, (depth, 1)), np.tile(np.sqrt(variance + EPS), (depth, 1))
         return self.deep[rows]

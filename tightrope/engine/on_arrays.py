@@ -6,7 +6,7 @@ only calls: to make them, to copy from one into another, to look at what they ho
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -26,7 +26,8 @@ class ArrayPlayer(Protocol):
         """Actions as the environment wants them."""
 
 
-def acts_on_arrays(player: Any) -> TypeGuard[ArrayPlayer]:
+def acts_on_arrays(player: object) -> bool:
+    """Whether a player is an ArrayPlayer."""
     return hasattr(player, "choose") and hasattr(player, "to_env")
 
 

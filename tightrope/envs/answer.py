@@ -43,15 +43,13 @@ class Answer(NamedTuple):
         return Step(*(torch.from_numpy(x.copy()) for x in given))
 
 
-ArrayStepper = Callable[
-    [Array, Array], Answer
-]  # actions and the noise of resets to what came of them, until the next call
+# actions and the noise of resets to what came of them, which is overwritten by the next call
+ArrayStepper = Callable[[Array, Array], Answer]
 
 
 def as_answer(step: Step) -> Answer:
     """The other way round, of tensors on the host."""
-    ended = np.flatnonzero((step.terminated | step.truncated).numpy())
     obs, reward, terminated, truncated, final_obs = (x.numpy() for x in step[:5])
-    return Answer(
-        obs, reward, terminated, truncated, ended, final_obs[ended], None if step.real is None else step.real.numpy()
-    )
+    ended = np.flatnonzero(terminated | truncated)
+    real = None if step.real is None else step.real.numpy()
+    return Answer(obs, reward, terminated, truncated, ended, final_obs[ended], real)
