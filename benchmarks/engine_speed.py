@@ -9,8 +9,8 @@ W5  HalfCheetah-v5, 64 envs x 32 steps, the same batch
 W6  Breakout, 8 envs x 128 steps, 4 minibatches x 4 epochs, the convolutional network of 2015
 
 Steps per second of training alone (imports and construction left out), one torch thread each (two on W6), taking turns in
-fresh processes; with `--clock cpu` per second of processor time, for a machine that others use too. On W3 to W5 both run Gymnasium's environments one after the other in the process; the row "envpool" is ours
-on that engine, with one thread. On W2 the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in
+fresh processes; with `--clock cpu`, per second of processor time, for a machine that others use too. On W3 to W5 both run
+Gymnasium's environments one after the other in the process; the row "envpool" is ours on that engine, with one thread. On W2 the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in
 Gymnasium's wrappers and we have ale-py's vector engine. The peer needs a virtual environment of its own:
 pip install torch==2.13.0 stable-baselines3 "gymnasium[box2d,mujoco]" ale-py opencv-python-headless.
 """
@@ -81,20 +81,12 @@ def main() -> None:
     if args.only:
         tightrope(args.only[0], int(args.only[1]), args.only[2], args.clock)
         return
+    ours = [sys.executable, __file__, "--clock", args.clock]
     print("| workload | who | steps/s, each run | median | ratio |\n|---|---|---|---|---|")
     for workload in args.workloads:
         env, steps, _ = WORKLOADS[workload]
         commands: dict[str, list[str]] = {
-            f"tightrope, {backend}": [
-                sys.executable,
-                __file__,
-                "--clock",
-                args.clock,
-                "--only",
-                workload,
-                "{seed}",
-                backend,
-            ]
+            f"tightrope, {backend}": [*ours, "--only", workload, "{seed}", backend]
             for backend in ENGINES.get(workload, ["gymnasium", "envpool"])
         }
         if args.sb3_python:
