@@ -10,9 +10,10 @@ W6  Breakout, 8 envs x 128 steps, 4 minibatches x 4 epochs, the convolutional ne
 
 Steps per second of training alone (imports and construction left out), one torch thread each (two on W6), taking turns in
 fresh processes; with `--clock cpu`, per second of processor time, for a machine that others use too. On W3 to W5 both run
-Gymnasium's environments one after the other in the process; the row "envpool" is ours on that engine, with one thread. On W2 the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in
-Gymnasium's wrappers and we have ale-py's vector engine. The peer needs a virtual environment of its own:
-pip install torch==2.13.0 stable-baselines3 "gymnasium[box2d,mujoco]" ale-py opencv-python-headless.
+Gymnasium's environments one after the other in the process; the row "envpool" is ours on that engine, with one thread. On W2
+the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in Gymnasium's wrappers and we have ale-py's
+vector engine. The peer needs a virtual environment of its own: pip install torch==2.13.0 stable-baselines3
+"gymnasium[box2d,mujoco]" ale-py opencv-python-headless.
 """
 
 import argparse
