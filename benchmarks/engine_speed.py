@@ -9,10 +9,11 @@ W5  HalfCheetah-v5, 64 envs x 32 steps, the same batch
 W6  Breakout, 8 envs x 128 steps, 4 minibatches x 4 epochs, the convolutional network of 2015
 
 Steps per second of training alone (imports and construction left out), one torch thread each (two on W6), taking turns in
-fresh processes. On W3 to W5 both run Gymnasium's environments one after the other in the process; the row "envpool" is ours
-on that engine, with one thread. On W2 the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in
-Gymnasium's wrappers and we have ale-py's vector engine. The peer needs a virtual environment of its own:
-pip install torch==2.13.0 stable-baselines3 "gymnasium[box2d,mujoco]" ale-py opencv-python-headless.
+fresh processes; with `--clock cpu`, per second of processor time, for a machine that others use too. On W3 to W5 both run
+Gymnasium's environments one after the other in the process; the row "envpool" is ours on that engine, with one thread. On W2
+the peer has Gymnasium's CartPole and we have ours, on W6 the peer has ale-py in Gymnasium's wrappers and we have ale-py's
+vector engine. The peer needs a virtual environment of its own: pip install torch==2.13.0 stable-baselines3
+"gymnasium[box2d,mujoco]" ale-py opencv-python-headless.
 """
 
 import argparse
@@ -48,7 +49,10 @@ WORKLOADS: dict[str, tuple[str, int, dict[str, Any]]] = {  # env, steps to time,
 }
 
 
-def tightrope(workload: str, seed: int, backend: str) -> None:
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def tightrope(workload: str, seed: int, backend: str, clock: str) -> None:
     """One timing of ours. The schedule is that of a million steps; training stops after the steps to time."""
     import torch
 
@@ -59,11 +63,12 @@ def tightrope(workload: str, seed: int, backend: str) -> None:
     env, steps, settings = WORKLOADS[workload]
     threads = {"env_kwargs": {"num_threads": 1}} if backend == "envpool" else {}
     agent = tr.PPO(env, seed=seed, device="cpu", backend=backend, total_timesteps=1_000_000, **settings, **threads)
-    began = time.perf_counter()
+    now = CLOCKS[clock]
+    began = now()
     for _ in ppo(agent.state, agent.config.algorithm):
         if agent.steps >= steps:
             break
-    print(json.dumps({"steps_per_s": agent.steps / (time.perf_counter() - began)}))
+    print(json.dumps({"steps_per_s": agent.steps / (now() - began)}))
 
 
 def main() -> None:
@@ -71,21 +76,23 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--sb3-python", type=Path, help="interpreter of a virtual environment with Stable-Baselines3")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: steps per second of processor time")
     parser.add_argument("--only", nargs=3, metavar=("WORKLOAD", "SEED", "BACKEND"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
-        tightrope(args.only[0], int(args.only[1]), args.only[2])
+        tightrope(args.only[0], int(args.only[1]), args.only[2], args.clock)
         return
+    ours = [sys.executable, __file__, "--clock", args.clock]
     print("| workload | who | steps/s, each run | median | ratio |\n|---|---|---|---|---|")
     for workload in args.workloads:
         env, steps, _ = WORKLOADS[workload]
         commands: dict[str, list[str]] = {
-            f"tightrope, {backend}": [sys.executable, __file__, "--only", workload, "{seed}", backend]
+            f"tightrope, {backend}": [*ours, "--only", workload, "{seed}", backend]
             for backend in ENGINES.get(workload, ["gymnasium", "envpool"])
         }
         if args.sb3_python:
             peer = [str(args.sb3_python), str(HERE / "peers/sb3_engine_speed.py"), workload, "{seed}", str(steps)]
-            commands["stable-baselines3"] = peer
+            commands["stable-baselines3"] = [*peer, args.clock]
         speeds: dict[str, list[float]] = {name: [] for name in commands}
         for seed in range(1, args.repeats + 1):
             for name, command in commands.items():

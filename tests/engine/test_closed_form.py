@@ -76,10 +76,10 @@ def test_rounding_within_the_clip_interval_costs_no_row_its_gradient(form):
 
 @pytest.mark.parametrize("action", [CHOICE, TORQUE])
 def test_batches_of_any_size_one_after_the_other(action):
-    """Small products are NumPy's and large ones torch's, and a size seen before finds its arrays again."""
+    """Small products are NumPy's, at once or in blocks, and large ones torch's; a size seen before finds its arrays again."""
     policy = a_policy(action, (64, 64), "tanh", False, True)
     optimizer, loss = Optimizer(policy), PPOLoss(0.2, 0.5, 0.01, True)
-    for rows in (64, 1, 3000, 64):
+    for rows in (64, 1, 128, 192, 100, 3000, 64):
         batch = a_batch(policy, action, rows)
         autograd(loss, policy, batch, optimizer)
         expected = optimizer.grad.clone()
@@ -115,6 +115,24 @@ def test_it_follows_the_parameters_as_they_move():
     moved = optimizer.grad.clone()
     autograd(loss, policy, batch, optimizer)
     torch.testing.assert_close(moved, optimizer.grad, rtol=1e-4, atol=2e-6)
+
+
+def test_it_follows_the_moments_of_observations_as_they_move():
+    policy = a_policy(TORQUE, (16, 8), "tanh", False, True)
+    optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.01, False)
+    assert policy.normalizer is not None
+    for change in (
+        lambda n: n.merge(torch.randn(300, 2, 3) - 2),
+        lambda n: n.load_state_dict({**n.state_dict(), "variance": torch.rand(2, 3) + 0.1}),
+    ):
+        gradient(loss, policy, batch, optimizer)
+        before = optimizer.grad.clone()
+        change(policy.normalizer)
+        gradient(loss, policy, batch, optimizer)
+        moved = optimizer.grad.clone()
+        autograd(loss, policy, batch, optimizer)
+        torch.testing.assert_close(moved, optimizer.grad, rtol=1e-4, atol=2e-6)
+        assert not torch.allclose(moved, before, rtol=1e-2)
 
 
 class OtherLoss(PPOLoss):

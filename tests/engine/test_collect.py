@@ -1,6 +1,7 @@
 """Collection: on-policy, complete and reproducible, whether the environments are stepped at once or by turns."""
 
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tightrope.engine import Noise, collect, draw_noise
-from tightrope.envs import CartPole
+from tightrope.envs import CartPole, Pendulum
 from tightrope.envs.groups import Grouped
 from tightrope.envs.gym import from_object
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
@@ -185,3 +186,89 @@ def test_tensor_environments_have_no_groups() -> None:
     assert env.groups == 0
     rollout, obs, _ = collected(env)
     assert torch.equal(obs[~rollout.done[-1]], rollout.final_obs[-1][~rollout.done[-1]])
+
+
+def all_of(rollout: Rollout, obs: Tensor) -> dict[str, Tensor]:
+    return {**fields(rollout), "after": obs}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: counters([5]),
+        lambda: CartPole(num_envs=6, max_episode_steps=7),
+        lambda: Pendulum(num_envs=3, max_episode_steps=5),
+        lambda: from_object(Torques, 3),
+        lambda: from_object(Skipping(3), 3),
+    ],
+    ids=["gymnasium", "CartPole", "Pendulum", "torques", "skipping"],
+)
+def test_a_rollout_over_arrays_is_that_over_tensors(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[str] = []
+    module = sys.modules["tightrope.engine.collect"]
+    play = module.play  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "play", lambda *args: played.append("over arrays") or play(*args))
+    rollout, obs, _ = collected(make())
+    assert played == ["over arrays"] * 2
+    monkeypatch.setattr(module, "array_stepper", lambda env: None)
+    expected = all_of(*collected(make())[:2])
+    assert len(played) == 2
+    assert expected["terminated"].any() or expected["truncated"].any()
+    for name, tensor in all_of(rollout, obs).items():  # actions are scaled to a box with other rounding
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-5, msg=name)
+
+
+class Torques(Counter):
+    """Actions in a box of their own, in two rows; observations in rows and columns."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+    action_space = gymnasium.spaces.Box(np.float32([[-2.0], [0.0]]), np.float32([[2.0], [5.0]]))
+
+    def shown(self, action: Any) -> Any:
+        return np.array([[self.who, self.episode], [self.time, np.sum(action)]])
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        obs, _, terminated, truncated, info = super().step(action.sum())
+        return obs, float(action.sum()), terminated, truncated, info
+
+
+class Skipping(gymnasium.vector.VectorEnv):
+    """A vector environment that resets a row in the step after its end, in which nothing happens."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = Counter.observation_space, Counter.action_space
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.time = np.zeros(self.num_envs)
+        return self.shown(), {}
+
+    def shown(self) -> Any:
+        return np.stack([np.arange(self.num_envs), self.time, self.time, self.time], 1).astype(np.float32)
+
+    def step(self, actions: Any) -> Any:
+        self.time = np.where(self.time == 4, 0, self.time + 1)
+        over = self.time == 4
+        return self.shown(), 1.0 + actions, over, np.zeros_like(over), {}
+
+
+def test_who_wraps_an_environment_is_asked_himself() -> None:
+    class Wrapped:
+        def __init__(self, env: Any) -> None:
+            self.env, self.steps = env, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.env, name)
+
+        def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+            self.steps += 1
+            return self.env.step(action, noise)
+
+    env: Any = Wrapped(CartPole(num_envs=2))
+    collected(env, phases=1)
+    assert env.steps == STEPS

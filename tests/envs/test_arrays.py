@@ -1,4 +1,4 @@
-"""Steps over arrays are steps over tensors, bit for bit, and equations that would not be run on tensors."""
+"""Steps over arrays are steps over tensors, bit for bit; equations that would not be run on tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import ENVS
-from tightrope.envs.arrays import MOST_ROWS, Rows
+from tightrope.envs.arrays import MOST_ROWS
 
 
 def actions(env: Any, generator: torch.Generator) -> Tensor:
@@ -55,14 +55,14 @@ def test_what_is_handed_out_is_nobody_elses() -> None:
 
 
 class Looped(tr.envs.CartPole):
-    """Uses a method that only tensors have: it is that of the tensor that the array is."""
+    """All views."""
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return next_state.narrow(1, 0, 1).squeeze(1)
 
 
 class Sorted(tr.envs.CartPole):
-    """Uses a function that only torch has: it is run on the tensor that the array is."""
+    """Uses a function that only torch has: it is torch's."""
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return torch.cumsum(next_state, 1)[:, 0]
@@ -74,39 +74,118 @@ class Remembering(tr.envs.CartPole):
         return super().reward(state, action, next_state)
 
 
-class LateSurprise(tr.envs.CartPole):
-    """Takes a path that arrays cannot take, once it has been told to."""
-
-    told = False
+class InPlace(tr.envs.CartPole):
+    """Writes into what it has made, and into what it was given."""
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        if self.told and not isinstance(state, Tensor):
-            raise TypeError
-        return next_state[:, 0]
+        paid = torch.ones_like(state[:, 0])
+        paid += next_state[:, 1]
+        paid[next_state[:, 0] > 0] = 0.5
+        state[:, 0] = 3.0
+        return paid + state[:, 0] * action
+
+
+class Several(tr.envs.CartPole):
+    """An operation with two results, and whole numbers."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        most, which = next_state.max(-1)
+        return torch.where(action == 1, most, 2 - which) * (action + 1)
+
+
+class Deciding(tr.envs.CartPole):
+    """Looks at a number: what was recorded in one state would not do for another."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[:, 0] if next_state[0, 0] > 0 else -next_state[:, 0]
+
+
+class Chosen(tr.envs.CartPole):
+    """As many numbers as there happen to be."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[next_state > -100].view(next_state.shape)[:, 0]
+
+
+class Gambling(tr.envs.CartPole):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[:, 0] + 0 * torch.rand(len(state))
 
 
 class Doubled(tr.envs.CartPole):
-    """A mask times a number is a double for NumPy."""
+    """Masks times numbers."""
 
     def observe(self, state: Tensor) -> Tensor:
         return torch.stack([(state[:, i] > 0) * 2.0 for i in range(4)], -1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "quick"), [(Looped, True), (Sorted, True), (Remembering, False), (LateSurprise, True), (Doubled, True)]
-)
+    ("kind", "quick"),
+    [
+        (Looped, True), (Sorted, True), (InPlace, True), (Several, True), (Doubled, True),
+        (Remembering, False), (Deciding, False), (Chosen, False), (Gambling, False),
+    ],
+)  # fmt: skip
 def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.CartPole], quick: bool) -> None:
     env, plain = kind(5, seed=2), kind(5, seed=2)
     plain._few = False
     action, noise = torch.ones(5, dtype=torch.int64), torch.rand(5, 4)
-    for told in (False, False, True, True):
-        env.told = plain.told = told  # type: ignore[attr-defined]
+    for t in range(40):
+        action = torch.tensor([0, 1, 1, 0, t % 2])
         step, expected = env.step(action, noise), plain.step(action, noise)
         assert all(isinstance(x, Tensor) for x in step[:5])
         assert [x.dtype for x in step[:5]] == [x.dtype for x in expected[:5]]
         assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
-    assert (env._array_step is not None) == quick
-    assert env._few == (quick and kind is not LateSurprise)
+    assert (env._array_step is not None) == env._few == quick
+
+
+class Scaled(tr.envs.CartPole):
+    """Reads what can be set from outside: on itself, in something it holds, and on its class."""
+
+    scale, more = 1.0, 1.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held = {"scale": 1.0}
+        self.offset = torch.zeros(())
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.full_like(state[:, 0], self.scale * self.held["scale"] * self.more) + self.offset
+
+
+def test_what_equations_read_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, action = Scaled(3), torch.zeros(3, dtype=torch.int64)
+
+    def paid() -> float:
+        return float(env.step(action).reward[0])
+
+    assert paid() == 1
+    env.scale = 2.0
+    assert paid() == 2
+    env.offset.fill_(0.5)
+    assert paid() == 2.5
+    env.offset = torch.tensor(1.0)
+    assert paid() == 3
+    env.held["scale"] = 3.0
+    env.reset()
+    assert paid() == 7
+    monkeypatch.setattr(Scaled, "more", 2.0)
+    step = env.in_arrays()
+    assert step is not None
+    assert float(step(action.numpy(), np.zeros((3, 4), np.float32)).reward[0]) == 13
+    assert env._array_step is not None
+
+
+def test_who_has_a_step_of_his_own_is_not_passed_by() -> None:
+    class Own(tr.envs.CartPole):
+        def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
+            return super().step(action, noise)
+
+    assert Own(2).in_arrays() is None
+    env = tr.envs.CartPole(2)
+    assert env.in_arrays() is not None
+    env.step = Own(2).step  # type: ignore[method-assign]
+    assert env.in_arrays() is None
 
 
 def test_a_mistake_in_an_equation_is_the_users_to_see() -> None:
@@ -127,15 +206,8 @@ def test_many_rows_and_impure_equations_are_tensors() -> None:
     assert tr.envs.CartPole(4).spawn(2, seed=0)._array_step is None
 
 
-def test_rows_are_tensors_to_torch() -> None:
-    rows = np.ones((2, 3), np.float32).view(Rows)
-    assert isinstance(torch.stack([rows, rows], -1), Rows)
-    assert isinstance(torch.cumsum(rows, 1), Tensor)
-    assert torch.equal(torch.ones(2, 3), torch.add(rows, 0))
-
-
 class Spread(tr.envs.CartPole):
-    """Arrays have a method of that name, which means something else; in the first states it does not show."""
+    """Arrays have a method of that name, which means something else."""
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0
@@ -144,7 +216,7 @@ class Spread(tr.envs.CartPole):
         return state.std(-1)
 
 
-class InPlace(tr.envs.CartPole):
+class Counted(tr.envs.CartPole):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.calls = torch.zeros(())
@@ -160,14 +232,11 @@ def test_methods_that_arrays_have_too_are_those_of_tensors() -> None:
     action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
     for _ in range(5):
         assert torch.equal(env.step(action, noise).reward, plain.step(action, noise).reward)
-    rows = np.arange(6, dtype=np.float32).reshape(2, 3).view(Rows)
-    tensor = torch.arange(6.0).reshape(2, 3)
-    for of in (lambda x: x.std(-1), lambda x: x.sum(), lambda x: x.repeat(2, 1), lambda x: x % 4, lambda x: x**3):
-        assert torch.equal(of(rows), of(tensor))
+    assert env._array_step is not None
 
 
 def test_equations_that_change_something_run_once_a_step_on_tensors() -> None:
-    env = InPlace(4)
+    env = Counted(4)
     for _ in range(3):
         env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
     assert env._array_step is None
@@ -187,7 +256,7 @@ def test_a_state_put_in_from_outside_is_the_state() -> None:
 
 
 def test_a_spawned_environment_shares_no_tensor() -> None:
-    env = InPlace(3)
+    env = Counted(3)
     twin = env.spawn(3, seed=1)
     twin.step(torch.zeros(3, dtype=torch.int64))
     assert float(env.calls) == 0

@@ -10,6 +10,7 @@ from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
 from .device import reads_are_free
 from .noise import Noise
+from .on_arrays import ArrayPlayer, acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
 from .threads import threads, threads_for_acting
 
@@ -26,7 +27,10 @@ def collect(
     num_steps = rollout.reward.shape[0]
     player = player_for(policy, obs, noise.action[0])
     with threads(threads_for_acting(env.num_envs)):
-        if env.groups and dead_fraction is None:
+        step = array_stepper(env) if dead_fraction is None and acts_on_arrays(player) else None
+        if step is not None:
+            obs = play(step, cast(ArrayPlayer, player), rollout, obs, noise)
+        elif env.groups and dead_fraction is None:
             obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
         else:
             obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)

@@ -1,19 +1,37 @@
 """Statistics over all ranks. With one process they are the plain computation."""
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..functional import standardize
 from . import kernels
-from .accelerate import compilable, kernels_wanted
+from .accelerate import compilable, compiling, kernels_wanted
+from .device import reads_are_free
 from .kernels import has_device
+
+STD_EPS = 1e-8  # that of `standardize`
 
 
 def standardized(x: Tensor) -> Tensor:
     """x with mean 0 and standard deviation 1."""
     if kernels_wanted() is not None and has_device(x.device):
         return kernels.standardized(x)
+    if reads_are_free(x.device) and not compiling():
+        return standardized_on_host(x)
     return plainly_standardized(x)
+
+
+@np.errstate(all="ignore")  # what is not finite is reported once a phase
+def standardized_on_host(x: Tensor) -> Tensor:
+    """The same over an array, whose calls cost less."""
+    array = x.numpy()
+    centred = array - float(np.add.reduce(array, None)) / array.size
+    std = math.sqrt(float(np.vdot(centred, centred)) / max(array.size - 1, 1))
+    centred /= std + STD_EPS
+    return torch.from_numpy(centred)
 
 
 @compilable()

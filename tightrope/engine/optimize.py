@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
@@ -161,18 +162,19 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
 
 @torch.no_grad()
 def clipped_adam_on_host(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
-    """The same where numbers can be looked at: half the calls, which are most of what it costs there."""
-    o = optimizer
-    norm = math.sqrt(o.grad.dot(o.grad).item())
+    """The same where numbers can be looked at, and by one call of torch's: amid arrays each costs ten times what it does
+    amid its like."""
+    o, grad, count = optimizer, optimizer.grad.numpy(), optimizer.step.numpy()
+    norm = math.sqrt(grad.dot(grad))
     if stopped is None or not stopped:
         if max_grad_norm is not None and norm + 1e-6 > max_grad_norm:
-            o.grad.mul_(max_grad_norm / (norm + 1e-6))  # [detail 11]
-        o.step.add_(1)
+            grad *= max_grad_norm / (norm + 1e-6)  # [detail 11]
+        count += 1
         torch._fused_adam_(
             [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step], lr=o.learning_rate,
             beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0, amsgrad=False, maximize=False,
         )  # fmt: skip
-    return torch.tensor(norm)
+    return torch.from_numpy(np.array(norm, np.float32))
 
 
 @compilable()

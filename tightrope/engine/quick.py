@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..models import MLP, ActorCritic, Categorical, Gaussian
 from ..models.actor_critic import CategoricalHead, GaussianHead
 from .closed_form import plain
-from .closed_form_cpu import Array, Normalize, product_of
+from .layers_cpu import Array, Normalize, product_of, rows_of
 
 
 class Perceptron:
@@ -20,17 +20,17 @@ class Perceptron:
 
     def __init__(self, trunk: MLP, last: nn.Linear) -> None:
         linear = [part for part in trunk if isinstance(part, nn.Linear)]
-        *self.hidden, self.last = [(layer.weight.data.numpy(), layer.bias.data.numpy()) for layer in (*linear, last)]
+        *self.hidden, self.last = [(layer.weight.data.numpy().T, layer.bias.data.numpy()) for layer in (*linear, last)]
         self.tanh = isinstance(trunk[2], nn.Tanh)
 
     def __call__(self, x: Array) -> Array:
         rows = len(x)
         for weight, bias in self.hidden:
-            x = product_of(rows, weight)(x, weight.T)
+            x = product_of(rows, weight)(x, weight)
             x += bias
             np.tanh(x, out=x) if self.tanh else np.maximum(x, 0, out=x)
         weight, bias = self.last
-        out = product_of(rows, weight)(x, weight.T)
+        out = product_of(rows, weight)(x, weight)
         out += bias
         return out
 
@@ -49,18 +49,23 @@ class QuickPolicy:
         self.critic = None if policy.value_head is None else Perceptron(critic, policy.value_head)  # type: ignore[arg-type]
         self.log_std = head.log_std.data if isinstance(head, GaussianHead) else None
         self.std = np.exp(self.log_std.numpy()) if self.log_std is not None else None
+        self.to_env = Bounded(head) if isinstance(head, GaussianHead) else as_it_is
 
     @np.errstate(all="ignore")
-    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """policy.distribution(obs).sample(noise)"""
-        output = self.actor(self.normalize(rows_of(obs)))
+    def choose(self, obs: Array, noise: Array) -> Array:
+        """policy.distribution(obs).sample(noise), of rows (N, F)"""
+        output = self.actor(self.normalize(obs))
         if self.std is not None:
-            output += self.std * noise.numpy()
-            return (torch.from_numpy(output),)
+            output += self.std * noise
+            return output
         logits = output.T  # (K, N)
         logits -= np.maximum.reduce(logits)
         cumulative = np.add.accumulate(np.exp(logits))
-        return (torch.from_numpy(np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise.numpy())),)
+        return np.add.reduce(cumulative[:-1] <= cumulative[-1] * noise)
+
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
+        """The same, of tensors."""
+        return (torch.from_numpy(self.choose(rows_of(obs), noise.numpy())),)
 
     @np.errstate(all="ignore")
     def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,9 +77,24 @@ class QuickPolicy:
         return distribution.log_prob(action), value
 
 
-def rows_of(obs: Tensor) -> Array:
-    """(N, ...) to (N, F)."""
-    return obs.numpy() if obs.dim() == 2 else obs.flatten(1).numpy()
+class Bounded:
+    """GaussianHead.to_env, of arrays."""
+
+    def __init__(self, head: GaussianHead) -> None:
+        self.low, self.high = head.low.numpy(), head.high.numpy()
+        self.middle, self.reach = head.middle.numpy(), head.reach.numpy()
+        self.unit, self.shape = head.unit, head.shape
+
+    def __call__(self, action: Array) -> Array:
+        scaled = action if self.unit else self.reach * action + self.middle
+        inside = np.maximum(scaled, self.low)
+        np.minimum(inside, self.high, out=inside)
+        return inside if len(self.shape) == 1 else inside.reshape(-1, *self.shape)
+
+
+def as_it_is(action: Array) -> Array:
+    """CategoricalHead.to_env, of arrays."""
+    return action
 
 
 def quick(policy: ActorCritic, obs: Tensor, noise: Tensor) -> QuickPolicy | None:
@@ -89,6 +109,7 @@ def quick(policy: ActorCritic, obs: Tensor, noise: Tensor) -> QuickPolicy | None
     candidate = QuickPolicy(policy)
     distribution, value = policy(obs)
     action = distribution.sample(noise)
-    expected = action, distribution.log_prob(action), value
-    pairs = zip((*candidate.act(obs, noise), *candidate.judge(obs, action)), expected, strict=True)
+    taken = torch.from_numpy(candidate.to_env(action.numpy()))
+    expected = action, policy.head.to_env(action), distribution.log_prob(action), value
+    pairs = zip((*candidate.act(obs, noise), taken, *candidate.judge(obs, action)), expected, strict=True)
     return candidate if all(torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True) for a, b in pairs) else None

@@ -19,10 +19,11 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
+from .answer import Answer
 from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .groups import in_groups
 from .gym import made
-from .host import Answer, HostEnv
+from .host import HostEnv
 from .options import Array, EnvOptions
 from .spaces import action, observation
 

@@ -1,201 +1,109 @@
-"""A step of a tensor environment on the CPU where rows are few: its own equations, over NumPy arrays.
+"""A step of a tensor environment on the CPU where rows are few: its own equations, recorded and replayed over arrays.
 
-At a few hundred rows a step costs what its calls cost, and NumPy's cost a third of torch's. The equations are not written
-twice: `Rows` is an array that answers to the names that tensors have, so that `advance`, `reward`, `terminated`, `initial` and
-`observe` run on it as they are, and give the same to the last bit: sums and products round alike everywhere, and the rest is
-torch's own. Equations that use something `Rows` does not know, or give something else for it, or change the environment while
-they are at it, run on tensors, as on a device.
+The equations are not written twice, and give the same to the last bit: that is tried out in a few states before the
+recording is used, and in one again whenever something may have changed that the equations read (see `TensorEnv`). Equations
+that cannot be recorded, or change the environment while they are at it, run on tensors, as on a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ..types import Step
+from .answer import Answer
+from .options import Array
+from .recording import Recording
 
 if TYPE_CHECKING:
     from .tensor import TensorEnv
 
 MOST_ROWS = 1024  # up to which NumPy is quicker
 SPREADS = (0.0, 0.01, 0.3, 3.0)  # how far from the current state the equations are tried out
-KINDS = {torch.float32: np.float32, torch.bool: np.bool_, torch.int64: np.int64, torch.int32: np.int32}
-UNLIKE = ("__mod__", "__rmod__", "__pow__", "__rpow__", "__floordiv__", "__rfloordiv__", "__matmul__")
-
-
-def rows(array: Any) -> Rows:
-    """The array under the names of tensors."""
-    return np.ndarray.view(array, Rows)
-
-
-def by_torch(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """A function of torch's over arrays, for those that NumPy rounds differently."""
-
-    def call(*args: Any) -> Any:
-        return rows(function(*(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in args)).numpy())
-
-    return call
-
-
-class Rows(np.ndarray):
-    """A NumPy array with the methods and functions of tensors that equations are made of."""
-
-    device: Any = torch.device("cpu")
-    sin, cos, exp, tanh = (by_torch(function) for function in (torch.sin, torch.cos, torch.exp, torch.tanh))
-
-    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
-        return tuple(self.T if dim == -1 and self.ndim == 2 else rows(np.moveaxis(np.asarray(self), dim, 0)))
-
-    def clamp(self, min: Any = None, max: Any = None) -> Any:
-        kept = self if min is None else np.maximum(self, min)
-        return kept if max is None else np.minimum(kept, max)
-
-    def to(self, kind: Any) -> Any:
-        return np.ndarray.astype(self, KINDS.get(kind, kind))
-
-    def float(self) -> Any:
-        return np.ndarray.astype(self, np.float32)
-
-    def unsqueeze(self, dim: int) -> Any:
-        return rows(np.expand_dims(np.asarray(self), dim))
-
-    def clone(self) -> Any:
-        return np.ndarray.copy(self)
-
-    def square(self) -> Any:
-        return self * self
-
-    def sqrt(self) -> Any:
-        return np.sqrt(self)
-
-    def abs(self) -> Any:
-        return np.abs(self)
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else tensors have, as of the tensor that the array is."""
-        return getattr(torch.from_numpy(np.asarray(self)), name)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What torch's functions do with such arrays: NumPy's where there is one, otherwise as with the tensors they are."""
-        if function not in FUNCTIONS or not all(issubclass(kind, Rows) for kind in types):
-            args, kwargs = pytree.tree_map_only(Rows, torch.from_numpy, (args, kwargs or {}))
-            return function(*args, **kwargs)
-        named = {"axis" if name == "dim" else name: value for name, value in (kwargs or {}).items()}
-        if "dtype" in named:
-            named["dtype"] = KINDS[named["dtype"]]
-        return rows(np.asarray(FUNCTIONS[function](*args, **named)))
-
-
-FUNCTIONS: dict[Any, Any] = {
-    torch.stack: np.stack,
-    torch.cat: np.concatenate,
-    torch.where: np.where,
-    torch.ones_like: np.ones_like,
-    torch.zeros_like: np.zeros_like,
-    torch.full_like: np.full_like,
-    torch.minimum: np.minimum,
-    torch.maximum: np.maximum,
-    torch.abs: np.abs,
-    torch.sqrt: np.sqrt,
-    **{function: by_torch(function) for function in (torch.sin, torch.cos, torch.exp, torch.tanh, torch.remainder)},
-}
-
-
-def of_tensors(name: str) -> Callable[..., Any]:
-    """A tensor's method of that name."""
-    return lambda self, *args, **kwargs: getattr(torch.from_numpy(np.asarray(self)), name)(*args, **kwargs)
-
-
-for _name, _method in vars(
-    np.ndarray
-).items():  # what arrays have under the same names means something else, now and then
-    if callable(_method) and _name not in vars(Rows) and (_name in UNLIKE or not _name.startswith("_")):
-        setattr(Rows, _name, of_tensors(_name))
 
 
 class ArrayStep:
     """The step of one environment, over views of its state."""
 
-    def __init__(self, env: TensorEnv) -> None:
-        self.env: Any = env
+    def __init__(self, env: TensorEnv, action: Tensor, noise: Tensor) -> None:
+        def onwards(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+            following = env.advance(state, action)
+            return following, env.reward(state, action, following), env.terminated(following), env.observe(following)
+
+        def anew(state: Tensor, done: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+            kept = torch.where(done.unsqueeze(-1), env.initial(noise), state)
+            return kept, env.observe(kept)
+
+        self.env, self.trusted = env, False  # whether equations are known to be still what was recorded
+        self.onwards = Recording(onwards, env.state, action)
+        self.anew = Recording(anew, env.state, torch.zeros(env.num_envs, dtype=torch.bool), noise)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies of an environment record for themselves."""
+        return type(None), ()
 
     @np.errstate(all="ignore")  # what is not finite is for the learner to report
-    def __call__(self, action: Tensor, noise: Tensor) -> Step:
-        env = self.env
+    def __call__(self, action: Array, noise: Array) -> Answer:
+        env, limit = self.env, self.env.max_episode_steps
         state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
-        old_state, chosen = rows(state.copy()), rows(action.numpy().astype(np.float32))
-        next_state = env.advance(old_state, chosen)
-        reward = np.asarray(
-            env.reward(old_state, chosen, next_state), np.float32
-        )  # a mask times a number is a double here
-        terminated = np.asarray(env.terminated(next_state))
-        kind = KINDS[env.observation.dtype]
-        final_obs: Any = np.asarray(env.observe(next_state), kind)
-        limit = env.max_episode_steps
-        truncated = np.zeros_like(terminated) if limit is None else (clock + 1 >= limit) & ~terminated
-        done = terminated | truncated
-        ended = bool(done.any())
-        kept, obs = np.asarray(next_state), final_obs.copy()
-        if ended:
-            kept = np.where(done[:, None], env.initial(rows(noise.numpy())), kept)
-            obs = np.asarray(env.observe(rows(kept)), kind)
+        kept, reward, terminated, final_obs = self.onwards(state, action)
+        done = terminated if limit is None else terminated | (clock >= limit - 1)
+        ended, obs = done.nonzero()[0], final_obs
+        if len(ended):
+            kept, obs = self.anew(kept, done, noise)
         # nothing has been changed so far
         clock += 1
         running_return += reward
-        if ended:
+        state[:] = kept
+        if len(ended):
             env._finished.numpy()[:] += done * np.stack([done, running_return, clock])
             running_return[done], clock[done] = 0.0, 0
-        state[:] = kept
-        answer = obs, reward, terminated, truncated, final_obs
-        return Step(*(torch.from_numpy(np.ascontiguousarray(x)) for x in answer))
+        return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+
+    @np.errstate(all="ignore")
+    def holds(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:
+        """Whether all equations still say of a state what the recordings say."""
+        env = self.env
+        following = env.advance(state.clone(), action)
+        fresh, all_over = env.initial(noise), torch.ones(env.num_envs, dtype=torch.bool)
+        expected = [
+            following, env.reward(state.clone(), action, following), env.terminated(following), env.observe(following),
+            fresh, env.observe(fresh),
+        ]  # fmt: skip
+        given = (
+            *self.onwards(state.numpy(), action.numpy()),
+            *self.anew(state.numpy(), all_over.numpy(), noise.numpy()),
+        )
+        self.trusted = all(map(equal, expected, given))
+        return self.trusted
 
 
 def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:
-    """The quick way to step an environment, if its equations give the same bits for arrays as for tensors, here and in a few
+    """The quick way to step an environment, if its equations give the same bits when they are replayed, here and in a few
     states around, and change nothing."""
     held = dict(vars(env))
     values = {name: value.clone() for name, value in held.items() if isinstance(value, Tensor)}
     generator = torch.Generator().manual_seed(0)
     try:
+        step, state = ArrayStep(env, action, noise), values["state"]
         for spread in SPREADS:
-            state = env.state + spread * torch.randn(env.state.shape, generator=generator)
+            around = state + spread * torch.randn(state.shape, generator=generator)
             drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)
-            expected = outcomes(env, lambda x: x, state, action, drawn)
-            if not all(map(equal, expected, outcomes(env, as_rows, state, action, drawn))):
+            if not step.holds(around, action, drawn):
                 return None
-    except Exception:  # whatever the equations do with an array that they would not do with a tensor
+    except Exception:  # whatever the equations do that cannot be recorded; a true mistake will show again
         return None
     finally:
         unchanged = restored(env, held, values)
-    return ArrayStep(env) if unchanged else None
+    return step if unchanged else None
 
 
-def outcomes(env: Any, form: Any, state: Tensor, action: Tensor, noise: Tensor) -> list[Any]:
-    """What every equation of an environment says of a state."""
-    before, chosen, fresh = form(state.clone()), form(action), env.initial(form(noise))
-    following = env.advance(before, chosen)
-    return [
-        following, env.reward(before, chosen, following), env.terminated(following), env.observe(following), fresh,
-        env.observe(fresh),
-    ]  # fmt: skip
-
-
-def as_rows(x: Tensor) -> Rows:
-    array = x.clone().numpy()
-    return rows(array.astype(np.float32) if array.dtype == np.int64 else array)
-
-
-def equal(a: Tensor, b: Any) -> bool:
+def equal(a: Tensor, b: Array) -> bool:
     """Bit for bit, but for what is no number in both."""
-    other = torch.from_numpy(np.asarray(b))
-    alike = a.shape == other.shape and a.is_floating_point() == other.is_floating_point()
-    return alike and torch.equal(a.nan_to_num(), other.to(a.dtype).nan_to_num())
+    other = torch.from_numpy(b)
+    return a.dtype == other.dtype and torch.equal(a.nan_to_num(), other.nan_to_num())
 
 
 def restored(env: Any, held: dict[str, Any], values: dict[str, Tensor]) -> bool:

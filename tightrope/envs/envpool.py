@@ -22,10 +22,11 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from ..errors import UsageError
+from .answer import Answer
 from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .groups import in_groups
 from .gym import made
-from .host import Answer, HostEnv, one_line
+from .host import HostEnv, one_line
 from .options import Array, EnvOptions
 from .spaces import Action, Observation, action, observation
 

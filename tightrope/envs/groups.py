@@ -53,6 +53,9 @@ class Grouped(HostEnv):
             member.device = device
         self.groups = 0 if device.type == "cpu" else len(self.members)
 
+    def in_arrays(self) -> None:
+        """Not at all: the members have their arrays, and nobody joins them."""
+
     def seed(self, seed: int) -> None:
         """Let the next reset start from this seed, each row from the one that it would have without groups."""
         seeds = spread(seed, self.num_envs)

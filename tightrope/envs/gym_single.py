@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ..draw import shrink
 from ..errors import EnvError, UsageError
-from .host import Answer, HostEnv, one_line
+from .answer import NOBODY, Answer
+from .host import HostEnv, one_line
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
-NOBODY = np.empty(0, np.int64)
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw
 
 

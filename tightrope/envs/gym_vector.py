@@ -19,8 +19,9 @@ from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ..errors import EnvError, UsageError
+from .answer import Answer
 from .gym_single import GymEnv, in_drawing_mode
-from .host import Answer, HostEnv
+from .host import HostEnv
 from .options import Array
 from .spaces import action, chosen, observation, stacked
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -19,32 +19,12 @@ from torch import Tensor
 
 from ..errors import EnvError, UsageError
 from ..types import Step
+from .answer import Answer, ArrayStepper
 from .options import Array
 from .transfer import Landing
 
 if TYPE_CHECKING:
     from .spaces import Action, Observation
-
-
-class Answer(NamedTuple):
-    """What an engine answers to one batch of actions, as arrays."""
-
-    obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
-    reward: Array  # (N,) what is learned from
-    terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool, nowhere where terminated
-    rows: Array  # (K,) rows whose true successor is not `obs`
-    final_obs: Array  # (K, ...) these successors
-    real: Array | None = None  # (N,) bool, where some rows may not be real
-    score: Array | None = None  # (N,) what is reported; the reward if not given
-    over: Array | None = None  # (N,) bool, where a reported episode ends; where one ended if not given
-
-    @property
-    def arrays(self) -> list[Array]:
-        """What every step has: obs, reward, terminated, truncated, and `real` if it has that."""
-        reward = self.reward.astype(np.float32, copy=False)
-        arrays = [self.obs, reward, self.terminated, self.truncated]
-        return arrays if self.real is None else [*arrays, self.real]
 
 
 class HostEnv:
@@ -117,19 +97,33 @@ class HostEnv:
 
     def send(self, action: Tensor, group: int = 0) -> None:
         """Let every environment take its action. What comes of it is for `recv`."""
-        self._settle()
-        if not self._started:
-            self.reset()
-        self._given = self._action.batch(action.cpu().numpy())
-        self._send(self._given)
-        self._waiting = True
+        self._give(action.cpu().numpy())
 
     def recv(self, group: int = 0) -> Step:
         """What came of the actions sent last, until it is overwritten by the next `recv`. `final_obs` may be `obs` itself."""
+        return self._landed(self._answered())
+
+    def in_arrays(self) -> ArrayStepper | None:
+        """How to step over arrays, for those who copy what they keep; None where a device wants tensors."""
+        return self._answer if self.device.type == "cpu" else None
+
+    def _answer(self, action: Array, noise: Array) -> Answer:
+        self._give(action)
+        return self._answered()
+
+    def _give(self, action: Array) -> None:
+        self._settle()
+        if not self._started:
+            self.reset()
+        self._given = self._action.batch(action)
+        self._send(self._given)
+        self._waiting = True
+
+    def _answered(self) -> Answer:
         self._waiting = False
         answer = self._recv()
         self._count(answer)
-        return self._landed(answer)
+        return answer
 
     def _settle(self) -> None:
         """Drop an answer that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""

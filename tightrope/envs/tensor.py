@@ -16,7 +16,7 @@ Reward shaping overrides one of them. Nothing here reads a tensor on the host, s
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Spec, Step
+from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
+from .options import Array
 
 
 class TensorEnv:
@@ -103,15 +105,16 @@ class TensorEnv:
         self.state.copy_(state)
         self.clock.zero_()
         self._running_return.zero_()
+        self._doubt()
         return self.observe(state.clone())
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
         noise = self._noise() if noise is None else noise
         if self._few and not torch.compiler.is_compiling():
-            quick = self._on_arrays(action, noise)
-            if quick is not None:
-                return quick
+            answer = self._on_arrays(action, noise)
+            if answer is not None:
+                return answer.step
         old_state = self.state.clone()  # so that nothing handed out can be an alias of the state kept
         next_state = self.advance(old_state, action)
         reward = self.reward(old_state, action, next_state)
@@ -130,19 +133,43 @@ class TensorEnv:
         self.clock *= ~done
         return Step(self.observe(state), reward, terminated, truncated, self.observe(next_state))
 
-    def _on_arrays(self, action: Tensor, noise: Tensor) -> Step | None:
-        """The step over arrays, which is quicker where rows are few; None for an environment that has none."""
-        if self._array_step is None:
-            self._array_step = array_step(self, action, noise)
-            self._few = self._array_step is not None
-        if self._array_step is not None:
-            try:
-                return self._array_step(action, noise)
-            except (
-                Exception
-            ):  # on a path not taken before; nothing has been changed, and a true mistake will show again
-                self._few = False
-        return None
+    def in_arrays(self) -> ArrayStepper | None:
+        """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""
+        if not self._few or getattr(self.step, "__func__", None) is not TensorEnv.step:
+            return None
+        self._doubt()
+        return self._answer
+
+    def _answer(self, action: Array, noise: Array) -> Answer:
+        given = torch.from_numpy(action), torch.from_numpy(noise)
+        return self._on_arrays(*given) or as_answer(self.step(*given))
+
+    def _on_arrays(self, action: Tensor, noise: Tensor) -> Answer | None:
+        """The step over arrays, which is quicker where rows are few; None for an environment that has none.
+
+        What was recorded stands for the equations until an attribute is set. What else they may read, such as the class,
+        may have changed whenever an episode or a rollout begins.
+        """
+        step = self._array_step
+        try:
+            if self._few and (step is None or not (step.trusted or step.holds(self.state, action, noise))):
+                self._array_step = step = array_step(self, action, noise)
+                self._few = step is not None
+            return step(action.numpy(), noise.numpy()) if self._few and step is not None else None
+        except Exception:  # nothing has been changed, and a true mistake will show again
+            self._few = False
+            return None
+
+    def _doubt(self) -> None:
+        """Let the next step over arrays be held to the equations."""
+        step: ArrayStep | None = vars(self).get("_array_step")
+        if step is not None:
+            step.trusted = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name not in ("_few", "_array_step"):
+            self._doubt()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
         self._running_return += reward
