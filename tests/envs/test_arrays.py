@@ -260,3 +260,28 @@ def test_a_spawned_environment_shares_no_tensor() -> None:
     twin = env.spawn(3, seed=1)
     twin.step(torch.zeros(3, dtype=torch.int64))
     assert float(env.calls) == 0
+
+
+class Clocked(tr.envs.CartPole):
+    """Shows how long an episode has lasted."""
+
+    observation = tr.types.Box((5,))
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.cat([state, self.clock.unsqueeze(1).float()], 1)
+
+
+def test_the_clock_that_an_equation_reads_is_that_of_the_step() -> None:
+    class Impure(Clocked):
+        pure = False
+
+    for kind in (Clocked, Impure):
+        env = kind(3, max_episode_steps=4)
+        seen = [env.reset(seed=1)[:, 4].unique().tolist()]
+        final = []
+        for _ in range(6):
+            step = env.step(torch.ones(3, dtype=torch.int64))
+            seen.append(step.obs[:, 4].unique().tolist())
+            final.append(step.final_obs[:, 4].unique().tolist())
+        assert seen == [[0], [1], [2], [3], [0], [1], [2]]
+        assert final == [[1], [2], [3], [4], [1], [2]]

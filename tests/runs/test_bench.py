@@ -44,13 +44,13 @@ def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    act = QuickPolicy.act
+    choose = QuickPolicy.choose
 
     def dawdle(self: QuickPolicy, *args: Any) -> Any:
         time.sleep(0.01)
-        return act(self, *args)
+        return choose(self, *args)
 
-    monkeypatch.setattr(QuickPolicy, "act", dawdle)
+    monkeypatch.setattr(QuickPolicy, "choose", dawdle)
     assert bench("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
 
 

@@ -206,19 +206,19 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
     batch = estimate(state, config)
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
     stopped = torch.zeros_like(learning_rate)
-    rows: list[Tensor] = []
-    weights: list[Tensor] = []
+    numbers: list[Tensor] = []  # of each step, in a row
+    skipped: list[Tensor] = []
     for minibatch in batch.minibatches(config.num_minibatches, shuffle):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = standardized(minibatch.advantage)  # [detail 7]
         terms = gradient(loss, policy, minibatch, optimizer)
-        if config.target_kl is not None and rows:  # the first step of a phase is always taken
+        if config.target_kl is not None and numbers:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
             if halted(stopped):
                 break
         grad_norm = optimize(optimizer, config.max_grad_norm, stopped)
-        rows.append(torch.stack([*terms, grad_norm]))
-        weights.append(1 - stopped)
+        numbers += [*terms, grad_norm]
+        skipped.append(stopped)
 
     policy.update_statistics(rollout.obs, rollout.real)  # only between phases, so that a phase's first ratio is 1
     if config.norm_reward:
@@ -226,8 +226,8 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         policy.reward_scaler.merge(returns.flatten(), rollout.real.flatten())
         state.discounted_return.copy_(carried)
 
-    weight = torch.stack(weights)
-    mean = torch.where(weight[:, None] > 0, torch.stack(rows), 0.0).sum(0) / weight.sum()
+    taken = 1 - torch.stack(skipped)
+    mean = torch.where(taken[:, None] > 0, torch.stack(numbers).view(len(taken), -1), 0.0).sum(0) / taken.sum()
     return PPOMetrics(
         terms=PPOTerms(*mean[:-1]),
         grad_norm=mean[-1],

@@ -37,8 +37,9 @@ class ArrayStep:
             return kept, env.observe(kept)
 
         self.env, self.trusted = env, False  # whether equations are known to be still what was recorded
-        self.onwards = Recording(onwards, env.state, action)
-        self.anew = Recording(anew, env.state, torch.zeros(env.num_envs, dtype=torch.bool), noise)
+        kept = (env.clock, env._running_return, env._finished)  # which are written at other moments here
+        self.onwards = Recording(onwards, env.state, action, banned=kept)
+        self.anew = Recording(anew, env.state, torch.zeros(env.num_envs, dtype=torch.bool), noise, banned=kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies of an environment record for themselves."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .options import Array
@@ -70,9 +71,10 @@ class Unrecordable(Exception):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, notes every operation."""
 
-    def __init__(self) -> None:
+    def __init__(self, banned: Sequence[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
+        self.banned = {tensor.untyped_storage().data_ptr() for tensor in banned}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -80,12 +82,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not UNKNOWABLE.isdisjoint(operation.tags):
+        if not UNKNOWABLE.isdisjoint(operation.tags) or any(map(self.is_banned, pytree.tree_leaves(args))):
             raise Unrecordable(operation)
         result = operation(*args, **(kwargs or {}))
         if not operation.is_view:
             self.calls += calls_for(operation, args, kwargs or {}, result)
         return result
+
+    def is_banned(self, thing: Any) -> bool:
+        return isinstance(thing, Tensor) and thing.untyped_storage().data_ptr() in self.banned
 
 
 def calls_for(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[Call]:
@@ -144,9 +149,12 @@ def again(results: Sequence[Tensor], operation: Callable[[], Sequence[Tensor]]) 
 class Recording:
     """A function of tensors to tensors, as calls over arrays. It answers with the same arrays each time."""
 
-    def __init__(self, function: Callable[..., Sequence[Tensor]], *inputs: Tensor) -> None:
+    def __init__(
+        self, function: Callable[..., Sequence[Tensor]], *inputs: Tensor, banned: Sequence[Tensor] = ()
+    ) -> None:
+        """A function that looks at one of the `banned` tensors cannot be recorded."""
         given = [x.clone() for x in inputs]
-        with torch.no_grad(), Recorder() as recorder:
+        with torch.no_grad(), Recorder(banned) as recorder:
             results = function(*given)
         self.calls = recorder.calls
         self.inputs, self.results = [x.numpy() for x in given], [x.numpy() for x in results]

@@ -127,11 +127,12 @@ class TensorEnv:
             done = terminated | (self.clock >= self.max_episode_steps)
             truncated = done & ~terminated
         self._count(reward, done)
+        final_obs = self.observe(next_state)  # while the clock is that of the episodes that end
         fresh = self.initial(noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
         self.clock *= ~done
-        return Step(self.observe(state), reward, terminated, truncated, self.observe(next_state))
+        return Step(self.observe(state), reward, terminated, truncated, final_obs)
 
     def in_arrays(self) -> ArrayStepper | None:
         """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""

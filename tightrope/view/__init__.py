@@ -1,8 +1,8 @@
 """What a person sees of a run. Takes records and paths, knows nothing of runs."""
 
 from .metrics_file import MetricsFile, finite
-from .onlooker import About, Audience, Onlooker
+from .onlooker import About, Audience, Onlooker, Shown
 from .progress import Progress
 from .video import Video
 
-__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Video", "finite"]
+__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Shown", "Video", "finite"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ..engine import State
+from torch import nn
+
+from ..types import Env, Rollout
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,21 @@ class About:
     facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
 
 
+class Shown(Protocol):
+    """What there is to be seen of a run's state."""
+
+    @property
+    def phase(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def env(self) -> Env: ...
+    @property
+    def policy(self) -> nn.Module: ...
+    @property
+    def rollout(self) -> Rollout: ...
+
+
 class Onlooker:
     """Each method may be left as it is."""
 
@@ -31,7 +48,7 @@ class Onlooker:
     def begin(self, about: About) -> None:
         """Training starts, or goes on."""
 
-    def phase(self, state: State) -> None:
+    def phase(self, state: Shown) -> None:
         """A phase has been run; its rollout is overwritten by the next."""
 
     def row(self, row: dict[str, Any]) -> None:
@@ -40,7 +57,7 @@ class Onlooker:
     def video(self, path: Path, step: int) -> None:
         """A video has been written."""
 
-    def end(self, state: State) -> None:
+    def end(self, state: Shown) -> None:
         """Training has ended, one way or another."""
 
 

@@ -6,8 +6,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-from ..engine import State
-from .onlooker import About, Onlooker
+from .onlooker import About, Onlooker, Shown
 
 SHARE, SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
 
@@ -35,7 +34,7 @@ class Progress(Onlooker):
         self.seen.update(row)  # a phase in which no episode finished shows the last return there was
         self.bar.show(int(row["step"]), facts(self.seen))
 
-    def end(self, state: State) -> None:
+    def end(self, state: Shown) -> None:
         if self.bar is not None:
             self.bar.close()
 
