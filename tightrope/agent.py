@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .algorithms import ALGORITHMS
-from .engine import State, stream_seed
+from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, path_of
 from .errors import UsageError
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
-from .runs.devices import available
+from .runs.devices import available, resolve_device
 from .runs.directory import RunDirectory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
 from .runs.given import (
+    Network,
     ancestor_of,
     check_env_object,
     from_user,
@@ -43,7 +44,7 @@ class Agent:
 
     algo: ClassVar[str]
 
-    def __init__(self, env: Any, *others: Any, network: nn.Module | str | None = None, **settings: Any) -> None:
+    def __init__(self, env: Any, *others: Any, network: Network | None = None, **settings: Any) -> None:
         """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
         trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
         env's preset."""
@@ -56,7 +57,8 @@ class Agent:
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
             )
         if network is not None:
-            settings["network"] = network if isinstance(network, str) else path_of(type(network))
+            kind = network if isinstance(network, (str, type)) else type(network)
+            settings["network"] = kind if isinstance(kind, str) else path_of(kind)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
             self._setup(configure(env, self.algo, settings), None, network)
@@ -68,13 +70,19 @@ class Agent:
         self._setup(config, env, network)
 
     @classmethod
-    def from_config(cls, config: Config, env: Any = None, network: nn.Module | str | None = None) -> Self:
+    def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
         return agent
 
-    def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
+    def _setup(self, config: Config, env: Any, network: Network | None) -> None:
+        """Made from the seed alone, whatever streams a user's own environment or network draws from."""
+        device = env.device if is_ours(env) else resolve_device(config.run.device)
+        with apart(stream_seed(config.run.seed, "setup"), device):
+            self._make(config, env, network)
+
+    def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config = config
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
@@ -134,6 +142,8 @@ class Agent:
         if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
             if not quiet:
                 print(self.nothing_to_do(config))
+            return Outcome([])
+        if until is not None and self.steps >= until:
             return Outcome([])
         self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
@@ -252,7 +262,7 @@ def load(
     path: str | Path,
     env: Any = None,
     checkpoint: str = "last",
-    network: nn.Module | str | None = None,
+    network: Network | None = None,
     **settings: Any,
 ) -> Agent:
     """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
@@ -272,7 +282,7 @@ def load(
     return agent
 
 
-def begin_anew(path: Path, env: Any = None, network: nn.Module | str | None = None, **settings: Any) -> Agent:
+def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
     """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
     agent = made(adapted(load_config(path), settings, env), path, env, network)
     agent.run = RunDirectory(path)
@@ -293,7 +303,7 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     return config.changed(**settings)
 
 
-def made(config: Config, path: Path, env: Any, network: nn.Module | str | None) -> Agent:
+def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
     if env is not None:
         check_env_object(env)
@@ -302,7 +312,7 @@ def made(config: Config, path: Path, env: Any, network: nn.Module | str | None) 
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     if config.network.network is not None and network is None:
-        network = named_by_file(config.network.network, path, "has a network of your own,", "network")()
+        network = named_by_file(config.network.network, path, "has a network of your own,", "network")
     if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
     return AGENTS[config.algo].from_config(config, env, network)

@@ -4,7 +4,7 @@ At a few hundred rows a step costs what its calls cost, and NumPy's cost a third
 twice: `Rows` is an array that answers to the names that tensors have, so that `advance`, `reward`, `terminated`, `initial` and
 `observe` run on it as they are, and give the same to the last bit: sums and products round alike everywhere, and the rest is
 torch's own. Equations that use something `Rows` does not know, or give something else for it, or change the environment while
-they are at it, run on tensors, as on a device.
+they are at it, or draw random numbers, run on tensors, as on a device.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..types import Step
+from .own import Randomness, copied, same
 
 if TYPE_CHECKING:
     from .tensor import TensorEnv
@@ -160,8 +161,8 @@ def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | Non
     """The quick way to step an environment, if its equations give the same bits for arrays as for tensors, here and in a few
     states around, and change nothing."""
     held = dict(vars(env))
-    values = {name: value.clone() for name, value in held.items() if isinstance(value, Tensor)}
-    generator = torch.Generator().manual_seed(0)
+    values = {name: copied(value) for name, value in held.items() if isinstance(value, Tensor) or is_numbers(value)}
+    generator, randomness = torch.Generator().manual_seed(0), Randomness(env)
     try:
         for spread in SPREADS:
             state = env.state + spread * torch.randn(env.state.shape, generator=generator)
@@ -172,8 +173,8 @@ def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | Non
     except Exception:  # whatever the equations do with an array that they would not do with a tensor
         return None
     finally:
-        unchanged = restored(env, held, values)
-    return ArrayStep(env) if unchanged else None
+        unchanged, undrawn = restored(env, held, values), randomness.back()
+    return ArrayStep(env) if unchanged and undrawn else None
 
 
 def outcomes(env: Any, form: Any, state: Tensor, action: Tensor, noise: Tensor) -> list[Any]:
@@ -198,12 +199,16 @@ def equal(a: Tensor, b: Any) -> bool:
     return alike and torch.equal(a.nan_to_num(), other.to(a.dtype).nan_to_num())
 
 
-def restored(env: Any, held: dict[str, Any], values: dict[str, Tensor]) -> bool:
+def is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+
+
+def restored(env: Any, held: dict[str, Any], values: dict[str, Any]) -> bool:
     """Put back what the equations may have changed of an environment; whether they had left it alone."""
     alone = vars(env).keys() == held.keys() and all(vars(env)[name] is value for name, value in held.items())
     vars(env).clear()
     vars(env).update(held)
     for name, value in values.items():
-        alone = alone and torch.equal(held[name].nan_to_num(), value.nan_to_num())
-        held[name].copy_(value)
+        alone = alone and same(torch.as_tensor(held[name]), torch.as_tensor(value))
+        held[name][...] = value
     return alone

@@ -23,6 +23,8 @@ from ..types import Env, Settings
 from .config import Config
 from .devices import resolve_device, suits_cpu
 
+Network = nn.Module | type[nn.Module] | str  # one of a user's own, its class, or the import path of that
+
 
 def is_ours(env: Any) -> bool:
     """Whether an object speaks our Env protocol already."""
@@ -116,12 +118,13 @@ def imported(path: str, what: str = "env") -> Any:
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
-def own_network(path: str) -> nn.Module:
-    """The network behind module:Class, made with no arguments."""
+def own_network(kind: str | type[nn.Module]) -> nn.Module:
+    """A network of a class, or of the one behind module:Class, made with no arguments."""
+    made_by = imported(kind, "network") if isinstance(kind, str) else kind
     try:
-        return imported(path, "network")()
+        return made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"network {path!r} cannot be made with no arguments: {one_line(error)}") from None
+        raise UsageError(f"network {kind!r} cannot be made with no arguments: {one_line(error)}") from None
 
 
 def already_here(path: str) -> Any:
