@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,6 +14,7 @@ from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, path_of
 from .errors import UsageError
+from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
@@ -273,6 +275,7 @@ def load(
     path = Path(path)
     found = find(path, checkpoint)
     config = adapted(found.config, settings, env)
+    check_kept(found.config.flat(), config.flat())
     check_plausible(found, config)
     agent = made(config, path, env, network)
     restore(agent.state, found)
@@ -301,6 +304,15 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
     return config.changed(**settings)
+
+
+def check_kept(before: Settings, after: Settings) -> None:
+    """Refuse settings that what was trained cannot take on."""
+    for name in ("num_envs", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
+        if after[name] != before[name]:
+            raise UsageError(
+                f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"
+            )
 
 
 def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -249,3 +250,80 @@ def test_what_was_given_once_and_for_all_is_the_users_to_change(tmp_path: Path) 
     assert float(env.gravity) == pytest.approx(1.6)
     assert env.calls > 0
     assert float(env.wind) != 0
+
+
+# in processes of their own --------------------------------------------------------------------------------------------
+
+
+def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def output_of(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out
+
+
+def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> None:
+    settings = dict(TINY, **OF_PPO, norm_obs=True, norm_reward=True, total_timesteps=150 * BATCH)
+    settings |= dict(EVALUATED, eval_every=30 * BATCH)
+    one = tr.PPO("CartPole-v1", **settings).learn(run_dir=tmp_path / "whole", quiet=True)
+    flags = [str(x) for k, v in settings.items() for x in (f"--{k}", *(v if isinstance(v, tuple) else [v]))]
+    process = started(tmp_path, "-m", "tightrope", "train", "CartPole-v1", "--run-dir", "pieces", *flags)
+    try:
+        metrics, deadline = tmp_path / "pieces" / "metrics.jsonl", time.monotonic() + 60
+        while not (metrics.exists() and metrics.read_text().count("\n") > 3):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        assert "`tightrope resume pieces` goes on" in output_of(process, 143)
+    finally:
+        process.kill()
+    assert 3 < len(rows(tmp_path / "pieces")) < 150
+    said = output_of(started(tmp_path, "-m", "tightrope", "resume", "pieces"))
+    assert "going on from" in said
+    assert said.count("greedy return") == 1
+    assert_same_run(one, tr.load(tmp_path / "pieces"))
+
+
+OWN_CODE = """
+import random
+import numpy as np, torch, tightrope as tr
+
+class Windy(tr.envs.CartPole):
+    def __init__(self, num_envs=1, device="cpu", max_episode_steps=None):
+        super().__init__(num_envs, device, max_episode_steps)
+        self.wind = torch.zeros(())
+
+    def advance(self, state, action):
+        self.wind.mul_(0.9).add_(0.01 * np.random.randn() + 0.01 * random.random() + 0.01 * torch.randn(()))
+        return super().advance(state, action) + self.wind
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 8)
+
+    def forward(self, obs):
+        return torch.tanh(self.layer(obs)) + 0.01 * torch.randn(len(obs), 8)
+"""
+
+
+def test_code_of_ones_own_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "windy.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    windy = importlib.import_module("windy")
+    settings = dict(EVALUATED, network="windy:Net")
+    new("ppo", windy.Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
+    given = ["--env", "windy:Windy", "--network", "windy:Net"]
+    resumed = started(tmp_path, "-m", "tightrope", "resume", "pieces", *given, "--quiet")
+    one = whole(tmp_path, "ppo", windy.Windy, **settings)
+    output_of(resumed)
+    assert_same_run(one, tr.load(tmp_path / "pieces", env=windy.Windy))

@@ -39,12 +39,12 @@ def train(
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
     everything about the run there."""
     the_plan = plan(state, config)
-    if not quiet:
-        for line in the_plan.lines():
-            print(line, flush=True)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
     with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
+        if not quiet:
+            for line in the_plan.lines():
+                print(line, flush=True)
         progress = Progress(f"{config.env} {config.algo}", state.steps + the_plan.steps, state.steps, quiet)
         log = Log(state, progress, run)
         try:
