@@ -213,6 +213,21 @@ def test_what_a_network_draws_is_part_of_the_run(tmp_path: Path) -> None:
     assert_same_run(one, in_pieces(tmp_path, (1, 3), "ppo", "CartPole-v1", film=True, **settings))
 
 
+@pytest.mark.parametrize("env", [Keeping, Drawing])
+def test_asking_in_between_disturbs_nothing(env: type[tr.envs.TensorEnv], tmp_path: Path) -> None:
+    """Neither evaluations as it trains nor whatever is asked of the agent between two parts."""
+    quiet, asked = new("ppo", env).learn(quiet=True), new("ppo", env, **EVALUATED)
+    for stop in (1, 3, 6):
+        asked.learn(until=stop * BATCH, quiet=True)
+        asked.record(tmp_path / "film.mp4", episodes=2)
+        asked.evaluate(2)
+        asked.predict(asked.state.obs)
+        asked.save(tmp_path / "copy")
+    mine, theirs = quiet.state.state_dict(), asked.state.state_dict()
+    for name in mine.keys() - {"run.seconds", "run.best_score"}:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
 def standing() -> list[Any]:
     """Where the process's streams stand."""
     numpy = np.random.get_state(legacy=False)
