@@ -12,7 +12,7 @@ from torch import Tensor
 from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
-from .envs.host import HostEnv, path_of
+from .envs.host import HostEnv, one_line, path_of
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
@@ -317,9 +317,12 @@ def check_kept(before: Settings, after: Settings) -> None:
 
 def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
-    if env is not None:
+    env_is_users = env is not None
+    if env_is_users:
         check_env_object(env)
-    elif not has_id(config.env) or needs_import(config.env):
+    elif needs_import(config.env) or not has_id(
+        config.env
+    ):  # in this order: asking Gymnasium for an id imports its module
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
@@ -327,7 +330,12 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
         network = named_by_file(config.network.network, path, "has a network of your own,", "network")
     if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
-    return AGENTS[config.algo].from_config(config, env, network)
+    try:
+        return AGENTS[config.algo].from_config(config, env, network)
+    except (NotImplementedError, AttributeError, TypeError) as error:
+        if env_is_users:
+            raise
+        raise UsageError(f"{path} names {config.env}, which cannot be made: {one_line(error)}") from error
 
 
 def check_episodes(episodes: int) -> None:

@@ -22,7 +22,7 @@ from .errors import EnvError, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
-from .runs.given import imported, is_path
+from .runs.given import imported, is_path, named_by_user
 from .runs.lock import locked
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
@@ -178,9 +178,9 @@ def resume(args: list[str]) -> int:
     if words:
         raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
-    if env is not None and not is_path(env):
+    if env is not None and ":" not in env:
         raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
-    given = (imported(env) if env else None, flags.pop("network", None))
+    given = (named_by_user(env) if env else None, flags.pop("network", None))
     if saved is None:
         if not quiet:
             print(f"{run_dir} has no checkpoint yet: it begins anew")
@@ -256,7 +256,7 @@ def evaluate(args: list[str]) -> int:
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
     device: Settings = {} if options.device is None else {"device": options.device}
-    own = next((imported(env) for env in options.env if is_path(env)), None)
+    own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     agent: Agent = load(options.run, own, options.checkpoint, options.network, **device)
     for env in options.env or (None,):
         result, name = agent.evaluate(options.episodes, env, options.seed), env or agent.config.env

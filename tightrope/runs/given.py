@@ -118,6 +118,16 @@ def imported(path: str, what: str = "env") -> Any:
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
+def named_by_user(env: str) -> Any:
+    """The class behind module:Class. Of Gymnasium's module:Name-v0 the module is imported, and the id says the rest: None."""
+    if is_path(env):
+        return imported(env)
+    module, colon, _ = env.partition(":")
+    if colon:
+        imported(f"{module}:__name__")
+    return None
+
+
 def own_network(kind: str | type[nn.Module]) -> nn.Module:
     """A network of a class, or of the one behind module:Class, made with no arguments."""
     made_by = imported(kind, "network") if isinstance(kind, str) else kind
@@ -151,7 +161,7 @@ def is_gymnasium_env(cls: type[Any]) -> bool:
 def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
     """What a saved run calls by its import path, if it is here; otherwise an error that asks for it."""
     found = already_here(path)
-    if found is not None:
+    if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
     module, _, name = path.partition(":")
     if module == "__main__" or "<locals>" in name:
