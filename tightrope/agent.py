@@ -320,9 +320,8 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
     env_is_users = env is not None
     if env_is_users:
         check_env_object(env)
-    elif needs_import(config.env) or not has_id(
-        config.env
-    ):  # in this order: asking Gymnasium for an id imports its module
+    # in this order: asking Gymnasium for an id imports its module
+    elif needs_import(config.env) or not has_id(config.env):
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
