@@ -6,11 +6,9 @@ as a tensor; an environment that keeps anything else extends `state_dict` and `l
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -135,17 +133,13 @@ def put_back(thing: Any, given: Mapping[str, Tensor], but: frozenset[str]) -> No
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing that a step could change; of what cannot be copied, the thing itself."""
+    """A copy of what is kept, so that a step of one owner changes nothing of the other's; anything else is shared."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, torch.Generator):
         return value.clone_state()
-    if isinstance(
-        value, (np.ndarray, np.random.Generator, np.random.RandomState, random.Random, list, dict, set, deque)
-    ):
-        with contextlib.suppress(Exception):
-            return copy.deepcopy(value)
-    return value
+    generators = (np.random.Generator, np.random.RandomState, random.Random)
+    return copy.deepcopy(value) if isinstance(value, (np.ndarray, *generators)) else value
 
 
 class Randomness:
