@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .algorithms import ALGORITHMS
-from .engine import State, stream_seed
+from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
-from .envs.host import HostEnv, path_of
+from .envs.host import HostEnv, one_line, path_of
 from .errors import UsageError
+from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
-from .runs.devices import available
+from .runs.devices import available, resolve_device
 from .runs.directory import RunDirectory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
+    Network,
     ancestor_of,
     check_env_object,
     from_user,
@@ -44,7 +47,7 @@ class Agent:
 
     algo: ClassVar[str]
 
-    def __init__(self, env: Any, *others: Any, network: nn.Module | str | None = None, **settings: Any) -> None:
+    def __init__(self, env: Any, *others: Any, network: Network | None = None, **settings: Any) -> None:
         """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
         trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
         env's preset."""
@@ -57,7 +60,8 @@ class Agent:
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
             )
         if network is not None:
-            settings["network"] = network if isinstance(network, str) else path_of(type(network))
+            kind = network if isinstance(network, (str, type)) else type(network)
+            settings["network"] = kind if isinstance(kind, str) else path_of(kind)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
             self._setup(configure(env, self.algo, settings), None, network)
@@ -69,13 +73,19 @@ class Agent:
         self._setup(config, env, network)
 
     @classmethod
-    def from_config(cls, config: Config, env: Any = None, network: nn.Module | str | None = None) -> Self:
+    def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
         return agent
 
-    def _setup(self, config: Config, env: Any, network: nn.Module | str | None) -> None:
+    def _setup(self, config: Config, env: Any, network: Network | None) -> None:
+        """Made from the seed alone, whatever streams a user's own environment or network draws from."""
+        device = env.device if is_ours(env) else resolve_device(config.run.device)
+        with apart(stream_seed(config.run.seed, "setup"), device):
+            self._make(config, env, network)
+
+    def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config = config
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
@@ -135,6 +145,8 @@ class Agent:
         if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
             if not quiet:
                 print(self.nothing_to_do(config))
+            return Outcome([])
+        if until is not None and self.steps >= until:
             return Outcome([])
         self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
@@ -259,7 +271,7 @@ def load(
     path: str | Path,
     env: Any = None,
     checkpoint: str = "last",
-    network: nn.Module | str | None = None,
+    network: Network | None = None,
     **settings: Any,
 ) -> Agent:
     """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
@@ -270,6 +282,7 @@ def load(
     path = Path(path)
     found = find(path, checkpoint)
     config = adapted(found.config, settings, env)
+    check_kept(found.config.flat(), config.flat())
     check_plausible(found, config)
     agent = made(config, path, env, network)
     restore(agent.state, found)
@@ -279,7 +292,7 @@ def load(
     return agent
 
 
-def begin_anew(path: Path, env: Any = None, network: nn.Module | str | None = None, **settings: Any) -> Agent:
+def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
     """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
     agent = made(adapted(load_config(path), settings, env), path, env, network)
     agent.run = RunDirectory(path)
@@ -300,19 +313,35 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     return config.changed(**settings)
 
 
-def made(config: Config, path: Path, env: Any, network: nn.Module | str | None) -> Agent:
+def check_kept(before: Settings, after: Settings) -> None:
+    """Refuse settings that what was trained cannot take on."""
+    for name in ("num_envs", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
+        if after[name] != before[name]:
+            raise UsageError(
+                f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"
+            )
+
+
+def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
-    if env is not None:
+    env_is_users = env is not None
+    if env_is_users:
         check_env_object(env)
-    elif not has_id(config.env) or needs_import(config.env):
+    # in this order: asking Gymnasium for an id imports its module
+    elif needs_import(config.env) or not has_id(config.env):
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     if config.network.network is not None and network is None:
-        network = named_by_file(config.network.network, path, "has a network of your own,", "network")()
+        network = named_by_file(config.network.network, path, "has a network of your own,", "network")
     if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
-    return AGENTS[config.algo].from_config(config, env, network)
+    try:
+        return AGENTS[config.algo].from_config(config, env, network)
+    except (NotImplementedError, AttributeError, TypeError) as error:
+        if env_is_users:
+            raise
+        raise UsageError(f"{path} names {config.env}, which cannot be made: {one_line(error)}") from error
 
 
 def check_episodes(episodes: int) -> None:

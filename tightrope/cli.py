@@ -23,7 +23,8 @@ from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
 from .runs.export import check_file
-from .runs.given import imported, is_path
+from .runs.given import imported, is_path, named_by_user
+from .runs.lock import locked
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
 from .runs.recover import find, has_checkpoints, load_config
@@ -173,14 +174,18 @@ def resume(args: list[str]) -> int:
     run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
-    saved = find(run_dir) if has_checkpoints(run_dir) else None
+    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
     config = load_config(run_dir) if saved is None else saved.config
-    types = {**settings_of(config.algo), "env": str, "quiet": bool}
+    with locked(run_dir):
+        pass  # whoever trains it now is named before anything is made
+    types = {**settings_of(config.algo), "algo": str, "env": str, "quiet": bool}
     words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
     if words:
         raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
-    given = (imported(env) if env else None, flags.pop("network", None))
+    if env is not None and ":" not in env:
+        raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
+    given = (named_by_user(env) if env else None, flags.pop("network", None))
     if saved is None:
         if not quiet:
             print(f"{run_dir} has no checkpoint yet: it begins anew")
@@ -256,7 +261,7 @@ def evaluate(args: list[str]) -> int:
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
     device: Settings = {} if options.device is None else {"device": options.device}
-    own = next((imported(env) for env in options.env if is_path(env)), None)
+    own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     agent: Agent = load(options.run, own, options.checkpoint, options.network, **device)
     for env in options.env or (None,):
         result, name = agent.evaluate(options.episodes, env, options.seed), env or agent.config.env

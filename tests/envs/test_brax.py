@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from test_contract import (
 )
 from torch import Tensor
 
+import tightrope as tr
 from tightrope.envs.brax import NAMES, JaxEnv, compiled, from_id, from_playground, known
 from tightrope.envs.options import EnvOptions
 from tightrope.errors import UsageError
@@ -479,3 +481,26 @@ def brax_env(name: str, backend: str) -> Any:
     from brax import envs
 
     return envs.get_environment(name, backend=backend)
+
+
+# a run goes on ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_resumes_exactly(tmp_path: Path) -> None:
+    def env() -> JaxEnv:
+        return compiled_once(Walk, 7, "cpu").spawn(4, seed=0)
+
+    settings: dict[str, Any] = dict(
+        num_steps=8, total_timesteps=6 * 32, num_minibatches=2, hidden_sizes=(8,), norm_obs=True, norm_reward=True,
+        eval_every=64, eval_episodes=4,
+    )  # fmt: skip
+    whole = tr.PPO(env(), **settings).learn(quiet=True)
+    agent = tr.PPO(env(), **settings)
+    for stop in (1, 4):
+        agent.learn(until=stop * 32, run_dir=tmp_path, quiet=True)
+        agent = tr.load(tmp_path, env=env())
+    agent.learn(quiet=True)
+    mine, theirs = whole.state.state_dict(), agent.state.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name in mine.keys() - {"run.seconds"}:
+        assert torch.equal(mine[name], theirs[name]), name

@@ -39,7 +39,7 @@ class Snapshot:
         for live, kept in self.loose:
             kept.copy_(live)
         if state.env.resumable:
-            self.env = state.env.state_dict()  # copies already, and of whatever the env holds now
+            self.env = getattr(state.env, "snapshot", state.env.state_dict)()  # copies, of whatever it holds now
 
     def restore(self) -> None:
         """Put the state back, bit for bit. An env that cannot be put back stays where it is."""

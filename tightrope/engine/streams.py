@@ -29,13 +29,13 @@ class Streams:
     def in_force(self) -> Iterator[None]:
         """Inside, the process draws from the run's streams."""
         callers = drawn_from(self.device)
-        draw_from(self.stored)
+        draw_from(self.stored, self.device)
         self.in_use = True
         try:
             yield
         finally:
             self.stored, self.in_use = drawn_from(self.device), False
-            draw_from(callers)
+            draw_from(callers, self.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         return drawn_from(self.device) if self.in_use else dict(self.stored)
@@ -48,7 +48,7 @@ class Streams:
         self.stored = {k: state[k] if k in state and state[k].shape == v.shape else v for k, v in mine.items()}
         check(self.stored)
         if self.in_use:
-            draw_from(self.stored)
+            draw_from(self.stored, self.device)
 
 
 @contextmanager
@@ -77,12 +77,12 @@ def drawn_from(device: torch.device) -> dict[str, Tensor]:
     return state
 
 
-def draw_from(state: dict[str, Tensor]) -> None:
+def draw_from(state: dict[str, Tensor], device: torch.device) -> None:
     """Let the process go on from there."""
     into(state, random, np.random)
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"])
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def check(state: dict[str, Tensor]) -> None:

@@ -2,7 +2,8 @@
 
 The equations are not written twice, and give the same to the last bit: that is tried out in a few states before the
 recording is used, and in one again whenever something may have changed that the equations read (see `TensorEnv`). Equations
-that cannot be recorded, or change the environment while they are at it, run on tensors, as on a device.
+that cannot be recorded, or change the environment while they are at it, or draw random numbers, run on tensors, as on a
+device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .answer import Answer
 from .options import Array
+from .own import Randomness, copied, same
 from .recording import Recording
 
 if TYPE_CHECKING:
@@ -85,8 +87,8 @@ def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | Non
     """The quick way to step an environment, if its equations give the same bits when they are replayed, here and in a few
     states around, and change nothing."""
     held = dict(vars(env))
-    values = {name: value.clone() for name, value in held.items() if isinstance(value, Tensor)}
-    generator = torch.Generator().manual_seed(0)
+    values = {name: copied(value) for name, value in held.items() if isinstance(value, Tensor) or is_numbers(value)}
+    generator, randomness = torch.Generator().manual_seed(0), Randomness(env)
     try:
         step, state = ArrayStep(env, action, noise), values["state"]
         for spread in SPREADS:
@@ -97,8 +99,8 @@ def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | Non
     except Exception:  # whatever the equations do that cannot be recorded; a true mistake will show again
         return None
     finally:
-        unchanged = restored(env, held, values)
-    return step if unchanged else None
+        unchanged, undrawn = restored(env, held, values), randomness.back()
+    return step if unchanged and undrawn else None
 
 
 def equal(a: Tensor, b: Array) -> bool:
@@ -107,12 +109,16 @@ def equal(a: Tensor, b: Array) -> bool:
     return a.dtype == other.dtype and torch.equal(a.nan_to_num(), other.nan_to_num())
 
 
-def restored(env: Any, held: dict[str, Any], values: dict[str, Tensor]) -> bool:
+def is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+
+
+def restored(env: Any, held: dict[str, Any], values: dict[str, Any]) -> bool:
     """Put back what the equations may have changed of an environment; whether they had left it alone."""
     alone = vars(env).keys() == held.keys() and all(vars(env)[name] is value for name, value in held.items())
     vars(env).clear()
     vars(env).update(held)
     for name, value in values.items():
-        alone = alone and torch.equal(held[name].nan_to_num(), value.nan_to_num())
-        held[name].copy_(value)
+        alone = alone and same(torch.as_tensor(held[name]), torch.as_tensor(value))
+        held[name][...] = value
     return alone

@@ -23,6 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..errors import UsageError, near_matches
 from ..types import Box, Step
+from .host import path_of
 from .options import EnvOptions
 
 Array = Any  # of JAX, whose types are there only where JAX is
@@ -70,7 +71,7 @@ class JaxEnv:
     ) -> None:
         if max_episode_steps is not None and max_episode_steps < 1:
             raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
-        self.name = name or type(env).__name__
+        self.name = name or path_of(env)
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps
         self._jax = package("jax", self.name)

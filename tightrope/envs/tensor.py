@@ -27,6 +27,13 @@ from ..types import Spec, Step
 from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
 from .options import Array
+from .own import changed, copied, own, put_back
+
+BASE = frozenset((  # attributes of every environment; what else an instance has is its own
+    "device", "max_episode_steps", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few",
+    "_array_step", "_at_first",
+))  # fmt: skip
+OWN = "own."
 
 
 class TensorEnv:
@@ -71,6 +78,7 @@ class TensorEnv:
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
         self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._array_step: ArrayStep | None = None
+        self._at_first: dict[str, Tensor] | None = None  # what it kept of its own when it was first reset
 
     def _noise(self) -> Tensor:
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
@@ -99,6 +107,8 @@ class TensorEnv:
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
+        if self._at_first is None:
+            self._at_first = own(self, BASE)
         if seed is not None:
             self.generator.manual_seed(seed)
         state = self.initial(self._noise() if noise is None else noise)
@@ -169,7 +179,7 @@ class TensorEnv:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in ("_few", "_array_step"):
+        if name not in ("_few", "_array_step", "_at_first"):
             self._doubt()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
@@ -189,19 +199,29 @@ class TensorEnv:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)
         for name, value in vars(twin).items():
-            if isinstance(value, Tensor):
-                setattr(twin, name, value.clone())  # nothing of the twin's is this one's
+            if name not in BASE:
+                setattr(twin, name, copied(value))  # nothing of the twin's is this one's
         twin._allocate(num_envs, seed)
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {
+        """Its state, and what a subclass keeps besides it and has changed since it was first reset."""
+        mine = {
             "state": self.state.clone(),
             "clock": self.clock.clone(),
             "running_return": self._running_return.clone(),
             "finished": self._finished.clone(),
             "generator": self.generator.get_state(),
         }
+        return mine | {OWN + name: x for name, x in changed(own(self, BASE), self._at_first).items()}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The same with all that is kept, changed or not: on a device, to compare would be to wait."""
+        at_first, self._at_first = self._at_first, None
+        try:
+            return self.state_dict()
+        finally:
+            self._at_first = at_first
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state["state"].shape != self.state.shape:
@@ -212,6 +232,7 @@ class TensorEnv:
         self._finished.copy_(state["finished"])
         if state["generator"].numel() == self.generator.get_state().numel():  # not so between kinds of device
             self.generator.set_state(state["generator"].cpu())
+        put_back(self, {name.removeprefix(OWN): x for name, x in state.items() if name.startswith(OWN)}, BASE)
 
     def close(self) -> None:
         """Nothing to release: the tensors go with the object."""

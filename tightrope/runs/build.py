@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
 
 from ..algorithms import ALGORITHMS
 from ..engine import Execution, State, Unit, chosen_mode, stream_seed
@@ -17,7 +16,7 @@ from ..models import actor_critic
 from ..types import Env, Settings
 from .config import Config
 from .devices import memory_of, resolve_device, suits_cpu
-from .given import is_path, own_network
+from .given import Network, is_path, own_network
 from .names import ENVS, here_called
 
 
@@ -53,7 +52,7 @@ def settled(config: Config, state: State) -> Config:
     return config.changed(**chosen)
 
 
-def build(config: Config, env: Env | None = None, network: nn.Module | str | None = None) -> State:
+def build(config: Config, env: Env | None = None, network: Network | None = None) -> State:
     """A state before its first phase. `env` stands in for the configured training environment, `network` for the trunk."""
     try:
         return _build(config, env, network)
@@ -76,7 +75,7 @@ def check_memory(config: Config, env: Env) -> None:
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
 
 
-def _build(config: Config, env: Env | None, network: nn.Module | str | None) -> State:
+def _build(config: Config, env: Env | None, network: Network | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
@@ -86,7 +85,7 @@ def _build(config: Config, env: Env | None, network: nn.Module | str | None) -> 
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
-        trunk = own_network(network) if isinstance(network, str) else network
+        trunk = own_network(network) if isinstance(network, (str, type)) else network
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio

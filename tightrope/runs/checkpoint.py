@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..engine import State
+from ..engine import State, cores
 from ..errors import UsageError
 from ..types import Composite, Spec
 from ..version import __version__
@@ -156,6 +156,8 @@ def described(spec: Spec) -> dict[str, Any]:
 def configured(flat: dict[str, Any], source: Path) -> Config:
     if not isinstance(flat.get("env"), str) or not isinstance(flat.get("algo"), str):
         raise UsageError(f"{source} does not say which env and algo it is of")
+    if isinstance(flat.get("threads"), int):
+        flat = {**flat, "threads": min(flat["threads"], cores())}  # it may have been written on a larger machine
     try:
         return configure(flat["env"], flat["algo"], flat, with_preset=False)
     except UsageError as error:

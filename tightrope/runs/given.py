@@ -23,6 +23,8 @@ from ..types import Env, Settings
 from .config import Config
 from .devices import resolve_device, suits_cpu
 
+Network = nn.Module | type[nn.Module] | str  # one of a user's own, its class, or the import path of that
+
 
 def is_ours(env: Any) -> bool:
     """Whether an object speaks our Env protocol already."""
@@ -117,12 +119,23 @@ def imported(path: str, what: str = "env") -> Any:
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
-def own_network(path: str) -> nn.Module:
-    """The network behind module:Class, made with no arguments."""
+def named_by_user(env: str) -> Any:
+    """The class behind module:Class. Of Gymnasium's module:Name-v0 the module is imported, and the id says the rest: None."""
+    if is_path(env):
+        return imported(env)
+    module, colon, _ = env.partition(":")
+    if colon:
+        imported(f"{module}:__name__")
+    return None
+
+
+def own_network(kind: str | type[nn.Module]) -> nn.Module:
+    """A network of a class, or of the one behind module:Class, made with no arguments."""
+    made_by = imported(kind, "network") if isinstance(kind, str) else kind
     try:
-        return imported(path, "network")()
+        return made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"network {path!r} cannot be made with no arguments: {one_line(error)}") from None
+        raise UsageError(f"network {kind!r} cannot be made with no arguments: {one_line(error)}") from None
 
 
 def already_here(path: str) -> Any:
@@ -149,7 +162,7 @@ def is_gymnasium_env(cls: type[Any]) -> bool:
 def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
     """What a saved run calls by its import path, if it is here; otherwise an error that asks for it."""
     found = already_here(path)
-    if found is not None:
+    if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
     module, _, name = path.partition(":")
     if module == "__main__" or "<locals>" in name:

@@ -20,13 +20,17 @@ MOST_FRAMES = 2_000
 @torch.no_grad()
 def record(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, fps: int = 30) -> int:
     """Write the first episode of `episodes` fresh copies of `env` to an MP4, side by side; returns the frames written."""
-    env = env.spawn(episodes, seed, drawn=True)
+    with threads(choose_threads(policy, episodes)), apart(seed, env.device):
+        return _film(policy, env.spawn(episodes, seed, drawn=True), path, episodes, seed, fps)
+
+
+def _film(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, fps: int) -> int:
     obs = env.reset(seed=seed)
     running = np.ones(episodes, bool)
     cells: np.ndarray | None = None
     columns = int(np.ceil(np.sqrt(episodes)))
     count = 0
-    with Video(path, fps) as video, threads(choose_threads(policy, episodes)), apart(seed, env.device):
+    with Video(path, fps) as video:
         while running.any() and count < MOST_FRAMES:
             action = policy.head.to_env(policy.distribution(obs).mode())
             frames = env.draw(obs, action)

@@ -146,7 +146,14 @@ def check_is_run(run_dir: Path) -> None:
                 f"{run_dir} was written by a development version from before checkpoints had manifests: train it anew"
             )
         return
-    raise UsageError(f"{run_dir} is not a run: it has no {CONFIG}. Give a directory that train or save wrote")
+    raise not_a_run(run_dir)
+
+
+def not_a_run(path: Path) -> UsageError:
+    if (path / MANIFEST).is_file():
+        return UsageError(f"{path} is not a run but one of its checkpoints: give {path.absolute().parent.parent}")
+    why = f"it has no {CONFIG}" if path.is_dir() else "it is a file" if path.exists() else "there is no such directory"
+    return UsageError(f"{path} is not a run: {why}. Give a directory that train or save wrote")
 
 
 def has_checkpoints(run_dir: Path) -> bool:
@@ -158,7 +165,7 @@ def has_checkpoints(run_dir: Path) -> bool:
 def load_config(run_dir: Path) -> Config:
     """The settings of a run that has no checkpoint yet."""
     if not (run_dir / CONFIG).is_file():
-        raise UsageError(f"{run_dir} is not a run: it has no {CONFIG}. Give a directory that train or save wrote")
+        raise not_a_run(run_dir)
     return configured(read_settings(run_dir / CONFIG), run_dir / CONFIG)
 
 

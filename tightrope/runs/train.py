@@ -41,12 +41,12 @@ def train(
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
     everything about the run there."""
     the_plan = plan(state, config)
-    if not quiet:
-        for line in the_plan.lines():
-            print(line, flush=True)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
     with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
+        if not quiet:
+            for line in the_plan.lines():
+                print(line, flush=True)
         audience = Audience(invited(config, run, quiet))
         audience.tell("begin", about(state, config, the_plan, run))
         log = Log(state, audience, run, lateness(state.env))

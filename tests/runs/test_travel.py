@@ -1,0 +1,106 @@
+"""What was saved loads elsewhere: under other versions, on other machines, on other devices."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_checkpoint import find_manifest, forge, newest
+
+import tightrope as tr
+from tightrope.algorithms import ALGORITHMS
+
+FIRST = Path(__file__).parents[1] / "data" / "schema1-ppo"
+
+
+def test_what_the_first_release_wrote_loads_forever(tmp_path: Path) -> None:
+    """The directory is as schema 1 was first written. If this fails, mend the reading of it; never write it anew."""
+    shutil.copytree(FIRST, tmp_path / "run")
+    agent = tr.load(tmp_path / "run")
+    assert isinstance(agent, tr.PPO)
+    assert (agent.config.env, agent.steps, agent.state.phase, agent.state.seed) == ("Pendulum-v1", 32, 2, 5)
+    assert agent.config.algorithm.norm_reward
+    action = agent.predict(torch.tensor([[0.5, -0.5, 1.0], [-1.0, 0.0, -3.0]]))
+    torch.testing.assert_close(action, torch.tensor([[0.0204], [-0.0405]]), rtol=0, atol=1e-4)
+    assert agent.state.env.state_dict()["clock"].tolist() == [1, 1]
+    assert agent.learn(quiet=True).steps == 48
+    assert tr.load(tmp_path / "run").steps == 48
+
+
+def test_a_run_of_a_larger_machine_with_another_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(FIRST, tmp_path / "run")
+    manifest = find_manifest(newest(tmp_path / "run"))
+    elsewhere = {"threads": 4096, "device": "cuda", "accelerate": "graph", "backend": "auto"}
+    forge(
+        tmp_path / "run",
+        {"config": {**manifest["config"], **elsewhere}, "versions": {**manifest["versions"], "torch": "2.9.1+cu126"}},
+    )
+    agent = tr.load(tmp_path / "run", device="cpu").learn()
+    assert agent.steps == 48
+    assert "note: saved under torch 2.9.1+cu126" in capsys.readouterr().out
+
+
+# on a GPU ---------------------------------------------------------------------------------------------------------------
+
+
+SMALL: dict[str, Any] = dict(num_envs=16, num_steps=8, seed=3, total_timesteps=16 * 8 * 6, hidden_sizes=(16, 16))
+KINDS: list[tuple[type[tr.Agent], str, dict[str, Any]]] = [
+    (tr.PPO, "CartPole-v1", dict(num_minibatches=4, update_epochs=2)),
+    (tr.PPO, "Pendulum-v1", dict(num_minibatches=4, update_epochs=2, norm_obs=True, norm_reward=True, target_kl=0.02)),
+    (tr.VPG, "CartPole-v1", dict(baseline="critic", anneal_lr=True)),
+]
+every_kind = pytest.mark.parametrize(("cls", "env", "settings"), KINDS)
+
+
+def whole_and_resumed(
+    tmp_path: Path, cls: type[tr.Agent], env: str, settings: dict[str, Any], stop: int = 3
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The states at the end of a run that went through and of one that was left in the middle."""
+    given = {**SMALL, **settings, "eval_every": 16 * 8 * 2, "eval_episodes": 4}
+    whole = cls(env, **given).learn(quiet=True)
+    cls(env, **given).learn(until=stop * 16 * 8, run_dir=tmp_path, quiet=True)
+    return whole.state.state_dict(), tr.load(tmp_path).learn(quiet=True).state.state_dict()
+
+
+@pytest.mark.gpu
+@every_kind
+@pytest.mark.parametrize("accelerate", ["eager", "graph"])
+def test_a_run_on_a_gpu_resumes_exactly(
+    cls: type[tr.Agent], env: str, settings: dict[str, Any], accelerate: str, tmp_path: Path
+) -> None:
+    """Graphs too: the first phase of a process runs as written, and a replay gives the same bits."""
+    one, other = whole_and_resumed(tmp_path, cls, env, {**settings, "device": "cuda", "accelerate": accelerate})
+    assert one.keys() == other.keys()
+    for name in one.keys() - {"run.seconds"}:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("accelerate", ["compile", "max"])
+def test_a_compiled_run_resumes_to_rounding(accelerate: str, tmp_path: Path) -> None:
+    cls, env, settings = KINDS[0]
+    one, other = whole_and_resumed(tmp_path, cls, env, {**settings, "device": "cuda", "accelerate": accelerate})
+    for name in one:
+        if name.startswith("policy."):
+            torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@every_kind
+@pytest.mark.parametrize(("here", "there"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_checkpoint_loads_on_another_device(
+    cls: type[tr.Agent], env: str, settings: dict[str, Any], here: str, there: str, tmp_path: Path
+) -> None:
+    agent = cls(env, **SMALL, **settings, device=here).learn(until=256, run_dir=tmp_path, quiet=True)
+    loaded = tr.load(tmp_path, device=there)
+    mine, theirs = agent.state.state_dict(), loaded.state.state_dict()
+    for name in mine.keys() - {"streams.cuda", "env.generator"}:
+        assert torch.equal(mine[name].cpu(), theirs[name].cpu()), name
+    assert loaded.state.env.device.type == there
+    next(ALGORITHMS[cls.algo].loop(loaded.state, loaded.config.algorithm))
+    assert tr.load(tmp_path, device=there).learn(quiet=True).finished

@@ -1,0 +1,125 @@
+"""`tightrope resume` as a newcomer meets it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tightrope as tr
+from tightrope.cli import main
+from tightrope.runs.lock import locked
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    settings = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=48, hidden_sizes=(4,), device="cpu")
+    tr.PPO("CartPole-v1", **settings, max_episode_steps=9, eval_episodes=2).learn(run_dir=path, quiet=True)
+    return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of three phases, all that it was to do, in the working directory."""
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return Path("run")
+
+
+@pytest.fixture
+def resume(capsys: pytest.CaptureFixture[str]) -> Command:
+    """What the command gives: (code, out, err)."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["resume", *words])
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+def rows(run: Path) -> int:
+    return len((run / "metrics.jsonl").read_text().splitlines())
+
+
+def test_a_finished_run_says_how_to_go_on(run: Path, resume: Command) -> None:
+    for words in (["run"], ["run/"], [str(run.absolute())], ["run", "--quiet"], ["run", "--total-timesteps", "32"]):
+        code, out, err = resume(*words)
+        assert (code, err) == (0, "")
+        assert "nothing to do" in out
+        assert "--total-timesteps" in out
+    assert rows(run) == 3
+
+
+def test_a_run_goes_on_with_more_steps_and_other_settings(run: Path, resume: Command) -> None:
+    code, out, _ = resume("run/", "--total-timesteps", "64", "--learning-rate", "1e-3")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines.count("total_timesteps: 48 so far, 64 from here on") == 1
+    assert lines.count("going on from 0001-steps-48") == 1
+    assert any(line.startswith("learning_rate: ") and line.endswith("so far, 0.001 from here on") for line in lines)
+    assert resume("run", "--total-timesteps", "80", "--quiet")[1].count("\n") == 1
+    assert rows(run) == 5
+    assert tr.load(run).config.algorithm.learning_rate == pytest.approx(1e-3)
+
+
+def test_a_run_that_never_came_to_a_checkpoint_begins_anew(run: Path, resume: Command) -> None:
+    shutil.rmtree(run / "checkpoints")
+    code, out, _ = resume("run")
+    assert code == 0
+    assert out.startswith("run has no checkpoint yet: it begins anew")
+    assert rows(run) == 3
+    assert tr.load(run).steps == 48
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "needs a run directory first"),
+        ("--quiet run", "needs a run directory first"),
+        ("nowhere", "nowhere is not a run: there is no such directory"),
+        ("run/config.yaml", "is not a run: it is a file"),
+        (".", "is not a run: it has no config.yaml"),
+        ("run/checkpoints/0001-steps-48", "one of its checkpoints: give"),
+        ("run other", "one word too many: 'other'"),
+        ("run --gama 0.9", "Did you mean gamma?"),
+        ("run --gamma 2", "gamma 2.0 is out of range"),
+        ("run --num-envs 4", "num_envs 4 is not the 2 of the run"),
+        ("run --hidden-sizes 8", "hidden_sizes [8] is not the [4] of the run"),
+        ("run --norm-obs", "norm_obs True is not the False of the run"),
+        ("run --algo vpg", "algo cannot be changed"),
+        ("run --baseline none", "'baseline' belongs to vpg"),
+        ("run --env Pendulum-v1", "a run goes on with what it was trained on, CartPole-v1"),
+        ("run --env nowhere:Env", "env 'nowhere:Env' cannot be imported"),
+        ("run --run-dir x", "'run_dir' is not a setting"),
+        ("run --total-timesteps many", "total_timesteps 'many' is not a whole number"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_changes_nothing(run: Path, words: str, said: str, resume: Command) -> None:
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    code, out, err = resume(*words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert before.items() <= {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}.items()
+
+
+def test_a_run_that_is_being_trained_is_refused_before_anything_else_is_said(run: Path, resume: Command) -> None:
+    with locked(run):
+        code, out, err = resume("run", "--total-timesteps", "64")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "is being written by" in err
+
+
+def test_damage_is_named_once(run: Path, resume: Command) -> None:
+    resume("run", "--total-timesteps", "64", "--quiet")
+    (run / "checkpoints" / "0002-steps-64" / "model.safetensors").write_bytes(b"")
+    code, _, err = resume("run", "--total-timesteps", "64", "--quiet")
+    assert code == 0
+    assert err.count("using 0001-steps-48 instead") == err.count("\n") == 1
+    assert rows(run) == 4
