@@ -30,8 +30,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
-    with path.open("wb") as file:
+    """Write a new file and wait until the disk has it. What has that name already, a link perhaps, is not written into."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
