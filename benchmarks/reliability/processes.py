@@ -23,6 +23,7 @@ class Process:
         self.args = [str(arg) for arg in args]
         self.file = tempfile.TemporaryFile()  # noqa: SIM115
         self.code: int | None = None  # as subprocess gives it: minus the signal that ended it
+        self.peak = 0.0  # MB of memory that it ever had
         self.pid = self._begin_fresh() if fresh else self._fork(prepare)
 
     def _begin_fresh(self) -> int:
@@ -84,9 +85,9 @@ class Process:
 
     def _reap(self, flags: int) -> int | None:
         if self.code is None:
-            pid, status = os.waitpid(self.pid, flags)
+            pid, status, usage = os.wait4(self.pid, flags)
             if pid:
-                self.code = os.waitstatus_to_exitcode(status)
+                self.code, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
         return self.code
 
     @property
