@@ -269,10 +269,17 @@ def load(
     """
     path = Path(path)
     found = find(path, checkpoint)
-    config = adapted(found.config, settings, env)
-    check_plausible(found, config)
-    agent = made(config, path, env, network)
-    restore(agent.state, found)
+    try:
+        config = adapted(found.config, settings, env)
+        check_plausible(found, config)
+        agent = made(config, path, env, network)
+        restore(agent.state, found)
+    except UsageError:
+        if found.path.exists():
+            raise
+        return load(
+            path, env, checkpoint, network, **settings
+        )  # dropped meanwhile by a process that trains: look again
     agent.loaded = found
     if checkpoint == "last" and found.path != path:
         agent.run = RunDirectory(path, found)
@@ -304,7 +311,7 @@ def made(config: Config, path: Path, env: Any, network: nn.Module | str | None) 
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
     if env is not None:
         check_env_object(env)
-    elif not has_id(config.env) or needs_import(config.env):
+    elif needs_import(config.env) or not has_id(config.env):  # in this order: to ask for an id may import its module
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")

@@ -170,7 +170,7 @@ def resume(args: list[str]) -> int:
     run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
-    saved = find(run_dir) if has_checkpoints(run_dir) else None
+    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
     config = load_config(run_dir) if saved is None else saved.config
     types = {**settings_of(config.algo), "env": str, "quiet": bool}
     words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
@@ -179,9 +179,9 @@ def resume(args: list[str]) -> int:
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
     given = (imported(env) if env else None, flags.pop("network", None))
     if saved is None:
+        agent: Agent = begin_anew(run_dir, *given, **flags)
         if not quiet:
             print(f"{run_dir} has no checkpoint yet: it begins anew")
-        agent: Agent = begin_anew(run_dir, *given, **flags)
     else:
         agent = load(run_dir, given[0], "last", given[1], **flags)
     before, after = config.flat(), agent.config.flat()

@@ -5,6 +5,7 @@ python benchmarks/reliability/hostile.py --every 10        # a tenth of the case
 """
 
 import argparse
+import importlib
 import os
 import shutil
 import sys
@@ -23,6 +24,15 @@ EXECUTED = 98
 
 def watched() -> None:
     """Leave this process at once if it is about to run what a file brought along."""
+    for name in FORBIDDEN_MODULES:
+        sys.modules.pop(name, None)
+    import_module = importlib.import_module
+
+    def look_first(name: str, package: str | None = None) -> object:
+        look("import", (name,))
+        return import_module(name, package)
+
+    importlib.import_module = look_first  # type: ignore[assignment]  # it raises no event of its own
 
     def look(event: str, args: tuple[object, ...]) -> None:
         if event in FORBIDDEN_EVENTS or (event == "import" and str(args[0]) in FORBIDDEN_MODULES):
@@ -82,7 +92,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take only every so many-th case")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     options = parser.parse_args()
-    began, complaints, rows, peak = time.perf_counter(), [], [], 0.0
+    began, complaints, rows = time.perf_counter(), [], []
     with folder() as path:
         good = path / "good"
         code, output = finished(*training("PPO, CartPole", good, 1), "--keep-checkpoints", "1")
@@ -97,8 +107,12 @@ def main() -> None:
                 for complaint in found:
                     print(complaint, file=sys.stderr, flush=True)
             rows.append((group, len(cases)))
-    print(f"{sum(count for _, count in rows)} runs of a stranger, each through `eval` and `resume`: nothing executed, at most")
-    print(f"{MOST_MB} MB more than a good one takes, refused in one line with exit code 2: {len(complaints)} exceptions.\n")
+    print(
+        f"{sum(count for _, count in rows)} runs of a stranger, each through `eval` and `resume`: nothing executed, at most"
+    )
+    print(
+        f"{MOST_MB} MB more than a good one takes, refused in one line with exit code 2: {len(complaints)} exceptions.\n"
+    )
     print(table(("kind", "cases"), rows))
     print(f"\n{time.perf_counter() - began:.0f} s")
     sys.exit(bool(complaints))

@@ -132,8 +132,12 @@ def main() -> None:
     if options.kills:
         chance = random.Random(options.seed)
         places, runs, fresh = kill_at_random(options.kills, options.phases, options.fresh, chance)
-        print(f"{places.total()} kills at random moments of {runs} runs of {options.phases} phases, {fresh} of the processes ")
-        print("new interpreters: every run resumed, nothing lost, ends and metrics equal to those of undisturbed runs.\n")
+        print(
+            f"{places.total()} kills at random moments of {runs} runs of {options.phases} phases, {fresh} of the processes "
+        )
+        print(
+            "new interpreters: every run resumed, nothing lost, ends and metrics equal to those of undisturbed runs.\n"
+        )
         print(table(("the kill came", "times"), places.most_common()) + "\n")
     for name in list(RUNS)[: options.operations]:
         count = kill_at_every_operation(name)

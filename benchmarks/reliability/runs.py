@@ -9,9 +9,7 @@ from safetensors.numpy import load_file
 from tightrope.runs.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint
 from tightrope.runs.recover import inspected, pointer_complaint
 
-SMALL = (
-    "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
-)
+SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"
 RUNS = {
     "PPO, CartPole": f"CartPole-v1 {SMALL} {PPO}",

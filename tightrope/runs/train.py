@@ -73,7 +73,8 @@ def train(
                 raise
             log.report(everything=True)
             run.save(state, config)  # as it was after the last whole phase
-            raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
+            where = f"what was learned in {state.steps:,} steps is in {run.path}"
+            raise EnvError(f"{error}; {where if run.trouble is None else run.complaint(state)}") from error
         finally:
             log.report(everything=True)
             progress.close()
