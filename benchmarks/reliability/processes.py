@@ -48,7 +48,7 @@ class Process:
             os.setsid()
             os.dup2(self.file.fileno(), 1)
             os.dup2(self.file.fileno(), 2)
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            sys.stdout, sys.stderr = open(1, "w", 1, closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
             signal.signal(signal.SIGINT, signal.default_int_handler)
             prepare()
             tightrope.cli.main(self.args)
@@ -102,15 +102,13 @@ def finished(*args: str | Path, seconds: float = 120.0) -> tuple[int, str]:
     return process.wait(seconds), process.output
 
 
-def until(condition: Callable[[], object], process: Process, seconds: float = 60.0) -> bool:
-    """Wait for something to happen while a process runs; False if it ended first."""
+def until(condition: Callable[[], object], process: Process, seconds: float = 60.0) -> None:
+    """Wait for something to happen while a process runs."""
     end = time.monotonic() + seconds
     while not condition():
-        if process.poll() is not None:
-            return False
+        assert process.poll() is None, f"it ended before that: {process.output}"
         assert time.monotonic() < end, f"waited in vain; so far: {process.output}"
         time.sleep(0.0005)
-    return True
 
 
 @contextmanager

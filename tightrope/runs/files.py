@@ -17,8 +17,8 @@ class Unreadable(Exception):
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """All of the content or nothing: written under another name, on the disk before it is renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """All of the content or nothing: written under another name, on the disk before it is renamed. Makes no directory:
+    one that has gone was moved or removed by somebody."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         write_through(temporary, content)
