@@ -279,7 +279,9 @@ def main() -> None:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         assert grown < 300, f"{grown:.0f} MB were taken"
         print(f"{forged.total()} forged checkpoints with right hashes: {forged['refused']} refused in one line,")
-        print(f"{forged['loaded']} loaded (another learning rate, say, is a run like any other), {grown:.0f} MB more at most.")
+        print(
+            f"{forged['loaded']} loaded (another learning rate, say, is a run like any other), {grown:.0f} MB more at most."
+        )
     print(f"\n{time.perf_counter() - began:.0f} s")
 
 
