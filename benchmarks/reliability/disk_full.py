@@ -280,10 +280,11 @@ def main() -> None:
     parser.add_argument(
         "--times", type=int, default=5, help="how often each thing happens, at another moment each time"
     )
+    parser.add_argument("--where", choices=("mounted", "anywhere"), help="only what needs a mount, or what does not")
     options = parser.parse_args()
     began, no_mount = time.perf_counter(), why_no_mount()
     happened = []
-    for case in [*MOUNTED, *ANYWHERE]:
+    for case in {"mounted": MOUNTED, "anywhere": ANYWHERE}.get(options.where, MOUNTED + ANYWHERE):
         skipped = no_mount if case in MOUNTED else None
         for _ in range(0 if skipped else options.times):
             with folder() if case in ANYWHERE else small_disk() as disk:

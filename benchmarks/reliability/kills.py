@@ -19,8 +19,6 @@ from runs import RUNS, check_all_is_whole, check_no_row_is_missing, check_same_e
 
 from tightrope.runs.checkpoint import CHECKPOINTS, LEAVING, UNFINISHED
 
-SAVE = 0.06  # seconds that one may take
-
 
 def writing(run: Path) -> bool:
     """Whether a checkpoint is being written right now."""
@@ -54,8 +52,11 @@ class Victim:
         self.path, self.chance = path / "run", chance
         self.train = training(name, self.path, phases)
         self.reference = path / "reference"
+        began = time.perf_counter()
         code, output = finished(*training(name, self.reference, phases))
         assert code == 0, output
+        self.seconds = time.perf_counter() - began
+        self.phase = self.seconds / phases
         self.expected = rows(self.reference)
 
     def begin(self, fresh: bool) -> Process:
@@ -70,9 +71,9 @@ class Victim:
             for _ in range(self.chance.choice((1, 1, 2, 4))):
                 while not writing(self.path) and process.poll() is None:
                     pass
-                time.sleep(self.chance.uniform(0, SAVE))
+                time.sleep(self.chance.uniform(0, self.phase))
         else:
-            time.sleep(self.chance.uniform(0, 3.0 if fresh else 0.8))
+            time.sleep(self.chance.uniform(0, self.seconds / 2 + 3.0 * fresh))
         seen = checkpoints(self.path)[:1]
         process.kill()
         if process.code != -9:

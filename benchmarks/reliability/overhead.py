@@ -69,7 +69,7 @@ def main() -> None:
         total = int(steps * options.seconds / wall)
         wall, found = trained(path / "long", total_timesteps=total)
         long_share = sum(found) / wall
-        print(f"A run of {wall:.0f} s and {total:,} steps, one save every 30 s: {len(found)} saves, {1000 * sum(found):.0f} ms, "
+        print(f"A run of {wall:.0f} s, {total:,} steps, one save every 30 s: {len(found)} saves, {1000 * sum(found):.0f} ms, "
               f"{long_share:.3%} of the wall time.")  # fmt: skip
 
         ratios = []

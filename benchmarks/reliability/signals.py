@@ -6,6 +6,7 @@ python benchmarks/reliability/signals.py
 import argparse
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -208,16 +209,22 @@ LOCKS = [second_process, workers, interrupted_with_workers]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=3, help="how often each")
+    parser.add_argument("--only", default="", help="what has this in its name, as a regular expression")
     options = parser.parse_args()
+    wanted = re.compile(options.only).search
     began, happened = time.perf_counter(), []
     for name, case in SIGNALS.items():
         for number in CODES:
+            if not wanted(f"{number.name} {name}"):
+                continue
             for _ in range(options.times):
                 with folder() as path:
                     case(path, number)
             happened.append((f"{number.name} {name}", options.times))
             print(happened[-1], file=sys.stderr, flush=True)
     for lock in LOCKS:
+        if not wanted(lock.__doc__ or ""):
+            continue
         for _ in range(options.times):
             with folder() as path:
                 lock(path)
