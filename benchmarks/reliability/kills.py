@@ -77,7 +77,7 @@ class Victim:
         seen = checkpoints(self.path)[:1]
         process.kill()
         if process.code != -9:
-            assert process.code == 0, process.output
+            self.came_to_its_end(process)
             return None
         place = where_it_died(self.path)
         newest = check_all_is_whole(self.path)
@@ -91,8 +91,14 @@ class Victim:
         assert "damaged" not in process.output, process.output
         return place
 
-    def check_end(self) -> None:
-        check_same_end(self.path, self.reference)
+    def come_to_the_end(self) -> None:
+        process = self.begin(fresh=False)
+        process.wait()
+        self.came_to_its_end(process)
+
+    def came_to_its_end(self, process: Process) -> None:
+        assert process.code == 0, process.output
+        check_same_end(self.path, self.reference, tidy="nothing to do" not in process.output)
         shutil.rmtree(self.path)
 
 
@@ -112,10 +118,8 @@ def kill_at_random(kills: int, phases: int, fresh_share: float, chance: random.R
                 places.update([place] if place else [])
                 ended = place is None
                 if places.total() >= kills and not ended:
-                    code, output = finished("resume", victim.path)
-                    assert code == 0, output
+                    victim.come_to_the_end()
                     ended = True
-            victim.check_end()
         runs += 1
         print(f"{places.total()} kills, {runs} runs", file=sys.stderr, flush=True)
     return places, runs, fresh_ones
