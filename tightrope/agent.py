@@ -281,11 +281,16 @@ def load(
     """
     path = Path(path)
     found = find(path, checkpoint)
-    config = adapted(found.config, settings, env)
-    check_kept(found.config.flat(), config.flat())
-    check_plausible(found, config)
-    agent = made(config, path, env, network)
-    restore(agent.state, found)
+    try:
+        config = adapted(found.config, settings, env)
+        check_kept(found.config.flat(), config.flat())
+        check_plausible(found, config)
+        agent = made(config, path, env, network)
+        restore(agent.state, found)
+    except UsageError:
+        if found.path.exists():
+            raise
+        return load(path, env, checkpoint, network, **settings)  # dropped meanwhile by who trains it: look again
     agent.loaded = found
     if checkpoint == "last" and found.path != path:
         agent.run = RunDirectory(path, found)
@@ -327,8 +332,7 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
     env_is_users = env is not None
     if env_is_users:
         check_env_object(env)
-    # in this order: asking Gymnasium for an id imports its module
-    elif needs_import(config.env) or not has_id(config.env):
+    elif needs_import(config.env) or not has_id(config.env):  # in this order: to ask for an id may import its module
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")

@@ -187,9 +187,9 @@ def resume(args: list[str]) -> int:
         raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
     given = (named_by_user(env) if env else None, flags.pop("network", None))
     if saved is None:
+        agent: Agent = begin_anew(run_dir, *given, **flags)
         if not quiet:
             print(f"{run_dir} has no checkpoint yet: it begins anew")
-        agent: Agent = begin_anew(run_dir, *given, **flags)
     else:
         agent = load(run_dir, given[0], "last", given[1], **flags)
     before, after = config.flat(), agent.config.flat()

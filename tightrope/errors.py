@@ -3,9 +3,20 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_LETTERS = 1500  # of a message
+
+
+def plain(text: str) -> str:
+    """The same in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
+
 
 class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))
 
 
 class EnvError(RuntimeError):

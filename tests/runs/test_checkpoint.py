@@ -443,6 +443,7 @@ def test_settings_are_replaced_as_a_whole(run: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_file_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "file"
+    path.parent.mkdir()
     write_file(path, b"old")
     seen = []
     fsync = os.fsync

@@ -56,7 +56,9 @@ def fraction(config: Any, *names: str) -> None:
 def divides(config: Any, count: str, whole: str, size: int) -> None:
     parts = getattr(config, count)
     if size % parts:
-        best = next(d for away in range(parts + size) for d in (parts - away, parts + away) if d > 0 and size % d == 0)
+        start = min(parts, size)
+        near = (d for away in range(min(start, 100_000)) for d in (start - away, start + away) if size % d == 0)
+        best = next(near, 1)
         raise UsageError(f"{count} {parts} does not divide {whole} = {size}: try {count} {best}")
 
 

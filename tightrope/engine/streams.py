@@ -95,6 +95,8 @@ def into(state: dict[str, Tensor], python: Any, numpy: Any) -> None:
     kept, gauss = state["python.gauss"].tolist()
     python.setstate((3, tuple(state["python"].tolist()), gauss if kept else None))
     *key, position, has_gauss = state["numpy"].tolist()
+    if not 0 <= position <= len(key):
+        raise ValueError(f"streams.numpy has position {position} of {len(key)}")  # NumPy would read from beyond its end
     words = {"key": np.array(key, np.uint32), "pos": position}
     rest = {"has_gauss": has_gauss, "gauss": float(state["numpy.gauss"])}
     numpy.set_state({"bit_generator": "MT19937", "state": words, **rest})

@@ -28,7 +28,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..engine import State, cores
-from ..errors import UsageError
+from ..errors import UsageError, plain
 from ..types import Composite, Spec
 from ..version import __version__
 from .config import Config, configure
@@ -206,4 +206,4 @@ def one_line(error: BaseException) -> str:
 
 
 def warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)
+    print(f"warning: {plain(line)}", file=sys.stderr)

@@ -25,6 +25,7 @@ from ..types import Settings
 from .names import SETTINGS, here_called
 from .presets import preset
 
+MOST_BYTES = 1 << 20  # of a file of settings
 MOST_EPISODES = 1_000_000  # of one evaluation: each is an environment of its own
 
 
@@ -216,17 +217,32 @@ def whole(value: Any) -> int:
     return int(number)
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Without aliases: a few lines of them make what no memory can hold."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(problem="it has an alias: write the value out")
+        return super().compose_node(parent, index)
+
+
 def read_settings(path: Path) -> Settings:
     """The settings in a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text())
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise UsageError(f"config {path} has more than {MOST_BYTES:,} bytes: settings are a few lines")
+        content = PlainLoader(text).get_single_data()
     except OSError as error:
         raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"config {path} is nested too deeply: settings are lines of 'setting: value'") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that is none
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
         raise UsageError(
-            f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or 'not text'}"
+            f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
         ) from None
     if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
         raise UsageError(f"config {path} is not a list of 'setting: value' lines")

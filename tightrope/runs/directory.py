@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class RunDirectory:
         self.saved_steps = None if checkpoint is None else checkpoint.steps
         self.saved_at = time.perf_counter()
         self.metrics: MetricsFile | None = None
+        self.folder: int | Path = self.path  # the directory itself, whatever its name leads to
         self.trouble: str | None = None  # with checkpoints
         self.log_trouble = False
 
@@ -46,7 +48,8 @@ class RunDirectory:
                 raise UsageError(f"run_dir {self.path} cannot be written: {reason(error)}") from None
             self.saved_at = time.perf_counter()
             try:
-                yield
+                with held(self.path) as self.folder:
+                    yield
             finally:
                 self.metrics.close()
 
@@ -85,6 +88,7 @@ class RunDirectory:
         assert self.metrics is not None
         self.saved_at = time.perf_counter()
         try:
+            self.check_is_there()
             log_bytes = self.metrics.sync()  # before what counts on it
             keep = config.run.keep_checkpoints
             self.serial = save_checkpoint(self.path, state, config, keep=keep, score=score, log_bytes=log_bytes)
@@ -96,6 +100,11 @@ class RunDirectory:
         if self.trouble is not None:
             self.say(f"{self.path} can be saved to again")
         self.trouble, self.log_bytes, self.saved_steps = None, log_bytes, state.steps
+
+    def check_is_there(self) -> None:
+        """That the directory has not gone, nor another run's taken its place."""
+        if not os.path.samestat(os.stat(self.path), os.stat(self.folder)):
+            raise FileNotFoundError(errno.ENOENT, "it was removed, and another directory has its name")
 
     def save_apart(self, state: State, config: Config) -> None:
         """A checkpoint while no training is under way; an agent that was only saved there makes room."""
@@ -117,11 +126,29 @@ class RunDirectory:
         steps = self.saved_steps
         return "nothing is saved yet" if steps is None else f"the newest checkpoint is that of {steps:,} steps"
 
+    def left(self, state: State) -> str:
+        """What a training that broke off has left behind, in words."""
+        kept = f"what was learned in {state.steps:,} steps is in {self.path}"
+        return kept if self.trouble is None else self.complaint(state)
+
     def complaint(self, state: State) -> str:
         """That the end of a training could not be saved."""
         return (
             f"the end of training, {state.steps:,} steps, is not saved in {self.path} ({self.trouble}): {self.newest}"
         )
+
+
+@contextmanager
+def held(path: Path) -> Iterator[int | Path]:
+    """Something to know a directory by, even after it was removed."""
+    if os.name == "nt":  # which does not open directories, and does not remove them under a process
+        yield path
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 def reason(error: OSError) -> str:

@@ -72,6 +72,7 @@ def export(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings
     content = graph(frozen, metadata(frozen, env, about))
     errors = differences(content, frozen.inputs, frozen.policy, env, rows)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, content)
     except OSError as error:
         raise UsageError(f"file {path} cannot be written: {error.strerror}") from None

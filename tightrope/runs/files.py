@@ -17,8 +17,8 @@ class Unreadable(Exception):
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """All of the content or nothing: written under another name, on the disk before it is renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """All of the content or nothing: written under another name, on the disk before it is renamed. Makes no directory:
+    one that has gone was moved or removed by somebody."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         write_through(temporary, content)
@@ -30,8 +30,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
-    with path.open("wb") as file:
+    """Write a new file and wait until the disk has it. What has that name already, a link perhaps, is not written into."""
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -61,15 +62,22 @@ def opened(path: Path, most: int) -> BinaryIO:
         raise Unreadable(f"{path.name} is missing") from None
     except OSError as error:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from None
-    file = os.fdopen(number, "rb")
-    info = os.fstat(number)
+    if (complaint := unfit(os.fstat(number), most)) is not None:
+        os.close(number)
+        raise Unreadable(f"{path.name} {complaint}")
+    return os.fdopen(number, "rb")
+
+
+def unfit(info: os.stat_result, most: int) -> str | None:
+    """Why a file is not to be read."""
     if not stat.S_ISREG(info.st_mode):
-        file.close()
-        raise Unreadable(f"{path.name} is not a plain file")
+        return "is not a plain file"
     if info.st_size > most:
-        file.close()
-        raise Unreadable(f"{path.name} has {info.st_size:,} bytes, more than the {most:,} it may have")
-    return file
+        return f"has {info.st_size:,} bytes, more than the {most:,} it may have"
+    on_disk = 512 * getattr(info, "st_blocks", info.st_size)
+    if info.st_size > 64 * CHUNK and on_disk < info.st_size // 64:  # costs nothing to send, and all its size to read
+        return f"has {info.st_size:,} bytes that are mostly holes"
+    return None
 
 
 def read_canonical(path: Path, most: int = CHUNK) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     if run_dir in _held:
         raise in_use(run_dir, "this process")
     try:
-        number = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        number = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     except OSError as error:
         raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
     try:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..engine import State
-from ..errors import UsageError
+from ..errors import UsageError, plain
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -38,6 +38,8 @@ from .checkpoint import (
 )
 from .config import Config, read_settings
 from .files import Unreadable, digest, digest_of, opened, read_canonical
+
+MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
 
 def inspected(path: Path) -> Checkpoint:
@@ -77,6 +79,8 @@ def malformed(manifest: dict[str, Any]) -> str | None:
         size = facts.get("size") if isinstance(facts, dict) else None
         if type(size) is not int or not 0 <= size <= MOST_BYTES:
             return "gives a file a size that none has"
+        if not isinstance(facts.get("sha256"), str):
+            return "gives a file no hash"
     if any(not 0 <= manifest[key] < 2**62 for key in counts):
         return "counts what cannot be counted"
     return None
@@ -97,15 +101,18 @@ def find(run_dir: Path, which: str = "last", say: Callable[[str], None] | None =
             raise UsageError(f"{run_dir} has no checkpoint 'best': it was trained without eval_every. Give 'last'")
     if not paths:
         raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` begins it anew")
-    if which == "last" and (complaint := pointer_complaint(run_dir / CHECKPOINTS)) is not None:
-        say(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({complaint}); looking at the checkpoints themselves")
+    pointer = pointer_complaint(run_dir / CHECKPOINTS) if which == "last" else None
     complaints = []
     for path in paths:
         try:
             checkpoint = inspected(path)
         except Unreadable as error:
+            if not path.exists():  # it was dropped meanwhile, by a process that trains: there are newer ones
+                return find(run_dir, which, say)
             complaints.append(f"{path.name}: {error}")
             continue
+        if pointer is not None:
+            say(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({pointer}); using {path.name}, the newest that is whole")
         for complaint in complaints:
             say(f"checkpoint {complaint}; using {path.name} instead")
         return checkpoint
@@ -140,7 +147,12 @@ def pointer_complaint(folder: Path) -> str | None:
 
 
 def check_is_run(run_dir: Path) -> None:
-    if (run_dir / CHECKPOINTS).is_dir() or (run_dir / CONFIG).is_file():
+    folder = run_dir / CHECKPOINTS
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(
+            f"{folder} is not a directory of its own: a link could lead to another run's, which is not ours"
+        )
+    if folder.is_dir() or (run_dir / CONFIG).is_file():
         if (run_dir / CHECKPOINTS / "last.safetensors").exists():
             raise UsageError(
                 f"{run_dir} was written by a development version from before checkpoints had manifests: train it anew"
@@ -171,6 +183,12 @@ def load_config(run_dir: Path) -> Config:
 
 def restore(state: State, checkpoint: Checkpoint) -> None:
     """Put a checkpoint into a freshly built state."""
+    expected = sum(tensor.nbytes for tensor in state.state_dict().values())
+    there = sum(facts["size"] for facts in checkpoint.manifest["files"].values())
+    if there > 2 * expected + MOST_HEADER:
+        raise UsageError(
+            f"the checkpoint in {checkpoint.path} does not fit the settings: it is far larger than they make it"
+        )
     tensors = checkpoint.tensors()
     try:
         state.load_state_dict(tensors)
@@ -186,17 +204,28 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
     try:
+        for name in (MODEL, TRAINING):
+            check_header(checkpoint.path / name)
         with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
-            numbers = sum(math.prod(model.get_slice(name).get_shape()) for name in model.keys())  # noqa: SIM118
+            shapes = [model.get_slice(name).get_shape() for name in model.keys()]  # noqa: SIM118
             envs = training.get_slice("run.obs").get_shape()[0]
-    except (SafetensorError, OSError, ValueError, IndexError) as error:
+    except (SafetensorError, Unreadable, OSError, ValueError, IndexError) as error:
         raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
     if config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
     sizes = config.network.hidden_sizes
-    if sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
+    numbers = sum(map(math.prod, shapes))
+    if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
         raise UsageError(f"{misfit}: hidden_sizes {list(sizes)} are more than it has")
+
+
+def check_header(path: Path) -> None:
+    """Refuse a list of tensors that is longer than any of ours, which would cost many times its size to read."""
+    with opened(path, MOST_BYTES) as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MOST_HEADER:
+        raise Unreadable(f"{path.name} has a header of {size:,} bytes, more than the {MOST_HEADER:,} it may have")
 
 
 def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
@@ -204,7 +233,9 @@ def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
     lines = [f"going on from {checkpoint.path.name}"]
     then = checkpoint.manifest["versions"].get("torch")
     if then != torch.__version__:
-        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
+        lines.append(
+            f"note: saved under torch {plain(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
+        )
     if state.phase and not state.env.resumable:
         lines.append("note: this environment cannot give its state back, so episodes start afresh")
     return lines

@@ -85,7 +85,7 @@ def train(
             if run is not None:
                 run.save(state, config)
                 if isinstance(error, EnvError):
-                    raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
+                    raise EnvError(f"{error}; {run.left(state)}") from error
             raise
         finally:
             log.report(everything=True)

@@ -26,7 +26,8 @@ class MetricsFile:
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # what a link leads to is not ours to cut
+        self.file = os.fdopen(os.open(path, flags, 0o644), "r+b", buffering=0)
         there = self.file.seek(0, os.SEEK_END)
         self.whole = there if size is None else min(size, there)  # bytes, up to the end of a row
         self.file.truncate(self.file.seek(self.whole))

@@ -1,0 +1,107 @@
+"""Small counts of the fault injections in benchmarks/reliability, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+from tightrope.errors import UsageError
+from tightrope.runs.checkpoint import CHECKPOINTS
+from tightrope.runs.lock import locked
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "benchmarks" / "reliability"
+SMALL = dict(num_envs=3, num_steps=8, num_minibatches=2, hidden_sizes=(8,), total_timesteps=24 * 6, device="cpu")
+posix = pytest.mark.skipif(os.name == "nt", reason="forks and signals")
+
+
+def script(name: str, *args: str) -> str:
+    """What a script prints; it leaves with an error if anything is not as promised."""
+    memory = Path("/dev/shm")  # a kill leaves the same files there, and they are there sooner
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if memory.is_dir() and os.access(memory, os.W_OK):
+        environment["TMPDIR"] = str(memory)
+    words = [sys.executable, str(SCRIPTS / name), *args]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@posix
+def test_killed_at_random_moments_it_resumes_to_the_same_end() -> None:
+    options = "--kills 6 --phases 30 --fresh 0 --operations 0"
+    assert "6 kills at random moments" in script("kills.py", *options.split())
+
+
+@posix
+def test_killed_at_every_file_operation_it_resumes_to_the_same_end() -> None:
+    assert "killed at each of the" in script("kills.py", "--kills", "0", "--operations", "1")
+
+
+@posix
+def test_runs_of_a_stranger_are_refused_in_one_line() -> None:
+    assert "0 exceptions" in script("hostile.py", "--every", "25")
+
+
+def test_damage_is_found() -> None:
+    assert "no traceback" in script("corruption.py", "--cases", "20", "--forged", "40")
+
+
+@posix
+def test_a_directory_that_cannot_be_written_to_does_not_stop_training() -> None:
+    script("disk_full.py", "--times", "1", "--where", "anywhere")
+
+
+@posix
+def test_a_full_disk_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from disk_full import why_no_mount
+
+    if (reason := why_no_mount()) is not None:
+        pytest.skip(reason)
+    script("disk_full.py", "--times", "1", "--where", "mounted")
+
+
+@posix
+def test_signals_and_locks() -> None:
+    script(
+        "signals.py",
+        "--times",
+        "1",
+        "--only",
+        "SIGTERM during a save$|SIGINT during an eval|SIGINT twice|second|Workers",
+    )
+
+
+def test_one_process_does_not_write_twice_either(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(UsageError, match="being written by this process"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no way here to ask what a file descriptor is of")
+def test_what_is_renamed_is_on_the_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a power failure would find: no name leads to what has not been synced."""
+    done: list[str] = []
+
+    def name(path: Any) -> str:
+        return Path(path).resolve().relative_to(tmp_path.resolve()).as_posix()
+
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+    monkeypatch.setattr("os.fsync", lambda n: (done.append(f"sync {name(f'/proc/self/fd/{n}')}"), fsync(n)))
+    monkeypatch.setattr("os.rename", lambda a, b: (done.append(f"rename {name(a)}"), rename(a, b)))
+    monkeypatch.setattr("os.replace", lambda a, b: (done.append(f"rename {name(a)}"), replace(a, b)))
+    tr.PPO("CartPole-v1", **SMALL, save_seconds=1e9).learn(run_dir=tmp_path / "run", quiet=True)
+    folder, new = "run/checkpoints", "run/checkpoints/.new-0001-steps-144"
+    assert done[2:] == [  # after config.yaml and its directory
+        "sync run", "sync run/metrics.jsonl",
+        f"sync {new}/model.safetensors", f"sync {new}/training.safetensors", f"sync {new}/manifest.json", f"sync {new}",
+        f"rename {new}", f"sync {folder}", f"sync {folder}/latest.tmp", f"rename {folder}/latest.tmp", f"sync {folder}",
+    ]  # fmt: skip
+    assert done[:2] == ["sync run/config.yaml.tmp", "rename run/config.yaml.tmp"]
+    assert (tmp_path / "run" / CHECKPOINTS).is_dir()
