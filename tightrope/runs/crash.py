@@ -206,6 +206,8 @@ def write_bundle(
 ) -> None:
     """The report first: it is small, and says the most."""
     report = as_json(report_of(diagnosis, evidence, config, rows))
+    folder.parent.mkdir(exist_ok=True)  # but not the run's directory
+    folder.mkdir(exist_ok=True)
     write_file(folder / "report.json", json.dumps(report, indent=1, allow_nan=False).encode())
     write_file(folder / "rollout.safetensors", save(contents(evidence.rollout) | {"last_obs": evidence.last_obs}))
     if evidence.minibatch is not None:
