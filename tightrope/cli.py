@@ -22,11 +22,11 @@ from .errors import EnvError, ExportError, NotFinite, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
+from .runs.evaluate import Evaluation
 from .runs.export import check_file
 from .runs.given import imported, is_path
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
-from .runs.evaluate import Evaluation
 from .runs.recover import find, has_checkpoints, load_config
 from .runs.reports import add_score, write_report
 from .runs.train import Outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +93,9 @@ def remembered(run_dir: Path) -> dict[str, Any]:
     except (Unreadable, ValueError, RecursionError):
         return {}
     kinds = {"plan": list, "facts": dict}
-    return {k: content[k] for k, kind in kinds.items() if isinstance(content, dict) and isinstance(content.get(k), kind)}
+    return {
+        k: content[k] for k, kind in kinds.items() if isinstance(content, dict) and isinstance(content.get(k), kind)
+    }
 
 
 def status(run_dir: Path, config: Config, columns: Columns) -> Status:
@@ -176,8 +179,9 @@ def scores(run_dir: Path) -> list[Score]:
 
 
 def clips(run_dir: Path) -> list[Clip]:
-    """By their names, which count phases."""
-    return [Clip(path, path.stem.replace("_", " ")) for path in sorted((run_dir / VIDEOS).glob("*.mp4"))]
+    """By their names, such as phase0050.mp4; others come first."""
+    named = [(re.fullmatch(r"phase(\d{1,12})", path.stem), path) for path in sorted((run_dir / VIDEOS).glob("*.mp4"))]
+    return sorted((Clip(path, int(m[1]) if m else None) for m, path in named), key=lambda clip: clip.phase or 0)
 
 
 def kept(run_dir: Path) -> list[Kept]:

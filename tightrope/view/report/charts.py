@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ PLOTS = [
     Plot("Reward per step", ("charts/reward",), "What training was paid, shaped or scaled."),
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
 ]
+DULL = ("charts/reward", "losses/importance_weight")  # where they are always the same
 UNDRAWN = ("step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length")
 
 
@@ -78,11 +79,17 @@ def charts(columns: Columns) -> list[Chart]:
     """Every other curve that the run has; those of tags we do not know come last."""
     known = {tag for plot in PLOTS for tag in plot.tags} | {RETURN, *UNDRAWN}
     others = [Plot(tag, (tag,), "") for tag in columns.tags if tag not in known][:MOST_OTHERS]
-    return [chart(columns, plot) for plot in [*PLOTS, *others] if any(tag in columns for tag in plot.tags)]
+    there = [plot for plot in [*PLOTS, *others] if any(tag in columns for tag in plot.tags)]
+    return [
+        chart(columns, plot) for plot in there if plot.tags[0] not in DULL or np.ptp(columns.curve(plot.tags[0])[1])
+    ]
 
 
 def chart(columns: Columns, plot: Plot) -> Chart:
     traces = [trace for i, tag in enumerate(plot.tags) for trace in curve(columns, tag, i)]
+    highest = max(max(trace["y"]) for trace in traces)
+    if plot.limit is not None and highest < plot.limit / 2:  # far from it: it would only make the curve small
+        plot = replace(plot, limit=None)
     return Chart(plot, traces, needs_log(columns, plot), in_words(columns, plot))
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .charts import MAIN, PLOTS, RETURN, SCORE, Chart, Plot, Trace, line
+from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line
 from .health import health
 from .html import document, figure_of, section, table, text
 from .page import figure, footer, link, shown, videos
-from .record import Clip, RunRecord
+from .record import RunRecord
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
 # what changes no number that is learned, or is what seeds are there for
@@ -25,7 +25,8 @@ NO_MATTER = {
     "video_every", "log", "project", "entity", "run_name", "watch", "tags",
 }  # fmt: skip
 LAST = 0.1  # share of a run whose returns are its score, where there are no evaluations
-GREEDY = Plot("Greedy evaluations", (SCORE,), "Mean over seeds, with a 95 % bootstrap interval.")
+RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
+GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling.")
 COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
             "charts/SPS")  # fmt: skip
 
@@ -56,7 +57,13 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
     head = f"""<header class="top"><div class="bar"><h1>{text(title)} <small>{count} runs</small></h1>
 <button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
 <p class="sub">compared {text(time.strftime("%Y-%m-%d %H:%M:%S"))}</p></header>"""
-    body = [head, "<main>", *parts, "</main>", footer("Drag across a curve to zoom; click a name in the legend to hide it.")]
+    body = [
+        head,
+        "<main>",
+        *parts,
+        "</main>",
+        footer("Drag across a curve to zoom; click a name in the legend to hide it."),
+    ]
     data = {"charts": [chart.data() for chart in drawn], "live": False, "written": time.time(), "every": 0}
     return document(f"{title}: {count} runs", "\n".join(body), data)
 
@@ -71,13 +78,15 @@ def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) 
     ]
     name = f"env-{first}"
     few = min(len(group.runs) for group in groups) < 5
-    note = "Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs." + (
-        " With fewer than five seeds an interval says little." if few else ""
+    note = (
+        "Over environment steps. Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs."
+        + (" With fewer than five seeds an interval says little." if few else "")
     )
     newest = [
-        Clip(group.runs[0].found.clips[-1].path, f"{group.label}, {group.runs[0].found.clips[-1].label}")
-        for group in groups
-        if group.runs[0].found.clips
+        (clip.path, f"{group.label}, seed {run.about.settings.get('seed')}, {run.label(clip)}")
+        for group in reversed(groups)
+        for run in group.runs[:1]
+        for clip in run.found.clips[-1:]
     ]
     curves = f'{figures[0]}<div class="grid">{"".join(figures[1:])}</div>'
     return "".join([
@@ -124,9 +133,9 @@ def label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
 
 
 def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
-    plots = [MAIN, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
+    plots = [RETURNS, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
     made = [Chart(plot, traces(groups, plot), summary=in_words(groups, plot)) for plot in plots]
-    return [chart for chart in made if chart.traces or chart.plot is MAIN]
+    return [chart for chart in made if chart.traces or chart.plot is RETURNS]
 
 
 def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
@@ -137,17 +146,19 @@ def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
         if not curves:
             continue
         name = html.escape(group.label)  # plotly reads tags in names
-        if plot is MAIN and len(curves) > 1:
+        if plot is RETURNS and len(curves) > 1:
             for run, curve in zip(group.runs, curves, strict=False):
                 one = line("run", *thin(*curve, points=60), f"seed {run.about.settings.get('seed')}", group.number)
                 found.append(one | {"group": name, "quiet": True})
         steps, values = at_common_steps(curves)
         if len(curves) > 1 and len(steps):
             mean, low, high = mean_band(values)
-            found += [line(kind, steps, y, name, group.number) | {"group": name} for kind, y in (("low", low), ("high", high))]
-            found.append(line("mean", steps, mean, name, group.number))
+            found += [
+                line(kind, steps, y, name, group.number) | {"group": name} for kind, y in (("low", low), ("high", high))
+            ]
+            found.append(line("mean", steps, mean, name, group.number) | {"legend": plot is RETURNS})
         else:
-            found += [line("mean", *curve, name, group.number) for curve in curves]
+            found += [line("mean", *curve, name, group.number) | {"legend": plot is RETURNS} for curve in curves]
     return found
 
 
@@ -228,7 +239,9 @@ def differences(name: str, groups: Sequence[Group]) -> str:
     """Settings in which groups differ."""
     kinds = [group.settings for group in groups]
     names = [n for n in dict.fromkeys(n for kind in kinds for n in kind) if n not in NO_MATTER]
-    different = [n for n in names if any(kind.get(n) != kinds[0].get(n) or (n in kind) != (n in kinds[0]) for kind in kinds)]
+    different = [
+        n for n in names if any(kind.get(n) != kinds[0].get(n) or (n in kind) != (n in kinds[0]) for kind in kinds)
+    ]
     if not different:
         return ""
     head = ["setting", *(text(group.label) for group in groups)]

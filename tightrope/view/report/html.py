@@ -14,6 +14,7 @@ from typing import Any
 from .library import packed
 
 HERE = Path(__file__).parent
+NOTHING = "\u2013"  # where there is no number
 
 
 def text(value: object) -> str:
@@ -32,7 +33,7 @@ def data_block(name: str, value: Any) -> str:
 def figure_of(value: float | None, digits: int = 4) -> str:
     """A number for people: 12,345 or 0.01234, never 1.2e+04."""
     if value is None or not math.isfinite(value):
-        return "–"
+        return NOTHING
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if not 1e-4 <= abs(value) < 1e15:

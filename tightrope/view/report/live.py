@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..onlooker import About, Onlooker
 from .columns import Columns, read_rows
 from .library import packed
 from .page import REFRESH, run_page
-from .record import Clip, Found, RunRecord, Status
+from .record import Found, RunRecord, Status
 
 REPORT, ABOUT = "report.html", "about.json"
 SPARING = 200  # seconds of training for each second of writing
@@ -38,15 +37,13 @@ class Report(Onlooker):
         self.about, self.run_dir = about, about.run_dir
         self.columns = Columns(read_rows(self.run_dir / "metrics.jsonl"))  # a run that goes on has some
         remember(about)
-        threading.Thread(target=quietly, args=(packed,), daemon=True).start()  # slow the first time; nobody waits for it
-        self.clips: list[Clip] = []
+        threading.Thread(
+            target=quietly, args=(packed,), daemon=True
+        ).start()  # slow the first time; nobody waits for it
         self.due = time.monotonic() + min(self.seconds, 5.0)  # a first look comes soon
 
     def row(self, row: dict[str, Any]) -> None:
         self.columns.add(row)
-
-    def video(self, path: Path, step: int) -> None:
-        self.clips.append(Clip(path, f"{step:,} steps"))
 
     def phase(self, state: State) -> None:
         if time.monotonic() >= self.due:
@@ -57,10 +54,7 @@ class Report(Onlooker):
 
     def write(self, status: Status) -> None:
         began = time.monotonic()
-        found = self.find(self.run_dir)
-        told = {clip.path: clip for clip in self.clips}
-        clips = [told.get(clip.path, clip) for clip in found.clips]
-        record = RunRecord(self.about, self.columns, status, replace(found, clips=clips))
+        record = RunRecord(self.about, self.columns, status, self.find(self.run_dir))
         write_page(self.run_dir / REPORT, run_page(record, self.run_dir))
         now = time.monotonic()
         self.due = now + max(self.seconds, SPARING * (now - began))

@@ -19,9 +19,9 @@
 
   const hover = "%{y:,.4~g}";
   const styles = {
-    raw: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.28), width: 1 } }),
+    raw: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.4), width: 1 } }),
     smooth: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.25 } }),
-    mean: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.5 }, showlegend: true, legendgroup: t.name }),
+    mean: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.5 }, showlegend: t.legend, legendgroup: t.name }),
     run: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.35), width: 1 }, legendgroup: t.group }),
     low: () => ({ mode: "lines", line: { width: 0 }, hoverinfo: "skip" }),
     high: (t) => ({ mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faded(color(t.color), 0.18), hoverinfo: "skip" }),

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from .charts import RETURN, Chart, charts, main_chart
 from .health import Finding, health
 from .html import document, figure_of, section, table, text
-from .record import Clip, RunRecord, Score
+from .record import RunRecord, Score
 from .statistics import smooth
 
 REFRESH = 30  # seconds, of a run under way
@@ -31,7 +31,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         "<main>",
         section("health", "Health check", findings(record)),
         curves(drawn),
-        videos(record.found.clips, beside),
+        videos([(clip.path, record.label(clip)) for clip in record.found.clips], beside),
         evaluations(record.scores),
         settings(record),
         reproduce(record),
@@ -99,9 +99,7 @@ def findings(record: RunRecord) -> str:
     def item(finding: Finding) -> str:
         advice = f' <span class="advice">{text(finding.advice)}</span>' if finding.advice else ""
         there = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in record.columns else ""
-        return (
-            f'<li class="{finding.level}"><strong>{words[finding.level]}</strong> {text(finding.what)}{advice}{there}</li>'
-        )
+        return f'<li class="{finding.level}"><strong>{words[finding.level]}</strong> {text(finding.what)}{advice}{there}</li>'
 
     found = health(record.columns, record.about.settings)
     return f'<ul class="findings">{"".join(map(item, found))}</ul>'
@@ -120,7 +118,7 @@ def curves(drawn: Sequence[Chart], env: str = "") -> str:
         figure(chart, number, "chart card main wide" if number == 0 else "chart card", env)
         for number, chart in enumerate(drawn)
     )
-    note = "Faint: as measured. Strong: smoothed."
+    note = "Over environment steps. Faint: as measured. Strong: smoothed."
     return section("curves", "Learning curves", f'{first}<div class="grid">{"".join(others)}</div>', note)
 
 
@@ -134,21 +132,21 @@ def figure(chart: Chart, number: int, style: str, env: str = "") -> str:
     )
 
 
-def videos(clips: Sequence[Clip], beside: Path) -> str:
-    """The newest first. The small ones are in the page itself, so that it can be sent around; others are beside it."""
-    there = [clip for clip in reversed(clips) if clip.path.is_file()]
+def videos(clips: Sequence[tuple[Path, str]], beside: Path) -> str:
+    """Of (path, label), the newest first. Small ones are in the page itself, so that it can be sent around; others beside it."""
+    there = [(path, label) for path, label in reversed(clips) if path.is_file()]
     if not there:
         return ""
     shown, left = [], EMBEDDED
-    for clip in there[:SHOWN]:
-        size = clip.path.stat().st_size
-        source = inside(clip.path) if size <= left else link(clip.path, beside)
+    for path, label in there[:SHOWN]:
+        size = path.stat().st_size
+        source = inside(path) if size <= left else link(path, beside)
         left -= size if size <= left else 0
         shown.append(
             f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{source}" '
-            f'aria-label="{text(clip.label)}"></video><figcaption>{text(clip.label)}</figcaption></figure>'
+            f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
         )
-    older = ", ".join(f'<a href="{link(clip.path, beside)}">{text(clip.label)}</a>' for clip in there[SHOWN:])
+    older = ", ".join(f'<a href="{link(path, beside)}">{text(label)}</a>' for path, label in there[SHOWN:])
     more = f'<p class="note">Earlier, as files beside this page: {older}</p>' if older else ""
     return section("videos", "Videos", f'<div class="videos">{"".join(shown)}</div>{more}')
 
@@ -197,7 +195,9 @@ def settings(record: RunRecord) -> str:
         [[text(name), text(shown(value))] for name, value in given.items()],
         [name in different for name in given],
     )
-    first = f'<div class="settings">{chosen}</div>' if different else "<p>All as the preset or the defaults have it.</p>"
+    first = (
+        f'<div class="settings">{chosen}</div>' if different else "<p>All as the preset or the defaults have it.</p>"
+    )
     return section(
         "settings",
         "Settings",
@@ -211,15 +211,15 @@ def shown(value: Any) -> str:
         return " ".join(map(str, value)) or "–"
     if isinstance(value, dict):
         return " ".join(f"{key}={item}" for key, item in value.items()) or "–"
-    return {True: "yes", False: "no", None: "–"}.get(value, str(value)) if value is None or value is True or value is False else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
 
 
 def reproduce(record: RunRecord) -> str:
     command = ""
     if record.found.command:
-        command = (
-            f'<div class="command"><code>{text(record.found.command)}</code><button class="copy" type="button">Copy</button></div>'
-        )
+        command = f'<div class="command"><code>{text(record.found.command)}</code><button class="copy" type="button">Copy</button></div>'
     plan = "".join(f"<p>{text(line)}</p>" for line in record.about.plan)
     facts = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in record.about.facts.items())
     content = f'{command}<div class="card"><dl class="facts">{facts}</dl><div class="note">{plan}</div></div>'
@@ -233,10 +233,14 @@ def checkpoints(record: RunRecord) -> str:
     best = max((one.score for one in kept if one.score is not None), default=None)
     rows = [[text(one.name), f"{one.steps:,}", figure_of(one.score)] for one in kept]
     marks = [one.score is not None and one.score == best for one in kept]
-    content = f'<div class="numbers">{table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)}</div>'
+    content = (
+        f'<div class="numbers">{table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)}</div>'
+    )
     run = text(record.about.run_dir)
-    return section("checkpoints", "Checkpoints", content, f"<code>tightrope eval {run}</code> scores the newest one again.")
+    return section(
+        "checkpoints", "Checkpoints", content, f"<code>tightrope eval {run}</code> scores the newest one again."
+    )
 
 
 def footer(words: str) -> str:
-    return f'<footer><p>{text(words)} Made by Tightrope; this file needs no network and no server.</p></footer>'
+    return f"<footer><p>{text(words)} Made by Tightrope; this file needs no network and no server.</p></footer>"

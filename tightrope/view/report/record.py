@@ -38,7 +38,7 @@ class Clip:
     """A video on the disk."""
 
     path: Path
-    label: str
+    phase: int | None = None  # whose rollout it shows
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,13 @@ class RunRecord:
     @property
     def steps(self) -> int:
         return int(self.columns.last("step") or 0)
+
+    def label(self, clip: Clip) -> str:
+        """What a video shows, in words."""
+        if clip.phase is None:
+            return clip.path.stem
+        step = self.columns["step"][self.columns["phase"] == clip.phase]
+        return f"phase {clip.phase:,}" + (f", {step[0]:,.0f} steps" if len(step) else "")
 
     @property
     def scores(self) -> list[Score]:
