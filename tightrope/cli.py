@@ -284,7 +284,7 @@ def evaluate(args: list[str]) -> int:
 
 @dataclass(kw_only=True)
 class ReportOptions:
-    run: tyro.conf.Positional[tuple[Path, ...]]
+    run: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
     """Directories of runs."""
     out: Path | None = None
     """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
@@ -293,7 +293,8 @@ class ReportOptions:
 def report(args: list[str]) -> int:
     """Write a page about a run, or about several side by side, that opens in any browser without a network.
 
-    Runs that differ only in their seed are one group, shown by their mean. Example: tightrope report runs/a runs/b --out both.html
+    Runs that differ only in their seed are one group, shown by their mean.
+    Example: tightrope report runs/a runs/b --out both.html
     """
     if wants_help(args):
         return show_help(ReportOptions, "report", report.__doc__)

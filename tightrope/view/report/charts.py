@@ -1,4 +1,4 @@
-"""Which curves a page shows, and their points. The script of the page turns them into plotly's traces, in the page's colours."""
+"""Which curves a page shows, and their points. The page's script turns them into plotly's traces, in its colours."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ class Chart:
     log: bool = False
     summary: str = ""  # for those who do not see it
 
+    def fitting(self) -> Chart:
+        """Without a limit that is far from every point: it would only make the curve small."""
+        if self.plot.limit is None or any(y > self.plot.limit / 2 for trace in self.traces for y in trace["y"]):
+            return self
+        return replace(self, plot=replace(self.plot, limit=None))
+
     def data(self) -> dict[str, Any]:
         return {"title": self.plot.title, "traces": self.traces, "log": self.log, "limit": self.plot.limit}
 
@@ -59,7 +65,7 @@ PLOTS = [
     Plot("Reward per step", ("charts/reward",), "What training was paid, shaped or scaled."),
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
 ]
-DULL = ("charts/reward", "losses/importance_weight")  # where they are always the same
+DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
 UNDRAWN = ("step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length")
 
 
@@ -87,10 +93,7 @@ def charts(columns: Columns) -> list[Chart]:
 
 def chart(columns: Columns, plot: Plot) -> Chart:
     traces = [trace for i, tag in enumerate(plot.tags) for trace in curve(columns, tag, i)]
-    highest = max(max(trace["y"]) for trace in traces)
-    if plot.limit is not None and highest < plot.limit / 2:  # far from it: it would only make the curve small
-        plot = replace(plot, limit=None)
-    return Chart(plot, traces, needs_log(columns, plot), in_words(columns, plot))
+    return Chart(plot, traces, needs_log(columns, plot), in_words(columns, plot)).fitting()
 
 
 def curve(columns: Columns, tag: str, color: int) -> list[Trace]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line
 from .health import health
-from .html import document, figure_of, section, table, text
+from .html import NOTHING, document, figure_of, section, table, text
 from .page import figure, footer, link, shown, videos
 from .record import RunRecord
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
@@ -134,7 +134,7 @@ def label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
 
 def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
     plots = [RETURNS, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
-    made = [Chart(plot, traces(groups, plot), summary=in_words(groups, plot)) for plot in plots]
+    made = [Chart(plot, traces(groups, plot), summary=in_words(groups, plot)).fitting() for plot in plots]
     return [chart for chart in made if chart.traces or chart.plot is RETURNS]
 
 
@@ -185,14 +185,14 @@ def ending(group: Group, tag: str) -> float | None:
 
 def scores(groups: Sequence[Group]) -> tuple[str, str]:
     """(table, note): every group's interquartile mean."""
-    greedy = all(run.scores for group in groups for run in group.runs)
+    greedy = all_scored(groups)
     finals = [np.array([s for run in group.runs if (s := final(run, greedy)) is not None]) for group in groups]
     everything = np.concatenate(finals)
     rows = []
     for group, values in zip(groups, finals, strict=True):
         name = f'<span class="swatch s{group.number % 8}"></span>{text(group.label)}'
         if len(values) == 0:
-            rows.append([name, "0", "–", "–", "–", "–"])
+            rows.append([name, "0", *4 * [NOTHING]])
             continue
         middle, low, high = iqm_interval([values])
         interval = f"{figure_of(low)} to {figure_of(high)}" if len(values) > 1 else "one run"
@@ -206,6 +206,11 @@ def scores(groups: Sequence[Group]) -> tuple[str, str]:
         "is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
     )
     return f'<div class="numbers">{table("Final scores", head, rows)}</div>', note
+
+
+def all_scored(groups: Sequence[Group]) -> bool:
+    """Whether all runs have greedy evaluations: what is compared must be of one kind."""
+    return all(run.scores for group in groups for run in group.runs)
 
 
 def final(run: RunRecord, greedy: bool) -> float | None:
@@ -227,7 +232,7 @@ def strip(values: np.ndarray, middle: float, low: float, high: float, everything
     return (
         f'<svg width="200" height="18" role="img" aria-label="from {figure_of(low)} to {figure_of(high)}">'
         f'<line x1="4" x2="196" y1="9" y2="9" stroke="var(--grid)"/>'
-        f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{color}" stroke-width="5" stroke-linecap="round" opacity=".45"/>'
+        f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{color}" stroke-width="5" opacity=".45"/>'
         f'{dots}<circle cx="{at(middle)}" cy="9" r="5" fill="{color}"/></svg>'
     )
 
@@ -245,7 +250,7 @@ def differences(name: str, groups: Sequence[Group]) -> str:
     if not different:
         return ""
     head = ["setting", *(text(group.label) for group in groups)]
-    rows = [[text(n), *(text(shown(kind[n]) if n in kind else "–") for kind in kinds)] for n in different]
+    rows = [[text(n), *(text(shown(kind[n]) if n in kind else NOTHING) for kind in kinds)] for n in different]
     content = f'<div class="settings">{table("Settings that differ", head, rows)}</div>'
     return section(f"{name}-settings", "Settings that differ", content)
 
@@ -258,11 +263,10 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
             page = None if run.about.run_dir is None else run.about.run_dir / "report.html"
             name = text(run.name)
             linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.exists() else name
-            scored = run.scores
             rows.append([
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.about.settings.get("seed")), f"{run.steps:,}",
-                figure_of(scored[-1].mean if scored else final(run, greedy=False)), text(run.status.kind),
+                figure_of(final(run, all_scored(groups))), text(run.status.kind),
                 text(warnings[0]) if warnings else "nothing looks wrong",
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)

@@ -1,7 +1,7 @@
 """A run's health in plain words: one small rule per thing that goes wrong, with its threshold and what to do about it.
 
-A rule sees the columns and the settings and returns a finding or None. It speaks only of what the numbers show; the thresholds are
-rules of thumb from docs/troubleshooting.md, set so that the good runs of our presets raise no warning.
+A rule sees the columns and the settings and returns a finding or None. It speaks only of what the numbers show; its
+thresholds are rules of thumb from docs/troubleshooting.md, set so that the good runs of our presets raise no warning.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Literal
 import numpy as np
 
 from .columns import Columns
+from .stages import FEW_PHASES, collapsed, improved, near_its_best, optimal, stages
 from .statistics import smooth
 
-FEW_PHASES = 10  # with fewer there is nothing to judge
 KL_HIGH, KL_SHARE = 0.05, 0.2
 KL_TINY = 1e-5
 CLIP_HIGH, KL_HARMLESS = 0.4, 0.02
 VARIANCE_LOW, VARIANCE_BEST = 0.1, 0.3
 ENTROPY_GONE, ENTROPY_EARLY = 0.02, 0.05  # shares of the first value, of the steps
 NORM_TIMES = 50  # how many times the limit a gradient is, if hardly anything of it is left
-COLLAPSE, RISE, FLAT = 0.4, 0.1, 0.1  # shares of the range that returns went through
+RISE = 0.1  # in the last tenth, as a share of the range that returns went through
 
 
 @dataclass(frozen=True)
@@ -230,69 +230,7 @@ RULES: list[Rule] = [
 ]  # fmt: skip
 
 
-# what rules look at -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Smoothed returns: at first, at their best, at last. The very first phases are left out: only short episodes end there."""
-
-    begin: float
-    best: float
-    end: float
-    noise: float  # deviation of single phases from the smoothed curve
-    rise: float  # from the first quarter to the last, in standard errors
-    sprint: float  # what was gained in the very first phases
-
-    @property
-    def range(self) -> float:
-        return self.best - min(self.begin, self.end)
-
-
-def stages(columns: Columns) -> Stages | None:
-    step, value = columns.curve("charts/episodic_return")
-    if len(value) < 2 * FEW_PHASES:
-        return None
-    x, y = smooth(step, value)
-    noise = float(np.std(value - np.interp(step, x, y)))
-    skipped, quarter = max(len(y) // 20, 1), len(value) // 4
-    early, late = value[len(value) // 20 : quarter], value[-quarter:]
-    error = float(np.hypot(early.std() / len(early) ** 0.5, late.std() / len(late) ** 0.5))
-    return Stages(
-        begin=float(y[skipped]),
-        best=float(y[skipped:].max()),
-        end=float(y[-skipped:].mean()),
-        noise=noise,
-        rise=float(late.mean() - early.mean()) / max(error, 1e-12),
-        sprint=float(y[skipped] - y[0]),
-    )
-
-
-def improved(columns: Columns) -> bool:
-    """Whether the return has risen by more than it jumps about. Yes, if that cannot be told."""
-    found = stages(columns)
-    if found is None:
-        return True
-    jump = max(found.noise, 1e-9)
-    return found.rise > 4 or found.best - found.begin > 2 * jump or found.sprint > 10 * jump
-
-
-def collapsed(found: Stages) -> bool:
-    """Whether it rose, and then lost much of what it had gained."""
-    lost = found.best - found.end
-    return found.best - found.begin > 2 * found.noise and lost > max(COLLAPSE * found.range, 2 * found.noise)
-
-
-def near_its_best(columns: Columns) -> bool:
-    """Whether the return has risen and stayed up there."""
-    found = stages(columns)
-    return found is not None and improved(columns) and found.best - found.end < FLAT * found.range
-
-
-def optimal(columns: Columns) -> bool:
-    """Whether every phase returned the same: there was nothing to learn."""
-    found = stages(columns)
-    return found is not None and found.noise <= 1e-6 * max(abs(found.best), 1)
+# in words ------------------------------------------------------------------------------------------------------------------
 
 
 def known(columns: Columns, tag: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from .charts import RETURN, Chart, charts, main_chart
 from .health import Finding, health
-from .html import document, figure_of, section, table, text
+from .html import NOTHING, document, figure_of, section, table, text
 from .record import RunRecord, Score
 from .statistics import smooth
 
@@ -133,7 +133,7 @@ def figure(chart: Chart, number: int, style: str, env: str = "") -> str:
 
 
 def videos(clips: Sequence[tuple[Path, str]], beside: Path) -> str:
-    """Of (path, label), the newest first. Small ones are in the page itself, so that it can be sent around; others beside it."""
+    """Of (path, label), the newest first. Small ones are in the page itself, to be sent around; others beside it."""
     there = [(path, label) for path, label in reversed(clips) if path.is_file()]
     if not there:
         return ""
@@ -166,9 +166,9 @@ def evaluations(scores: Sequence[Score]) -> str:
     best = max(range(len(scores)), key=lambda i: scores[i].mean)
 
     def cells(score: Score) -> list[str]:
-        spread = f"{figure_of(score.low)} to {figure_of(score.high)}" if score.low is not None else "–"
+        spread = f"{figure_of(score.low)} to {figure_of(score.high)}" if score.low is not None else NOTHING
         numbers = [figure_of(score.mean), figure_of(score.std, 3), spread, figure_of(score.length)]
-        return [f"{score.step:,}", *numbers, f"{score.episodes:,}" if score.episodes else "–"]
+        return [f"{score.step:,}", *numbers, f"{score.episodes:,}" if score.episodes else NOTHING]
 
     order = list(reversed(range(len(scores))))[:200]
     head = ["steps", "mean return", "deviation", "range", "mean length", "episodes"]
@@ -208,18 +208,19 @@ def settings(record: RunRecord) -> str:
 
 def shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value)) or "–"
+        return " ".join(map(str, value)) or NOTHING
     if isinstance(value, dict):
-        return " ".join(f"{key}={item}" for key, item in value.items()) or "–"
+        return " ".join(f"{key}={item}" for key, item in value.items()) or NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else str(value)
+    return NOTHING if value is None else str(value)
 
 
 def reproduce(record: RunRecord) -> str:
     command = ""
     if record.found.command:
-        command = f'<div class="command"><code>{text(record.found.command)}</code><button class="copy" type="button">Copy</button></div>'
+        copy = '<button class="copy" type="button">Copy</button>'
+        command = f'<div class="command"><code>{text(record.found.command)}</code>{copy}</div>'
     plan = "".join(f"<p>{text(line)}</p>" for line in record.about.plan)
     facts = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in record.about.facts.items())
     content = f'{command}<div class="card"><dl class="facts">{facts}</dl><div class="note">{plan}</div></div>'

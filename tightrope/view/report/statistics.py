@@ -1,13 +1,14 @@
 """Numbers behind the curves: thinning, smoothing, and what several seeds say together.
 
 The score of several runs is their interquartile mean with a percentile interval from a stratified bootstrap, as defined by
-Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), the paper of rliable: runs are
-drawn anew, with replacement, within each task; scores of all tasks are pooled; a quarter of them is cut off at either end.
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), the paper of rliable:
+runs are drawn anew, with replacement, within each task; scores of all tasks are pooled; a quarter is cut off at either end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def smooth(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
 def stretches(count: int, parts: int) -> list[slice]:
     """`count` rows in so many nearly equal parts, none of them empty."""
     edges = np.linspace(0, count, min(parts, count) + 1).astype(int)
-    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
 
 
 def at_common_steps(curves: Sequence[Curve], points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
