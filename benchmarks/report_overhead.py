@@ -2,8 +2,8 @@
 
     python benchmarks/report_overhead.py --repeats 7
 
-Runs with and without it take turns. The share of time inside is the figure to trust on a busy machine; the difference of medians
-holds whatever else the report may do to training.
+Runs with and without it take turns. The share of time inside is the figure to trust on a busy machine; the difference
+of CPU time holds whatever else the report may do to training.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def timed(onlooker: Onlooker, spent: dict[str, float]) -> None:
         setattr(onlooker, name, counted)
 
 
-def run(with_report: bool, spent: dict[str, float]) -> tuple[float, int, float]:
-    """(seconds of training, bytes of the page, seconds to make it once more from the directory)"""
+def run(with_report: bool, spent: dict[str, float]) -> tuple[float, float, int, float]:
+    """(seconds of training, of the clock and of the CPU, bytes of the page, seconds to make it once more)"""
 
     def guests(*words: Any) -> list[Onlooker]:
         audience = [one for one in invited(*words) if with_report or not isinstance(one, Report)]
@@ -50,14 +50,14 @@ def run(with_report: bool, spent: dict[str, float]) -> tuple[float, int, float]:
     training.invited = guests  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         agent = tr.PPO("CartPole-v1")
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         agent.learn(run_dir=Path(folder) / "run", quiet=True)
-        seconds = time.perf_counter() - began
+        seconds, busy = time.perf_counter() - began, time.process_time() - busy
         if not with_report:
-            return seconds, 0, 0.0
+            return seconds, busy, 0, 0.0
         began = time.perf_counter()
         page = write_report([Path(folder) / "run"])
-        return seconds, page.stat().st_size, time.perf_counter() - began
+        return seconds, busy, page.stat().st_size, time.perf_counter() - began
 
 
 def main() -> None:
@@ -67,18 +67,19 @@ def main() -> None:
     run(True, dict.fromkeys(METHODS, 0.0))  # warm
     without, with_it, inside, again, size = [], [], [], [], 0
     for _ in range(repeats):
-        without.append(run(False, {})[0])
+        without.append(run(False, {})[:2])
         spent = dict.fromkeys(METHODS, 0.0)
-        seconds, size, once_more = run(True, spent)
-        with_it.append(seconds)
+        seconds, busy, size, once_more = run(True, spent)
+        with_it.append((seconds, busy))
         inside.append(spent)
         again.append(once_more)
+    for i, clock in enumerate(("wall", "CPU")):
+        before, after = (statistics.median(pair[i] for pair in pairs) for pairs in (without, with_it))
+        print(f"training, {clock} time: {before:.2f} s without, {after:.2f} s with ({after / before - 1:+.1%})")
     total = [sum(spent.values()) for spent in inside]
-    share = statistics.median(t / s for t, s in zip(total, with_it, strict=True))
-    difference = statistics.median(with_it) / statistics.median(without) - 1
-    print(f"training: {statistics.median(without):.2f} s without, {statistics.median(with_it):.2f} s with ({difference:+.1%})")
+    share = statistics.median(t / wall for t, (wall, _) in zip(total, with_it, strict=True))
     parts = ", ".join(f"{name} {1000 * statistics.median(s[name] for s in inside):.1f}" for name in METHODS)
-    print(f"inside the report: {1000 * statistics.median(total):.1f} ms ({parts}), {share:.2%} of training")
+    print(f"inside the report: {1000 * statistics.median(total):.1f} ms ({parts}), {share:.2%} of training's wall time")
     print(f"made once more from the directory: {1000 * statistics.median(again):.1f} ms; {size / 1e6:.2f} MB")
 
 
