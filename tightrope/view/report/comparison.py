@@ -71,12 +71,12 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
 def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
     """Everything about the runs on one environment; what is to be drawn is added to `drawn`."""
     first = len(drawn)
+    name = f"env-{first}"
     drawn += chosen_charts(groups)
     figures = [
-        figure(chart, first + i, "chart card main wide" if i == 0 else "chart card", env)
+        figure(chart, first + i, "chart card main wide" if i == 0 else "chart card", f"{name}-")
         for i, chart in enumerate(drawn[first:])
     ]
-    name = f"env-{first}"
     few = min(len(group.runs) for group in groups) < 5
     note = (
         "Over environment steps. Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs."

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .columns import Columns
-from .stages import FEW_PHASES, collapsed, improved, near_its_best, optimal, stages
+from .stages import FEW_PHASES, collapsed, constant, improved, near_its_best, stages
 from .statistics import smooth
 
 KL_HIGH, KL_SHARE = 0.05, 0.2
@@ -184,12 +184,24 @@ def returns_collapsed(columns: Columns, settings: Settings) -> Finding | None:
 
 def never_rose(columns: Columns, settings: Settings) -> Finding | None:
     found = stages(columns)
-    if found is None or improved(columns) or collapsed(found) or optimal(columns):
+    if found is None or improved(columns) or collapsed(found) or constant(columns):
         return None
     return Finding(
         "warning",
         f"The return has not risen: {found.begin:,.4g} at first, {found.end:,.4g} now.",
         "`tightrope probe` tells whether the algorithm is sound, `tightrope check` whether the environment is.",
+        "charts/episodic_return",
+    )
+
+
+def always_the_same(columns: Columns, settings: Settings) -> Finding | None:
+    """Good or bad: that is not for us to tell."""
+    if not constant(columns):
+        return None
+    return Finding(
+        "note",
+        f"Every phase returned the same, {columns.last('charts/episodic_return'):,.4g}.",
+        "Where that is not the best there is, no episode has come across the reward: shape it, or explore more (ent_coef).",
         "charts/episodic_return",
     )
 
@@ -226,7 +238,7 @@ def solved(columns: Columns, settings: Settings) -> Finding | None:
 
 RULES: list[Rule] = [
     kl_too_high, kl_too_low, clipped_too_often, weights_pinned, critic_learns_nothing, entropy_gone_early,
-    gradient_always_clipped, no_episode_finished, returns_collapsed, never_rose, still_rising, solved,
+    gradient_always_clipped, no_episode_finished, returns_collapsed, never_rose, always_the_same, still_rising, solved,
 ]  # fmt: skip
 
 

@@ -82,7 +82,7 @@
     else return;
     const axis = range ? { "xaxis.range": [...range] } : { "xaxis.autorange": true };
     drawn.forEach((plot) => {
-      if (plot !== source && plot.dataset.env === source.dataset.env && plot.dataset.drawn) {
+      if (plot !== source && plot.dataset.part === source.dataset.part && plot.dataset.drawn) {
         const before = plot.layout.xaxis.autorange ? null : plot.layout.xaxis.range;
         if (JSON.stringify(before) !== JSON.stringify(range)) Plotly.relayout(plot, axis);
       }

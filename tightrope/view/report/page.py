@@ -112,22 +112,23 @@ def anchor(tag: str) -> str:
     return "curve-" + "".join(letter if letter.isalnum() else "-" for letter in tag)
 
 
-def curves(drawn: Sequence[Chart], env: str = "") -> str:
+def curves(drawn: Sequence[Chart]) -> str:
     """One wide chart, the others below it in a grid."""
     first, *others = (
-        figure(chart, number, "chart card main wide" if number == 0 else "chart card", env)
+        figure(chart, number, "chart card main wide" if number == 0 else "chart card")
         for number, chart in enumerate(drawn)
     )
     note = "Over environment steps. Faint: as measured. Strong: smoothed."
     return section("curves", "Learning curves", f'{first}<div class="grid">{"".join(others)}</div>', note)
 
 
-def figure(chart: Chart, number: int, style: str, env: str = "") -> str:
+def figure(chart: Chart, number: int, style: str, part: str = "") -> str:
+    """`part` of the page: who zooms into a curve means those of the same part."""
     plot = chart.plot
     says = plot.says + (" The axis is logarithmic." if chart.log else "")
     return (
-        f'<figure class="{style}" id="{anchor(plot.tags[0])}"><figcaption><h3>{text(plot.title)}</h3><p>{text(says)}</p>'
-        f'</figcaption><div class="plot" data-chart="{number}" data-env="{text(env)}" role="img" '
+        f'<figure class="{style}" id="{part}{anchor(plot.tags[0])}"><figcaption><h3>{text(plot.title)}</h3><p>{text(says)}</p>'
+        f'</figcaption><div class="plot" data-chart="{number}" data-part="{part}" role="img" '
         f'aria-label="{text(chart.summary)}"></div></figure>'
     )
 

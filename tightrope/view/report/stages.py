@@ -11,6 +11,7 @@ from .statistics import smooth
 
 FEW_PHASES = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range that returns went through
+ROUNDING = 1e-6  # what differs by so little is the same
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def stages(columns: Columns) -> Stages | None:
     if len(value) < 2 * FEW_PHASES:
         return None
     x, y = smooth(step, value)
-    noise = float(np.std(value - np.interp(step, x, y)))
+    noise = max(float(np.std(value - np.interp(step, x, y))), ROUNDING * float(np.abs(value).max()), 1e-12)
     skipped, quarter = max(len(y) // 20, 1), len(value) // 4
     early, late = value[len(value) // 20 : quarter], value[-quarter:]
     error = float(np.hypot(early.std() / len(early) ** 0.5, late.std() / len(late) ** 0.5))
@@ -53,8 +54,7 @@ def improved(columns: Columns) -> bool:
     found = stages(columns)
     if found is None:
         return True
-    jump = max(found.noise, 1e-9)
-    return found.rise > 4 or found.best - found.begin > 2 * jump or found.sprint > 10 * jump
+    return found.rise > 4 or found.best - found.begin > 2 * found.noise or found.sprint > 10 * found.noise
 
 
 def collapsed(found: Stages) -> bool:
@@ -69,7 +69,7 @@ def near_its_best(columns: Columns) -> bool:
     return found is not None and improved(columns) and found.best - found.end < FLAT * found.range
 
 
-def optimal(columns: Columns) -> bool:
-    """Whether every phase returned the same: there was nothing to learn."""
-    found = stages(columns)
-    return found is not None and found.noise <= 1e-6 * max(abs(found.best), 1)
+def constant(columns: Columns) -> bool:
+    """Whether every phase returned the same."""
+    value = columns.curve("charts/episodic_return")[1]
+    return len(value) > 0 and bool(np.ptp(value) <= ROUNDING * np.abs(value).max())
