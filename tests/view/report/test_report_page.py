@@ -170,6 +170,13 @@ def test_a_limit_is_drawn_only_where_it_matters() -> None:
     assert charts(columns(**{"losses/approx_kl": np.linspace(0, 0.04, 50)}))[0].plot.limit == 0.05
 
 
+def test_a_curve_that_leaves_its_window_is_shown_within_it() -> None:
+    explained = np.linspace(0, 1, 50)
+    assert charts(columns(**{"losses/explained_variance": explained}))[1].plot.window is None
+    explained[3] = -40
+    assert charts(columns(**{"losses/explained_variance": explained}))[1].plot.window == (-1.05, 1.05)
+
+
 def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tightrope.view.report.page.EMBEDDED", 100)
     (tmp_path / "videos").mkdir()

@@ -26,6 +26,7 @@ class Plot:
     tags: tuple[str, ...]
     says: str  # how to read it
     limit: float | None = None  # drawn as a dashed line: beyond it something is wrong
+    window: tuple[float, float] | None = None  # what is shown at first of a curve that leaves it
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,24 @@ class Chart:
     summary: str = ""  # for those who do not see it
 
     def fitting(self) -> Chart:
-        """Without a limit that is far from every point: it would only make the curve small."""
-        if self.plot.limit is None or any(y > self.plot.limit / 2 for trace in self.traces for y in trace["y"]):
-            return self
-        return replace(self, plot=replace(self.plot, limit=None))
+        """Without a limit that is far from every point, which would only make the curve small, and without a window that all
+        of them are in."""
+        heights = [y for trace in self.traces for y in trace["y"]]
+        limit, window = self.plot.limit, self.plot.window
+        if limit is not None and max(heights, default=0.0) < limit / 2:
+            limit = None
+        if window is not None and all(window[0] <= y <= window[1] for y in heights):
+            window = None
+        return replace(self, plot=replace(self.plot, limit=limit, window=window))
 
     def data(self) -> dict[str, Any]:
-        return {"title": self.plot.title, "traces": self.traces, "log": self.log, "limit": self.plot.limit}
+        return {
+            "title": self.plot.title,
+            "traces": self.traces,
+            "log": self.log,
+            "limit": self.plot.limit,
+            "window": self.plot.window,
+        }
 
 
 RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
@@ -53,7 +65,12 @@ PLOTS = [
     Plot("Episode length", ("charts/episodic_length",), "Steps."),
     Plot("KL divergence", ("losses/approx_kl",), "How far a phase moves the policy. Healthy: 0.001 to 0.02.", 0.05),
     Plot("Clip fraction", ("losses/clipfrac",), "Samples beyond the clip interval. Healthy: 0.02 to 0.3."),
-    Plot("Explained variance", ("losses/explained_variance",), "Of returns, by the critic: 1 is all, 0 is nothing."),
+    Plot(
+        "Explained variance",
+        ("losses/explained_variance",),
+        "Of returns, by the critic: 1 is all, 0 is nothing.",
+        window=(-1.05, 1.05),
+    ),
     Plot("Entropy", ("losses/entropy",), "Of the policy: should fall slowly."),
     Plot("Policy loss", ("losses/policy_loss",), "Its size says little; jumps do."),
     Plot("Objective", ("losses/objective",), "VPG's surrogate."),

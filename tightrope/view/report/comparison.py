@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line
+from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line, rounded
 from .health import health
 from .html import NOTHING, document, figure_of, section, table, text
 from .page import figure, footer, link, shown, videos
@@ -149,14 +149,17 @@ def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
         if plot is RETURNS and len(curves) > 1:
             for run, curve in zip(group.runs, curves, strict=False):
                 one = line("run", *thin(*curve, points=60), f"seed {run.about.settings.get('seed')}", group.number)
-                found.append(one | {"group": name, "quiet": True})
+                found.append(one | {"group": name})
         steps, values = at_common_steps(curves)
         if len(curves) > 1 and len(steps):
             mean, low, high = mean_band(values)
             found += [
                 line(kind, steps, y, name, group.number) | {"group": name} for kind, y in (("low", low), ("high", high))
             ]
-            found.append(line("mean", steps, mean, name, group.number) | {"legend": plot is RETURNS})
+            bounds = [list(pair) for pair in zip(rounded(low), rounded(high), strict=True)]
+            found.append(
+                line("mean", steps, mean, name, group.number) | {"legend": plot is RETURNS, "interval": bounds}
+            )
         else:
             found += [line("mean", *curve, name, group.number) | {"legend": plot is RETURNS} for curve in curves]
     return found

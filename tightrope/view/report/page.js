@@ -17,21 +17,26 @@
 
   // plotly's traces ----------------------------------------------------------------------------------------------------
 
-  const hover = "%{y:,.4~g}";
+  const hover = { hovertemplate: "%{y:,.4~g}" };
+  const interval = (t) => ({ customdata: t.interval, hovertemplate: "%{y:,.4~g} (%{customdata[0]:,.4~g} to %{customdata[1]:,.4~g})" });
+  const silent = { hovertemplate: null, hoverinfo: "skip" };
   const styles = {
     raw: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.4), width: 1 } }),
     smooth: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.25 } }),
-    mean: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.5 }, showlegend: t.legend, legendgroup: t.name }),
-    run: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.35), width: 1 }, legendgroup: t.group }),
-    low: () => ({ mode: "lines", line: { width: 0 }, hoverinfo: "skip" }),
-    high: (t) => ({ mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faded(color(t.color), 0.18), hoverinfo: "skip" }),
+    mean: (t) => ({
+      mode: "lines", line: { color: color(t.color), width: 2.5 }, showlegend: t.legend, legendgroup: t.name,
+      ...(t.interval ? interval(t) : {}),
+    }),
+    run: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.35), width: 1 }, ...silent }),
+    low: () => ({ mode: "lines", line: { width: 0 }, ...silent }),
+    high: (t) => ({ mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faded(color(t.color), 0.18), ...silent }),
     points: (t) => ({
       mode: "markers",
       marker: { color: color(t.color), size: 9, symbol: "diamond", line: { color: css("--card"), width: 1.5 } },
     }),
   };
   const trace = (t) => ({
-    type: "scatter", x: t.x, y: t.y, name: t.name, showlegend: false, hovertemplate: hover,
+    type: "scatter", x: t.x, y: t.y, name: t.name, showlegend: false, ...hover,
     ...styles[t.kind](t), ...(t.group ? { legendgroup: t.group } : {}),
   });
 
@@ -49,18 +54,22 @@
       font: { family: css("--font"), color: css("--text"), size: 12 },
       margin: { l: 8, r: 10, t: 8, b: 28, pad: 4 }, hovermode: "x unified", dragmode: onTouch ? false : "zoom",
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--text"), size: 12 } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--muted"), activecolor: css("--accent") },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: {
         ...axis, ...(range ? { range: [...range] } : { autorange: true }), tickformat: "~s", hoverformat: ",d",
         unifiedhovertitle: { text: "step %{x:,d}" }, showspikes: false, showgrid: false, nticks: 6,
       },
-      yaxis: { ...axis, type: chart.log ? "log" : "linear", nticks: 6, tickformat: chart.log ? "~g" : "", exponentformat: "SI" },
+      yaxis: {
+        ...axis, ...(chart.window ? { range: [...chart.window] } : {}),
+        type: chart.log ? "log" : "linear", nticks: 6, tickformat: chart.log ? "~g" : "", exponentformat: "SI",
+      },
       shapes: limit,
     };
   };
   const settings = {
     displaylogo: false, responsive: true, doubleClick: "reset", displayModeBar: onTouch ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // none that leads to the network
     toImageButtonOptions: { scale: 2 },
   };
 

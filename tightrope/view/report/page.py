@@ -74,7 +74,7 @@ def tiles(record: RunRecord) -> str:
             shown.append(("Best score", figure_of(best.mean), f"at {best.step:,} steps"))
     step, value = columns.curve(RETURN)
     if len(value):
-        shown.append(("Return in training", figure_of(float(smooth(step, value)[1][-1])), "smoothed, sampled actions"))
+        shown.append(("Return in training", figure_of(float(smooth(step, value)[1][-1])), "sampled actions"))
     total = record.about.total_steps
     shown.append(("Steps", f"{record.steps:,}", f"of {total:,}" if total > record.steps else ""))
     shown.append(("Time", clock(columns.last("time") or 0.0), "evaluations included"))
