@@ -116,7 +116,7 @@ def critic_learns_nothing(columns: Columns, settings: Settings) -> Finding | Non
     explained = known(columns, "losses/explained_variance")
     if len(explained) < 2 * FEW_PHASES or np.median(explained) > VARIANCE_LOW or not explained.any():
         return None
-    if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST or near_its_best(columns):
+    if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST:
         return None
     scaled = "" if settings.get("norm_reward") else " Set norm_reward if returns are in the hundreds."
     return Finding(

@@ -36,9 +36,9 @@ def smooth(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
     if len(x) > points:
         parts = stretches(len(x), points)
         x, y = np.array([x[p].mean() for p in parts]), np.array([y[p].mean() for p in parts])
-    width = WIDTH * len(x)
+    width = max(WIDTH * len(x), min(1.0, len(x) / 20))
     reach = np.arange(-int(4 * width) - 1, int(4 * width) + 2)
-    bell = np.exp(-0.5 * (reach / max(width, 1e-9)) ** 2)
+    bell = np.exp(-0.5 * (reach / width) ** 2)
     weight = np.convolve(np.ones(len(y)), bell)[len(bell) // 2 :][: len(y)]
     return x, np.convolve(y, bell)[len(bell) // 2 :][: len(y)] / weight
 
