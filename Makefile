@@ -11,7 +11,7 @@ demo: $(VENV)/installed            ## train CartPole, then evaluate what was lea
 	$(BIN)/tightrope train CartPole-v1 --run-dir runs/demo
 	$(BIN)/tightrope eval runs/demo
 
-test: $(VENV)/installed-dev        ## the whole test suite
+test: $(VENV)/installed-dev $(VENV)/browser ## the whole test suite
 	$(BIN)/python -m pytest -n 2
 
 test-kernels: $(VENV)/installed-dev ## the Triton kernels in Triton's interpreter (300 MB more, in a folder of its own)
@@ -42,6 +42,16 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install -c constraints.txt -e ".[dev,atari,box2d,mujoco,envpool,brax,playground]"
+	@touch $@
+
+# For the tests of the report page, which are skipped where there is no browser: never a reason to fail.
+$(VENV)/browser: | $(BIN)/python
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	       && { timeout 300 apt-get install -y -qq --no-install-recommends chromium \
+	            || { timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends chromium; }; } \
+	       >$(VENV)/browser.log 2>&1; } \
+	  || echo "note: no chromium here, so that the report is not tested in a browser"
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

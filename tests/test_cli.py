@@ -128,7 +128,8 @@ def test_training_from_beginning_to_end(tightrope: Tightrope, empty_directory: P
     assert end
     run_dir = Path(end[2])
     assert re.fullmatch(r"runs/CartPole-v1__ppo__5__\d{8}-\d{6}", run_dir.as_posix())
-    assert {p.name for p in run_dir.iterdir()} == {"config.yaml", "metrics.jsonl", "checkpoints", ".lock"}
+    written = {"config.yaml", "metrics.jsonl", "checkpoints", "about.json", "scores.jsonl", "report.html", ".lock"}
+    assert {p.name for p in run_dir.iterdir()} == written
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 2
     assert [p.name for p in empty_directory.iterdir()] == ["runs"]
     assert f"{tr.load(run_dir).evaluate(100).mean:.2f}" == end[1]

@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | export | envs | check | probe | bench."""
+"""The command line: tightrope train | resume | eval | report | export | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from .errors import EnvError, ExportError, NotFinite, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
 from .runs.directory import new_run_dir
+from .runs.evaluate import Evaluation
 from .runs.export import check_file
 from .runs.given import imported, is_path, named_by_user
 from .runs.lock import locked
 from .runs.presets import ELSEWHERE, EXPECTED, preset
 from .runs.probe import probes_for, run_probe
 from .runs.recover import find, has_checkpoints, load_config
+from .runs.reports import add_score, write_report
 from .runs.train import Outcome
 from .types import Box, Settings
 from .version import __version__
@@ -39,6 +41,8 @@ usage: tightrope COMMAND ...
   train ENV     train an agent           tightrope train CartPole-v1
   resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
+  report RUN    a page about it, or     tightrope report runs/demo
+                about several           tightrope report runs/a runs/b --out both.html
   export RUN    write it as a file       tightrope export runs/demo --onnx policy.onnx
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
@@ -143,11 +147,22 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         print(f"stopped after {agent.steps:,} steps; `tightrope resume {run_dir}` goes on")
         return 128 + outcome.interrupted
     try:
-        print(f"{agent.config.env}: greedy return {agent.evaluate(100)}; run in {run_dir}")
+        score = agent.evaluate(100)
+        print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
+        show_score(run_dir, agent.steps, score)
     except KeyboardInterrupt:
         print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
         return 130
     return 0
+
+
+def show_score(run_dir: Path, step: int, score: Evaluation) -> None:
+    """Put the last score into the run's report. A disk that does not take it stops nobody."""
+    try:
+        add_score(run_dir, step, score)
+        write_report([run_dir])
+    except (OSError, UsageError) as error:
+        print(f"warning: the score is not in the report: {error}", file=sys.stderr)
 
 
 @dataclass(kw_only=True)
@@ -269,6 +284,29 @@ def evaluate(args: list[str]) -> int:
             print(json.dumps(finite({"env": name, **result.as_dict()}), allow_nan=False))
         else:
             print(f"{name}: {result}")
+    return 0
+
+
+@dataclass(kw_only=True)
+class ReportOptions:
+    run: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """Directories of runs."""
+    out: Path | None = None
+    """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
+
+
+def report(args: list[str]) -> int:
+    """Write a page about a run, or about several side by side, that opens in any browser without a network.
+
+    Runs that differ only in their seed are one group, shown by their mean.
+    Example: tightrope report runs/a runs/b --out both.html
+    """
+    if wants_help(args):
+        return show_help(ReportOptions, "report", report.__doc__)
+    words, flags = read_options(ReportOptions, args, "report", words=len(args))
+    if not words:
+        raise UsageError("report needs a run directory, such as `tightrope report runs/demo`")
+    print(write_report([Path(word) for word in words], flags.get("out")))
     return 0
 
 
@@ -472,6 +510,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "resume": resume,
     "eval": evaluate,
+    "report": report,
     "export": export,
     "envs": envs,
     "check": check,

@@ -65,12 +65,14 @@ def test_a_run_leaves_its_settings_its_metrics_and_its_state(
         assert row["charts/SPS"] > 0
     assert sorted(p.relative_to(run_dir).as_posix() for p in run_dir.rglob("*") if p.is_file()) == [
         ".lock",
+        "about.json",
         f"checkpoints/0001-steps-{agent.steps}/manifest.json",
         f"checkpoints/0001-steps-{agent.steps}/model.safetensors",
         f"checkpoints/0001-steps-{agent.steps}/training.safetensors",
         "checkpoints/latest",
         "config.yaml",
         "metrics.jsonl",
+        "report.html",
     ]
     written = yaml.safe_load((run_dir / "config.yaml").read_text())
     assert written == {

@@ -8,15 +8,19 @@ import torch
 
 from ..engine import State
 from ..version import __version__
-from ..view import About, Onlooker, Progress
+from ..view import About, Onlooker, Progress, Report
 from .config import Config
 from .directory import RunDirectory
 from .plan import Plan
+from .reports import found
 
 
 def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onlooker]:
     """The audience that the settings ask for."""
-    return [] if quiet else [Progress()]
+    audience: list[Onlooker] = [] if quiet else [Progress()]
+    if run is not None:
+        audience.append(Report(lambda run_dir: found(run_dir, config)))  # last: it shows what others have made
+    return audience
 
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:

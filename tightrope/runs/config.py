@@ -114,7 +114,8 @@ def parts_of(algo: str) -> tuple[type[Any], type[NetworkConfig], type[RunConfig]
 
 def settings_of(algo: str) -> dict[str, Any]:
     """Every setting of a run and its type."""
-    return {f.name: typing.get_type_hints(part)[f.name] for part in parts_of(algo) for f in fields(part)}
+    hints = {part: typing.get_type_hints(part) for part in parts_of(algo)}
+    return {f.name: known[f.name] for part, known in hints.items() for f in fields(part)}
 
 
 def configure(

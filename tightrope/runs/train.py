@@ -79,6 +79,9 @@ def train(
                         break
                     guard.remember()
                 guard.look(log.unread)
+                log.report(everything=True)
+                if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
+                    run.save(state, config)
         except Exception as error:
             guard.go_back(log.unread)  # to after the last whole phase
             log.report(everything=True)
@@ -90,8 +93,6 @@ def train(
         finally:
             log.report(everything=True)
             audience.tell("end", state)
-        if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
-            run.save(state, config)
     if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
     return Outcome(evaluations, interrupts.received, None if run is None else run.trouble)

@@ -3,6 +3,7 @@
 from .metrics_file import MetricsFile, finite
 from .onlooker import About, Audience, Onlooker, Shown
 from .progress import Progress
+from .report.live import Report
 from .video import Video
 
-__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Shown", "Video", "finite"]
+__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Report", "Shown", "Video", "finite"]

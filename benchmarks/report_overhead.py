@@ -1,0 +1,87 @@
+"""What report.html costs a run at CartPole's preset: seconds inside the report, as a share of training's wall time.
+
+    python benchmarks/report_overhead.py --repeats 7
+
+Runs with and without it take turns. The share of time inside is the figure to trust on a busy machine; the difference
+of CPU time holds whatever else the report may do to training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tightrope as tr
+from tightrope.runs import train as training
+from tightrope.runs.audience import invited
+from tightrope.runs.reports import write_report
+from tightrope.view import Onlooker, Report
+
+METHODS = ("begin", "phase", "row", "end")
+
+
+def timed(onlooker: Onlooker, spent: dict[str, float]) -> None:
+    """Count the seconds inside each of its methods."""
+    for name in METHODS:
+        method = getattr(onlooker, name)
+
+        def counted(*words: Any, name: str = name, method: Any = method) -> None:
+            began = time.perf_counter()
+            method(*words)
+            spent[name] += time.perf_counter() - began
+
+        setattr(onlooker, name, counted)
+
+
+def run(with_report: bool, spent: dict[str, float]) -> tuple[float, float, int, float]:
+    """(seconds of training, of the clock and of the CPU, bytes of the page, seconds to make it once more)"""
+
+    def guests(*words: Any) -> list[Onlooker]:
+        audience = [one for one in invited(*words) if with_report or not isinstance(one, Report)]
+        for one in audience:
+            if isinstance(one, Report):
+                timed(one, spent)
+        return audience
+
+    training.invited = guests  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as folder:
+        agent = tr.PPO("CartPole-v1")
+        began, busy = time.perf_counter(), time.process_time()
+        agent.learn(run_dir=Path(folder) / "run", quiet=True)
+        seconds, busy = time.perf_counter() - began, time.process_time() - busy
+        if not with_report:
+            return seconds, busy, 0, 0.0
+        began = time.perf_counter()
+        page = write_report([Path(folder) / "run"])
+        return seconds, busy, page.stat().st_size, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    run(True, dict.fromkeys(METHODS, 0.0))  # warm
+    without, with_it, inside, again, size = [], [], [], [], 0
+    for _ in range(repeats):
+        without.append(run(False, {})[:2])
+        spent = dict.fromkeys(METHODS, 0.0)
+        seconds, busy, size, once_more = run(True, spent)
+        with_it.append((seconds, busy))
+        inside.append(spent)
+        again.append(once_more)
+    for i, clock in enumerate(("wall", "CPU")):
+        before, after = (statistics.median(pair[i] for pair in pairs) for pairs in (without, with_it))
+        print(f"training, {clock} time: {before:.2f} s without, {after:.2f} s with ({after / before - 1:+.1%})")
+    total = [sum(spent.values()) for spent in inside]
+    share = statistics.median(t / wall for t, (wall, _) in zip(total, with_it, strict=True))
+    parts = ", ".join(f"{name} {1000 * statistics.median(s[name] for s in inside):.1f}" for name in METHODS)
+    print(f"inside the report: {1000 * statistics.median(total):.1f} ms ({parts}), {share:.2%} of training's wall time")
+    print(f"made once more from the directory: {1000 * statistics.median(again):.1f} ms; {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

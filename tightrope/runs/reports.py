@@ -1,0 +1,193 @@
+"""Reports of runs that lie on the disk: what a page needs, gathered from a run's directory."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..types import Settings
+from ..view import About, finite
+from ..view.report import (
+    ABOUT,
+    REPORT,
+    Clip,
+    Columns,
+    Found,
+    Kept,
+    RunRecord,
+    Score,
+    Status,
+    by_steps,
+    comparison_page,
+    read_rows,
+    run_page,
+    write_page,
+)
+from .checkpoint import CHECKPOINTS, MANIFEST, NAME, named, score_of
+from .config import Config, configure
+from .directory import METRICS, reason
+from .evaluate import Evaluation
+from .files import Unreadable, opened
+from .given import has_id, is_path
+from .lock import is_locked
+from .recover import load_config
+
+SCORES, VIDEOS = "scores.jsonl", "videos"
+OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # what is settled by rules where nobody has said
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """The page of a run, or of several side by side; returns where it is."""
+    records = [gathered(run) for run in distinct(runs)]
+    path = out or (runs[0] / REPORT if len(records) == 1 else Path("comparison.html"))
+    if path.suffix not in (".html", ".htm"):
+        raise UsageError(f"out {path} is not a page: give a name that ends in .html")
+    beside = path.absolute().parent
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        page = run_page(records[0], beside) if len(records) == 1 else comparison_page(records, beside)
+        write_page(path, page)
+    except OSError as error:
+        raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
+    except RuntimeError as error:  # no plotly
+        raise UsageError(str(error)) from None
+    return path
+
+
+def distinct(runs: Sequence[Path]) -> list[Path]:
+    """Each once, however it was named."""
+    return list({run.resolve(): run for run in runs}.values())
+
+
+def gathered(run_dir: Path) -> RunRecord:
+    """Everything about a run that its directory tells."""
+    if not run_dir.is_dir():
+        raise UsageError(f"{run_dir} is not a run: there is no such directory")
+    config = load_config(run_dir)
+    if not (run_dir / METRICS).exists():
+        raise UsageError(f"{run_dir} has no {METRICS}, so that there is nothing to report: give a run that was trained")
+    columns = Columns(read_rows(run_dir / METRICS))
+    told = remembered(run_dir)
+    about = About(
+        title=f"{config.env} {config.algo}",
+        settings=config.flat(),
+        plan=[str(line) for line in told.get("plan", [])],
+        steps=0,
+        total_steps=config.algorithm.total_timesteps,
+        run_dir=run_dir,
+        facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
+    )
+    return RunRecord(about, columns, status(run_dir, config, columns), found(run_dir, config))
+
+
+def remembered(run_dir: Path) -> dict[str, Any]:
+    """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
+    try:
+        with opened(run_dir / ABOUT, 1 << 20) as file:
+            content = json.loads(file.read())
+    except (Unreadable, ValueError, RecursionError):
+        return {}
+    kinds = {"plan": list, "facts": dict}
+    return {
+        k: content[k] for k, kind in kinds.items() if isinstance(content, dict) and isinstance(content.get(k), kind)
+    }
+
+
+def status(run_dir: Path, config: Config, columns: Columns) -> Status:
+    if is_locked(run_dir):
+        return Status("running")
+    phase = int(columns.last("phase") or 0)
+    if (run_dir / "crash" / f"phase-{phase + 1:06d}").is_dir():
+        return Status("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
+    if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
+        return Status("solved")
+    return by_steps(int(columns.last("step") or 0), config.flat(), run_dir)
+
+
+def found(run_dir: Path, config: Config) -> Found:
+    """What else there is to know of a run."""
+    usual = usual_settings(config)
+    return Found(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
+
+
+# settings -------------------------------------------------------------------------------------------------------------
+
+
+def usual_settings(config: Config) -> Settings:
+    """What they would have been with no flag given. Choices that were ours are as usual, whatever they are."""
+    usual = configure(config.env, config.algo).flat()
+    settings = config.flat()
+    return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
+
+
+def command(config: Config, usual: Settings) -> str:
+    """What to type for the same run once more."""
+    settings = config.flat()
+    given = {name: value for name, value in settings.items() if name == "seed" or value != usual[name]}
+    if not is_path(config.env) and not has_id(config.env):
+        words = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"tr.{config.algo.upper()}({config.env.rpartition('.')[2]}, {words}).learn()"
+    algo = [] if config.algo == "ppo" else ["--algo", config.algo]
+    flags = [word for name, value in given.items() for word in flag(name, value)]
+    return shlex.join(["tightrope", "train", config.env, *algo, *flags])
+
+
+def flag(name: str, value: Any) -> list[str]:
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", *(f"{key}={item}" for key, item in value.items())]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", "none" if value is None else str(value)]
+
+
+# what lies in the directory ---------------------------------------------------------------------------------------------
+
+
+def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
+    """A score taken after training: kept in the run's directory and shown in its report."""
+    summary = {k: v for k, v in evaluation.as_dict().items() if k not in ("returns", "lengths")}
+    with (run_dir / SCORES).open("a") as file:
+        file.write(json.dumps(finite({"step": step, **summary}), allow_nan=False) + "\n")
+
+
+def scores(run_dir: Path) -> list[Score]:
+    def optional(row: dict[str, Any], name: str) -> float | None:
+        value = row.get(name)
+        return float(value) if isinstance(value, (int, float)) else None
+
+    return [
+        Score(
+            step=row["step"],
+            mean=float(row["mean"]),
+            length=optional(row, "mean_length"),
+            std=optional(row, "std"),
+            low=optional(row, "min"),
+            high=optional(row, "max"),
+            episodes=row["episodes"] if isinstance(row.get("episodes"), int) else None,
+        )
+        for row in read_rows(run_dir / SCORES)
+        if isinstance(row.get("step"), int) and isinstance(row.get("mean"), (int, float))
+    ]
+
+
+def clips(run_dir: Path) -> list[Clip]:
+    """By their names, such as phase0050.mp4; others come first."""
+    named = [(re.fullmatch(r"phase(\d{1,12})", path.stem), path) for path in sorted((run_dir / VIDEOS).glob("*.mp4"))]
+    return sorted((Clip(path, int(m[1]) if m else None) for m, path in named), key=lambda clip: clip.phase or 0)
+
+
+def kept(run_dir: Path) -> list[Kept]:
+    found = []
+    for path in named(run_dir / CHECKPOINTS):
+        match = NAME.fullmatch(path.name)
+        if match is not None and (path / MANIFEST).is_file():
+            found.append(Kept(path.name, int(match[2]), score_of(path)))
+    return found

@@ -1,0 +1,105 @@
+"""report.html, written anew while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...engine import State
+from ...errors import NotFinite
+from ..onlooker import About, Onlooker
+from .columns import Columns, read_rows
+from .library import packed
+from .page import REFRESH, run_page
+from .record import Found, RunRecord, Status
+
+REPORT, ABOUT = "report.html", "about.json"
+SPARING = 200  # seconds of training for each second of writing
+
+
+class Report(Onlooker):
+    """Keeps the page of a run up to date. `find(run_dir)` tells what else there is to know of it."""
+
+    name = "the report"
+
+    def __init__(self, find: Callable[[Path], Found], seconds: float = REFRESH) -> None:
+        self.find, self.seconds = find, seconds
+        self.columns = Columns()
+
+    def begin(self, about: About) -> None:
+        assert about.run_dir is not None
+        self.about, self.run_dir = about, about.run_dir
+        self.columns = Columns(read_rows(self.run_dir / "metrics.jsonl"))  # a run that goes on has some
+        remember(about)
+        threading.Thread(
+            target=quietly, args=(packed,), daemon=True
+        ).start()  # slow the first time; nobody waits for it
+        self.due = time.monotonic() + min(self.seconds, 5.0)  # a first look comes soon
+
+    def row(self, row: dict[str, Any]) -> None:
+        self.columns.add(row)
+
+    def phase(self, state: State) -> None:
+        if time.monotonic() >= self.due:
+            self.write(Status("running"))
+
+    def end(self, state: State) -> None:
+        self.write(how_it_ended(state, self.about, sys.exc_info()[1]))
+
+    def write(self, status: Status) -> None:
+        began = time.monotonic()
+        record = RunRecord(self.about, self.columns, status, self.find(self.run_dir))
+        write_page(self.run_dir / REPORT, run_page(record, self.run_dir))
+        now = time.monotonic()
+        self.due = now + max(self.seconds, SPARING * (now - began))
+
+
+def how_it_ended(state: State, about: About, error: BaseException | None) -> Status:
+    """From where the state stands, and the exception that is on its way if there is one."""
+    if isinstance(error, NotFinite):
+        return Status("not finite", str(error))
+    if isinstance(error, Exception):
+        return Status("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+    if state.solved:
+        return Status("solved")
+    return by_steps(state.steps, about.settings, about.run_dir)
+
+
+def by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> Status:
+    """A run that no longer runs: it has come to its end, which is when no whole phase is left, or not."""
+    total, phase = settings["total_timesteps"], settings["num_envs"] * settings["num_steps"]
+    if steps + phase > total:
+        return Status("ended")
+    return Status("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` goes on")
+
+
+def write_page(path: Path, page: str) -> None:
+    """Whole or not at all. It does not wait for the disk: a report can always be made again."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(page, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def remember(about: About) -> None:
+    """What only the process that trains knows, for a report that is made later."""
+    assert about.run_dir is not None
+    content = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
+    write_page(about.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
+
+
+def quietly(action: Callable[[], object]) -> None:
+    """For a thread: who needs the result will meet the error too."""
+    try:
+        action()
+    except Exception:
+        return

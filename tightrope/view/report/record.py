@@ -1,0 +1,95 @@
+"""What a report is made of. Whoever knows runs fills it in; whoever draws pages reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..onlooker import About
+from .columns import Columns
+
+Kind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How it stands with a run."""
+
+    kind: Kind
+    words: str = ""  # what there is to add
+
+
+@dataclass(frozen=True)
+class Score:
+    """One greedy evaluation."""
+
+    step: int
+    mean: float
+    length: float | None = None
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+    episodes: int | None = None
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A video on the disk."""
+
+    path: Path
+    phase: int | None = None  # whose rollout it shows
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint on the disk."""
+
+    name: str
+    steps: int
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What else is known of a run, from its settings and its directory."""
+
+    usual: dict[str, Any] = field(default_factory=dict)  # the settings it would have had with no flag given
+    command: str = ""  # that makes the same run again
+    scores: list[Score] = field(default_factory=list)  # those that were taken after training
+    clips: list[Clip] = field(default_factory=list)  # oldest first
+    kept: list[Kept] = field(default_factory=list)  # newest first
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, as much of it as a page shows."""
+
+    about: About
+    columns: Columns
+    status: Status
+    found: Found = Found()
+
+    @property
+    def name(self) -> str:
+        return "" if self.about.run_dir is None else self.about.run_dir.name
+
+    @property
+    def steps(self) -> int:
+        return int(self.columns.last("step") or 0)
+
+    def label(self, clip: Clip) -> str:
+        """What a video shows, in words."""
+        if clip.phase is None:
+            return clip.path.stem
+        step = self.columns["step"][self.columns["phase"] == clip.phase]
+        return f"phase {clip.phase:,}" + (f", {step[0]:,.0f} steps" if len(step) else "")
+
+    @property
+    def scores(self) -> list[Score]:
+        """All evaluations by their steps; one taken after training stands in for one in training at the same step."""
+        step, mean = self.columns.curve("eval/episodic_return")
+        length = dict(zip(*self.columns.curve("eval/episodic_length"), strict=True))
+        during = {int(s): Score(int(s), float(m), length.get(s)) for s, m in zip(step, mean, strict=True)}
+        after = {score.step: score for score in self.found.scores}
+        return [score for _, score in sorted((during | after).items())]
