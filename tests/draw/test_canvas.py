@@ -167,7 +167,7 @@ def test_what_is_far_away_is_not_seen(far: float) -> None:
 
 def test_a_line_to_far_away_keeps_its_direction() -> None:
     c = canvas()
-    c.line((0, 0), (1e4, 0), INK, 0.3)
+    c.line((0, 0), (1e4, 0), INK, 0.5)
     assert pixel(c, 4.5, 0) == INK
     assert pixel(c, -1, 0) == BACKGROUND
     assert not inked(c)[:45].any()
