@@ -16,6 +16,7 @@ from .colors import BACKGROUND
 Point = tuple[float, float]
 Color = tuple[int, int, int]
 SHIFT = 4  # fractional bits of a coordinate
+UNITS = 1 << SHIFT
 FAR = 1 << 14  # pixels: keeps a far-away point inside OpenCV's fixed-point range
 HALO = 0.6  # pixels by which OpenCV's soft edges lie outside of the shape they belong to
 FONT_HEIGHT = 22  # pixels of OpenCV's plain font at scale 1
@@ -70,7 +71,9 @@ class Canvas:
 
     def _pixel(self, point: Point) -> tuple[int, int]:
         x, y = self.origin[0] + point[0] * self.scale, self.origin[1] - point[1] * self.scale
-        return tuple(round(max(-FAR, min(FAR, v)) * (1 << SHIFT)) for v in (x, y))  # type: ignore[return-value]
+        if not (-FAR < x < FAR and -FAR < y < FAR):
+            x, y = max(-FAR, min(FAR, x)), max(-FAR, min(FAR, y))
+        return round(x * UNITS), round(y * UNITS)
 
     def _pixels(self, points: Sequence[Point]) -> list[np.ndarray]:
         return [np.array([self._pixel(p) for p in points], np.int32)]
@@ -94,7 +97,7 @@ class Canvas:
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
         cv2 = _cv2()
-        pixels = round(max(radius * self.scale - HALO, 0.0) * (1 << SHIFT))
+        pixels = round(max(radius * self.scale - HALO, 0.0) * UNITS)
         cv2.circle(self.pixels, self._pixel(center), pixels, color, -1, cv2.LINE_AA, SHIFT)
 
     def arc(self, center: Point, radius: float, start: float, end: float, color: Color, width: float) -> None:
@@ -119,9 +122,8 @@ class Canvas:
 def _backdrop(
     width: int, height: int, span: float, center: Point, times: int, paint: Callable[[Canvas], None]
 ) -> np.ndarray:
-    blank = np.full((height, width, 3), BACKGROUND, np.uint8)
     if paint is nothing:
-        return blank
+        return _plain(height, width, BACKGROUND)
     with enlarged(times):
         canvas = Canvas(width // times, height // times, span, center)
     paint(canvas)
@@ -141,10 +143,19 @@ def width_of(words: str, size: int) -> int:
     return int(cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, size / FONT_HEIGHT, max(1, round(size / 12)))[0][0])
 
 
-def tint(frame: np.ndarray, color: Color, strength: float) -> np.ndarray:
-    """The frame with so much of the colour in it."""
-    cv2 = _cv2()
-    return np.asarray(cv2.addWeighted(frame, 1 - strength, np.full_like(frame, color), strength, 0))
+@lru_cache(maxsize=16)
+def _plain(height: int, width: int, color: Color) -> np.ndarray:
+    return np.full((height, width, 3), color, np.uint8)
+
+
+def blank(height: int, width: int, color: Color = BACKGROUND) -> np.ndarray:
+    """A frame of one colour. (NumPy takes ten times as long to fill one with three numbers as to copy it.)"""
+    return _plain(height, width, color).copy()
+
+
+def tint(frame: np.ndarray, color: Color, strength: float) -> None:
+    """Let so much of the colour into a frame, where it is."""
+    frame[:] = _cv2().addWeighted(frame, 1 - strength, _plain(*frame.shape[:2], color), strength, 0)
 
 
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:

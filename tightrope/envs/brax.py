@@ -57,6 +57,8 @@ class JaxEnv:
     capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
     resumable = True
     skips = False
+    drawable = False
+    pace = 30
     groups = 0
 
     def __init__(

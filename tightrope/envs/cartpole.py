@@ -27,6 +27,7 @@ class CartPole(TensorEnv):
     time_limit = 500
     solved_at: ClassVar[float | None] = 495.0
     solved_by_surviving = True
+    pace = round(1 / TAU)
     view = 2 * TRACK + 0.8  # metres across the picture
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ class CartPole(TensorEnv):
 
     def draw_cart(self, x: float, theta: float) -> Canvas:
         theta = theta if math.isfinite(theta) else 0.0
-        canvas = Canvas(160, 96, span=self.view, center=(0, 0.35), backdrop=track)
+        canvas = Canvas(160, 80, span=self.view, center=(0, 0.3), backdrop=track)
         for wheel in (x - 0.2, x + 0.2):
             canvas.disc((wheel, -0.13), 0.1, INK)
         canvas.box((x, 0.06), 0.72, 0.3, INK)

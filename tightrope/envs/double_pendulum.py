@@ -26,6 +26,7 @@ class CartDoublePendulum(TensorEnv):
     action = Box((1,), -1.0, 1.0)
     noise_size = 6
     time_limit = 500
+    pace = round(1 / DT)
 
     def initial(self, noise: Tensor) -> Tensor:
         start = 0.05 * (2 * noise - 1)

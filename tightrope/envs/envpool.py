@@ -71,6 +71,7 @@ class EnvPoolEnv(HostEnv):
         rules: Rules | None = None,
     ) -> None:
         self.name, self._factory, self._rules = name, factory, rules
+        self.drawable = rules is not None  # which are of games
         self.max_episode_steps = max_episode_steps
         self._describe(*spaces, num_envs, device)
         self.engine: Any = None  # until there are seeds

@@ -36,6 +36,7 @@ class GymEnv(HostEnv):
         one = self.envs[0]
         self._describe(observation(one.observation_space), action(one.action_space), num_envs, device)
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
+        self.pace = int(one.metadata.get("render_fps") or self.pace)
 
     def _restart(self, seeds: Array | None) -> Array:
         given = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]

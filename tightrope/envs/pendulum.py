@@ -22,6 +22,7 @@ class Pendulum(TensorEnv):
     action = Box((1,), -TOP_TORQUE, TOP_TORQUE)
     noise_size = 2
     time_limit = 200
+    pace = round(1 / DT)
     solved_at = -200.0
 
     def initial(self, noise: Tensor) -> Tensor:

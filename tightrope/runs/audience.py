@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import torch
 
 from ..engine import State
 from ..version import __version__
-from ..view import About, Onlooker, Progress
+from ..view import About, Audience, Onlooker, Progress, RolloutVideo
 from .config import Config
 from .directory import RunDirectory
 from .plan import Plan
@@ -16,7 +17,25 @@ from .plan import Plan
 
 def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onlooker]:
     """The audience that the settings ask for."""
-    return [] if quiet else [Progress()]
+    everyone = Audience([])
+    if run is not None and config.run.video_every != 0:  # first: what it writes, the others are told of
+        everyone.onlookers.append(rollout_video(config, run, quiet, everyone))
+    if not quiet:
+        everyone.onlookers.append(Progress())
+    return everyone.onlookers
+
+
+def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audience) -> RolloutVideo:
+    """Videos of training in the run's directory."""
+
+    def written(path: Path, step: int) -> None:
+        everyone.tell("video", path, step)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    return RolloutVideo(run.path / "videos", config.run.video_every, written, say)
 
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:

@@ -3,6 +3,7 @@
 from .metrics_file import MetricsFile, finite
 from .onlooker import About, Audience, Onlooker
 from .progress import Progress
-from .video import Video
+from .rollout_video import RolloutVideo
+from .video import Clip, Video
 
-__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Video", "finite"]
+__all__ = ["About", "Audience", "Clip", "MetricsFile", "Onlooker", "Progress", "RolloutVideo", "Video", "finite"]

@@ -52,6 +52,8 @@ class Audience:
 
     def tell(self, what: str, *words: Any) -> None:
         for onlooker in list(self.onlookers):
+            if onlooker not in self.onlookers:  # it failed at something another one said meanwhile
+                continue
             try:
                 getattr(onlooker, what)(*words)
             except Exception as error:
