@@ -109,9 +109,12 @@ class Env(Protocol):
     capturable: bool  # True when step never reads a tensor on the host
     resumable: bool  # True when state_dict holds all there is to know; otherwise a resumed run starts fresh episodes
     skips: bool  # True when steps may have rows that are not real
-    drawable: bool  # True when draw needs nothing but observations
-    pace: int  # steps that a video shows in a second
     groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 0 where there is only `step`
+
+    @property
+    def drawable(self) -> bool: ...  # True when draw needs nothing but observations
+    @property
+    def pace(self) -> int: ...  # steps that a video shows in a second
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...

@@ -168,8 +168,17 @@ def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
     return picture.reshape(rows * height, columns * width, 3)
 
 
+def stretched(frame: np.ndarray, side: int) -> np.ndarray:
+    """Grey pixels (H, W) as a square frame (side, side, 3) in which they can still be told apart."""
+    cv2 = _cv2()
+    side *= _times.get()
+    large = tuple(-(-side // length) * length for length in frame.shape[::-1])  # whole pixels, then a little less
+    sharp = cv2.resize(frame, large, interpolation=cv2.INTER_NEAREST)
+    return np.asarray(cv2.cvtColor(cv2.resize(sharp, (side, side), interpolation=cv2.INTER_AREA), cv2.COLOR_GRAY2RGB))
+
+
 def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
-    """A frame (H, W, 3) no higher than `height`, both sides even."""
-    rows = min(frame.shape[0], height) // 2 * 2
+    """A frame (H, W, 3) no higher than `height` (times what is asked for by `enlarged`), both sides even."""
+    rows = min(frame.shape[0], height * _times.get()) // 2 * 2
     columns = max(2, round(frame.shape[1] * rows / frame.shape[0] / 2) * 2)
     return _cv2().resize(np.ascontiguousarray(frame), (columns, rows), interpolation=_cv2().INTER_AREA)

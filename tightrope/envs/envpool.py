@@ -22,6 +22,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from ..errors import UsageError
+from . import gym
 from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .groups import in_groups
 from .gym import made
@@ -110,6 +111,13 @@ class EnvPoolEnv(HostEnv):
             if self._rules is not None:
                 self._lives[rows] = info["lives"]
         return Answer(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
+        """Another of the same kind; for pictures, which EnvPool has only of games, the same task by Gymnasium."""
+        if not drawn or self._rules is not None or not gym.known(self.name):
+            return super().spawn(num_envs, seed, drawn)
+        same = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
+        return same.spawn(num_envs, seed, drawn)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: of Atari whole games and raw scores."""

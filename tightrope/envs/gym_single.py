@@ -16,6 +16,7 @@ from torch import Tensor
 from ..draw import shrink
 from ..errors import EnvError, UsageError
 from .host import Answer, HostEnv, one_line
+from .offscreen import explained
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
@@ -103,7 +104,7 @@ class GymEnv(HostEnv):
         try:
             frames: list[Any] = [env.render() for env in self.envs[: len(obs)]]
         except Exception as error:
-            raise UsageError(f"env {self.name!r} cannot be drawn here: {one_line(error)}") from None
+            raise UsageError(f"env {self.name!r} cannot be drawn here: {explained(one_line(error))}") from None
         if any(not isinstance(frame, np.ndarray) for frame in frames):
             raise UsageError(f"env {self.name!r} does not draw itself: give it render_mode 'rgb_array'")
         return np.stack([shrink(frame) for frame in frames])

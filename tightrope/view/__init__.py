@@ -1,9 +1,21 @@
 """What a person sees of a run. Takes records and paths, knows nothing of runs."""
 
+from .live import Live
 from .metrics_file import MetricsFile, finite
 from .onlooker import About, Audience, Onlooker
 from .progress import Progress
 from .rollout_video import RolloutVideo
 from .video import Clip, Video
 
-__all__ = ["About", "Audience", "Clip", "MetricsFile", "Onlooker", "Progress", "RolloutVideo", "Video", "finite"]
+__all__ = [
+    "About",
+    "Audience",
+    "Clip",
+    "Live",
+    "MetricsFile",
+    "Onlooker",
+    "Progress",
+    "RolloutVideo",
+    "Video",
+    "finite",
+]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..engine import State
 from .onlooker import About, Onlooker
-from .painter import Glimpse, Painter
+from .painter import Glimpse, Painted, Painter
 
 CELLS = 16
 FEWEST, MOST = 96, 500  # frames of a video, where phases allow
@@ -154,7 +154,7 @@ class RolloutVideo(Onlooker):
         self.numbers += 1
         return self.numbers
 
-    def tell(self, painted: list[tuple[Path, int, str | None]]) -> None:
+    def tell(self, painted: list[Painted]) -> None:
         for path, steps, _ in painted:
             self.written(path, steps)
 

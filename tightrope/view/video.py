@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 # x264 at its fastest, with the three of its tools that make a drawing smaller by half in next to no time
-QUALITY = {"preset": "ultrafast", "crf": "25", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
+QUALITY = {"preset": "ultrafast", "crf": "23", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
 BT601, LIMITED = 6, 1  # the colours that OpenCV converts to; larger pictures would be taken for BT.709
 LOOPING = "autoplay muted loop playsinline controls"
 PAGE = """\
@@ -57,7 +57,9 @@ class Video:
             self.stream.width, self.stream.height = width, height
         self.frames += 1
         even = np.ascontiguousarray(frame[:height, :width])
-        planes = cv2.cvtColor(even, cv2.COLOR_RGB2YUV_I420)  # a quarter of the time that FFmpeg's own conversion takes
+        planes: Any = cv2.cvtColor(
+            even, cv2.COLOR_RGB2YUV_I420
+        )  # a quarter of the time that FFmpeg's own conversion takes
         self.container.mux(self.stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
 
     def __exit__(self, kind: object, *_: object) -> None:
