@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -34,9 +35,7 @@ class Live(Onlooker):
     def begin(self, about: About) -> None:
         self.title, self.total = about.title, about.total_steps
         if in_notebook():
-            from IPython.display import display
-
-            self.handle = display(picture_of(together_with(None, self.points, self.total)), display_id=True)
+            self.handle = ipython().display(picture_of(together_with(None, self.points, self.total)), display_id=True)
         else:
             self.say("live=True is for a notebook: this is none, so nothing is shown")
 
@@ -62,6 +61,11 @@ class Live(Onlooker):
             words = f"phase {state.phase}   {state.steps:,} steps"
             cells = together(frames, [0.0] * len(frames), words, self.title)
         self.handle.update(picture_of(together_with(cells, self.points, self.total)))
+
+
+def ipython() -> Any:
+    """What IPython displays with."""
+    return importlib.import_module("IPython.display")
 
 
 def in_notebook() -> bool:
@@ -94,6 +98,5 @@ def curve(points: list[tuple[float, float]], total: int, width: int) -> np.ndarr
 def picture_of(frame: np.ndarray) -> Any:
     """What IPython shows of a frame."""
     import cv2
-    from IPython.display import Image
 
-    return Image(data=cv2.imencode(".png", frame[..., ::-1])[1].tobytes(), format="png")
+    return ipython().Image(data=cv2.imencode(".png", frame[..., ::-1])[1].tobytes(), format="png")
