@@ -570,3 +570,45 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
+
+
+# record --------------------------------------------------------------------------------------------------------------
+
+
+def test_record_films_a_run(tightrope: Tightrope, trained: str) -> None:
+    done = tightrope("record", trained, "--out", "film.mp4", "--episodes", "2", "--grid", "--seed", "3")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"film\.mp4: \d+ frames, return [\d.]+, [\d.]+\n", done.out)
+    assert Path("film.mp4").stat().st_size > 1000
+    again = tightrope("record", trained, "--out", "film.mp4", "--checkpoint", "last", "--every", "3", "--stochastic")
+    assert again.code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["--out", "a.gif"], "path a.gif is not a video: give a name that ends in .mp4"),
+        ([], "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`"),
+        (["--out", "a.mp4", "--episodes", "0"], "episodes 0 will not do: give a whole number from 1 to 1,000"),
+        (["--out", "a.mp4", "--fps", "many"], "fps 'many' is not a whole number: give one"),
+        (["--out", "a.mp4", "--env", "CartPole-v1"], "env 'CartPole-v1' is not module:Class"),
+        (["--out", "a.mp4", "--checkpoint", "worst"], "worst"),
+    ],
+)
+def test_record_answers_a_mistake_with_one_line(
+    tightrope: Tightrope, trained: str, args: list[str], complaint: str
+) -> None:
+    done = tightrope("record", trained, *args)
+    assert done.code == 2
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+    assert tightrope("record", "nowhere", "--out", "a.mp4").code == 2
+
+
+def test_train_takes_the_phases_between_videos(tightrope: Tightrope) -> None:
+    assert (
+        tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "r", "--video-every", "1", "--quiet").code == 0
+    )
+    assert sorted(path.name for path in Path("r/videos").glob("*.mp4")) == ["phase0001.mp4", "phase0002.mp4"]
+    assert "video_every -1 is too small" in tightrope("train", "CartPole-v1", "--video-every", "-1").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -36,10 +37,11 @@ from .runs.given import (
     needs_import,
     settings_fixed_by,
 )
-from .runs.record import record
+from .runs.record import Recording, Shot, record
 from .runs.recover import check_plausible, find, going_on, load_config, restore
 from .runs.train import Outcome, train
 from .types import Discrete, Env, Settings
+from .view import Clip, Live
 
 
 class Agent:
@@ -119,10 +121,12 @@ class Agent:
         run_dir: str | Path | None = None,
         quiet: bool = False,
         until: int | None = None,
+        live: bool = False,
     ) -> Self:
         """Train to `total_timesteps` steps in all (the setting's value if not given), or stop in the middle of that plan
-        once there were `until` of them: `learn` again, here or after `tr.load`, and it goes on as if it had never stopped."""
-        outcome = self.train(total_timesteps, run_dir, quiet, until)
+        once there were `until` of them: `learn` again, here or after `tr.load`, and it goes on as if it had never stopped.
+        With `live`, a notebook shows a picture of it that changes as it goes."""
+        outcome = self.train(total_timesteps, run_dir, quiet, until, live)
         if self.run is not None and outcome.unsaved is not None:
             raise UsageError(
                 f"{self.run.complaint(self.state)}. The agent in memory has them: agent.save(another directory)"
@@ -137,6 +141,7 @@ class Agent:
         run_dir: str | Path | None = None,
         quiet: bool = False,
         until: int | None = None,
+        live: bool = False,
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted."""
         config = self.config
@@ -155,7 +160,7 @@ class Agent:
             for line in going_on(self.loaded, self.state):
                 print(line)
         self.loaded = None
-        return train(self.state, config, self.score_env, self.run, quiet, until)
+        return train(self.state, config, self.score_env, self.run, quiet, until, [Live()] if live else [])
 
     @property
     def finished(self) -> bool:
@@ -174,8 +179,7 @@ class Agent:
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
         check_episodes(episodes)
-        if seed is not None and not 0 <= seed < 2**63:
-            raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
+        check_seed(seed)
         if isinstance(env, str) and is_path(env):
             env = imported(env)
         where = self.score_env
@@ -191,18 +195,32 @@ class Agent:
             seed = stream_seed(self.config.run.seed, "evaluate")
         return evaluate(self.state.policy, where, episodes, seed, captured=self.state.execution.unit == "phase")
 
-    def record(self, path: str | Path, episodes: int = 16, seed: int | None = None) -> Path:
-        """Write greedy episodes, side by side, to an MP4. Changes nothing about the agent or its training."""
-        check_episodes(episodes)
+    def record(self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Recording:
+        """Film greedy episodes in a fresh environment as an MP4: one after the other, or side by side with grid=True.
+
+        `every` shows every so-many-th step, `fps` sets frames a second (real time if neither is given), `stochastic` draws
+        actions as in training. Changes nothing about the agent or its training.
+        """
         path = Path(path)
         if path.suffix != ".mp4":
             raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
+        check_seed(seed)
+        wrong = sorted(shot.keys() - {field.name for field in fields(Shot)})
+        if wrong:
+            raise UsageError(f"unknown option {wrong[0]!r} of record: give grid, every, fps or stochastic")
         seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
         try:
-            record(self.state.policy, self.score_env, path, episodes, seed)
+            return record(
+                self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), self.config.env
+            )
         except OSError as error:
-            raise UsageError(f"path {path} cannot be written: {error.strerror}") from None
-        return path
+            raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
+
+    def show(self, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Clip:
+        """The same for a notebook, which plays what this returns."""
+        with tempfile.TemporaryDirectory() as folder:
+            film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
+            return Clip(film.path.read_bytes(), film.frames)
 
     @torch.no_grad()
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
@@ -346,6 +364,11 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
         if env_is_users:
             raise
         raise UsageError(f"{path} names {config.env}, which cannot be made: {one_line(error)}") from error
+
+
+def check_seed(seed: int | None) -> None:
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
 
 
 def check_episodes(episodes: int) -> None:

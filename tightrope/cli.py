@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | report | export | envs | check | probe | bench."""
+"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ usage: tightrope COMMAND ...
   train ENV     train an agent           tightrope train CartPole-v1
   resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
-  report RUN    a page about it, or     tightrope report runs/demo
-                about several           tightrope report runs/a runs/b --out both.html
+  record RUN    film what was trained    tightrope record runs/demo --out pole.mp4
+  report RUN    a page about it, or      tightrope report runs/demo
+                about several            tightrope report runs/a runs/b --out both.html
   export RUN    write it as a file       tightrope export runs/demo --onnx policy.onnx
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
@@ -288,6 +289,51 @@ def evaluate(args: list[str]) -> int:
 
 
 @dataclass(kw_only=True)
+class RecordOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    out: Path
+    """File to write, such as pole.mp4; one of that name is replaced."""
+    episodes: int | None = None
+    """Episodes; 1, or 16 with --grid, if not given."""
+    grid: bool = False
+    """Side by side instead of one after the other."""
+    every: int | None = None
+    """Show every so-many-th step, which makes time go faster; as many as make it real time if not given."""
+    fps: int | None = None
+    """Frames a second; as many as make it real time, 60 at most, if not given."""
+    stochastic: bool = False
+    """Draw actions at random as in training instead of taking the likeliest."""
+    seed: int | None = None
+    """Seed of the environments; follows from the run's if not given."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
+    env: str | None = None
+    """The environment, as module:Class, of a run that was trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+
+
+def record(args: list[str]) -> int:
+    """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
+    if wants_help(args):
+        return show_help(RecordOptions, "record", record.__doc__)
+    words, flags = read_options(RecordOptions, args, "record")
+    if len(words) != 1 or "out" not in flags:
+        raise UsageError("record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`")
+    options = RecordOptions(run=Path(words[0]), **flags)
+    if not options.run.is_dir():
+        raise UsageError(f"{options.run} is not a run: there is no such directory")
+    if options.env is not None and not is_path(options.env):
+        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
+    own = None if options.env is None else imported(options.env)
+    agent: Agent = load(options.run, own, options.checkpoint, options.network)
+    shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
+    print(agent.record(options.out, options.episodes, options.seed, **shot))
+    return 0
+
+
+@dataclass(kw_only=True)
 class ReportOptions:
     run: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
     """Directories of runs."""
@@ -510,6 +556,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "resume": resume,
     "eval": evaluate,
+    "record": record,
     "report": report,
     "export": export,
     "envs": envs,

@@ -111,6 +111,11 @@ class Env(Protocol):
     skips: bool  # True when steps may have rows that are not real
     groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 0 where there is only `step`
 
+    @property
+    def drawable(self) -> bool: ...  # True when draw needs nothing but observations
+    @property
+    def pace(self) -> int: ...  # steps that a video shows in a second
+
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...

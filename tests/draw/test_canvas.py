@@ -5,7 +5,20 @@ import math
 import numpy as np
 import pytest
 
-from tightrope.draw import ACCENT, BACKGROUND, INK, WARM, Canvas, grid
+from tightrope.draw import (
+    ACCENT,
+    BACKGROUND,
+    INK,
+    WARM,
+    Canvas,
+    blank,
+    enlarged,
+    grid,
+    shrink,
+    stretched,
+    tint,
+    width_of,
+)
 
 SIZE, SPAN = 100, 10.0  # 10 pixels to the unit
 
@@ -167,7 +180,7 @@ def test_what_is_far_away_is_not_seen(far: float) -> None:
 
 def test_a_line_to_far_away_keeps_its_direction() -> None:
     c = canvas()
-    c.line((0, 0), (1e4, 0), INK, 0.3)
+    c.line((0, 0), (1e4, 0), INK, 0.5)
     assert pixel(c, 4.5, 0) == INK
     assert pixel(c, -1, 0) == BACKGROUND
     assert not inked(c)[:45].any()
@@ -212,3 +225,50 @@ def test_grid_columns() -> None:
     picture = grid(numbered(4), columns=2)
     assert picture.shape == (12, 16, 3)
     assert [picture[r, c, 0] for r in (0, 6) for c in (0, 8)] == [0, 10, 20, 30]
+
+
+def test_enlarged_pictures_are_the_same_and_sharper() -> None:
+    def drawn() -> Canvas:
+        c = Canvas(60, 40, SPAN, center=(1, 0))
+        c.disc((1, 1), 1, ACCENT)
+        c.text("7", (4, 36), INK, 12)
+        return c
+
+    small = drawn().frame
+    with enlarged(3):
+        large = drawn().frame
+    assert large.shape == (120, 180, 3)
+    assert Canvas(60, 40, SPAN).frame.shape == (40, 60, 3)  # only inside
+    assert np.abs(shrink(large, 40).astype(int) - small).mean() < 4
+
+
+def test_a_backdrop_is_painted_once_and_never_painted_over() -> None:
+    painted = []
+
+    def ground(c: Canvas) -> None:
+        painted.append(c)
+        c.line((-4, -2), (4, -2), INK, 1)
+
+    first = Canvas(SIZE, SIZE, SPAN, backdrop=ground)
+    first.disc((0, -2), 3, WARM)
+    second = Canvas(SIZE, SIZE, SPAN, backdrop=ground)
+    assert len(painted) == 1
+    assert pixel(second, 0, -2) == INK
+    assert pixel(second, 0, 0) == BACKGROUND
+
+
+def test_tint_and_blank() -> None:
+    frame = blank(10, 20)
+    assert frame.shape == (10, 20, 3)
+    tint(frame[:, :10], (0, 0, 0), 0.5)
+    assert (frame[:, 10:] == BACKGROUND).all()
+    assert np.abs(frame[0, 0].astype(int) - np.array(BACKGROUND) / 2).max() <= 1
+    assert (blank(10, 20) == BACKGROUND).all()
+
+
+def test_grey_pixels_stay_apart_when_stretched() -> None:
+    checks = (np.indices((84, 84)).sum(0) % 2 * 255).astype(np.uint8)
+    picture = stretched(checks, 160)
+    assert picture.shape == (160, 160, 3)
+    assert np.ptp(picture) > 150
+    assert width_of("phase 12", 12) > width_of("phase", 12) > width_of("phase", 8)

@@ -1098,7 +1098,9 @@ def test_scoring_a_vpg_agent_on_an_environment_given() -> None:
 @pytest.mark.parametrize("form", [name for name in GIVEN if name != "vector factory"])
 def test_every_form_that_draws_is_recorded(form: str, tmp_path: Path) -> None:
     agent = ppo(GIVEN[form](), **({"backend": "gymnasium"} if form == "id" else {}))
-    path = agent.record(tmp_path / "film.mp4", episodes=2) if form in ("class", "instance with spec", "id") else None
+    path = (
+        agent.record(tmp_path / "film.mp4", episodes=2).path if form in ("class", "instance with spec", "id") else None
+    )
     if path is None:  # nobody can tell them to draw
         assert "draw" in refusal(agent.record, tmp_path / "film.mp4", episodes=2)
     else:
@@ -1109,13 +1111,13 @@ def test_every_form_that_draws_is_recorded(form: str, tmp_path: Path) -> None:
 def test_an_environment_told_to_draw_is_recorded_in_every_form(tmp_path: Path) -> None:
     drawing = lambda: Walk("vector", 20, "rgb_array")  # noqa: E731
     for i, env in enumerate((drawing, drawing(), SyncVectorEnv([drawing] * 2))):
-        assert ppo(env).record(tmp_path / f"{i}.mp4", episodes=2).stat().st_size > 500
+        assert ppo(env).record(tmp_path / f"{i}.mp4", episodes=2).path.stat().st_size > 500
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_environment_by_id_is_recorded_however_it_is_run(mode: str, tmp_path: Path) -> None:
     agent = ppo(WALK, 2, backend="gymnasium", vectorization_mode=mode)
-    assert agent.record(tmp_path / "film.mp4", episodes=2).stat().st_size > 500
+    assert agent.record(tmp_path / "film.mp4", episodes=2).path.stat().st_size > 500
     agent.state.env.close()
 
 
@@ -1134,7 +1136,7 @@ def test_frames_are_of_the_states_and_only_of_those_told_to_draw() -> None:
 def test_the_lander_is_recorded(tmp_path: Path) -> None:
     pytest.importorskip("Box2D")
     agent = ppo("LunarLander-v3", backend="gymnasium", max_episode_steps=5)
-    assert agent.record(tmp_path / "film.mp4", episodes=2).stat().st_size > 1000
+    assert agent.record(tmp_path / "film.mp4", episodes=2).path.stat().st_size > 1000
 
 
 class Invisible(Walk):

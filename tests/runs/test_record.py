@@ -1,6 +1,7 @@
-"""Videos: readable by a decoder, of the right size and length, and without influence on training."""
+"""Recordings: the episodes that evaluation would play, in real time, of any engine; without influence on training."""
 
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -9,60 +10,138 @@ import torch
 
 import tightrope as tr
 from tightrope.errors import UsageError
-from tightrope.view import Video
+from tightrope.runs.record import HOLD, Shot
+from tightrope.view import Clip
 
-SMALL = dict(num_envs=8, num_steps=8, num_minibatches=2, total_timesteps=8 * 8 * 4, device="cpu")
+SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, total_timesteps=8 * 8 * 4, device="cpu")
 
 
-def decode(path: Path) -> tuple[str, str, list[np.ndarray]]:
+def decode(path: Path) -> tuple[float, list[np.ndarray]]:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-        return stream.codec_context.name, stream.codec_context.pix_fmt, frames
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        return float(stream.average_rate), [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "Probe3-v0"])
-def test_a_recording_is_h264_with_a_frame_per_step_of_the_longest_episode(env, tmp_path):
+def test_side_by_side_it_shows_the_episodes_that_evaluation_plays(env: str, tmp_path: Path) -> None:
     agent = tr.PPO(env, **SMALL)
-    path = agent.record(tmp_path / "new" / "video.mp4", episodes=4, seed=5)
-    codec, pixels, frames = decode(path)
-    assert (codec, pixels) == ("h264", "yuv420p")
-    assert len(frames) == max(agent.evaluate(episodes=4, seed=5).lengths)
+    film = agent.record(tmp_path / "new" / "video.mp4", episodes=4, seed=5, grid=True)
+    _, frames = decode(film.path)
+    evaluation = agent.evaluate(episodes=4, seed=5)
+    assert film.returns == pytest.approx(evaluation.returns, rel=1e-4)
+    assert len(frames) == film.frames == max(evaluation.lengths) + HOLD
     height, width = agent.score_env.draw(agent.state.obs[:1]).shape[1:3]
-    assert frames[0].shape == (2 * height, 2 * width, 3)
+    assert frames[0].shape == (2 * 2 * height + 24, 2 * 2 * width, 3)  # twice as large as one of sixteen
     assert list(tmp_path.glob("**/*.tmp")) == []
 
 
-def test_recording_changes_no_training_number(tmp_path):
+def test_one_after_the_other(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    film = agent.record(tmp_path / "a.mp4", episodes=3, seed=5)
+    rate, frames = decode(film.path)
+    assert len(film.returns) == 3
+    assert len(frames) == film.frames == sum(film.returns) + 3 * HOLD  # every step is paid 1
+    assert rate == 50.0  # real time
+    assert frames[0].shape == (4 * 80 + 24, 4 * 160, 3)
+    first = int(film.returns[0])
+    assert frames[first + 1][4, 4, 1] < 225 < frames[first - 1][4, 4, 1]  # pink at its end
+
+
+def test_the_tempo() -> None:
+    assert Shot().tempo(50) == (1, 50)
+    assert Shot().tempo(125) == (3, 42)  # no more than 60 frames a second
+    assert Shot(every=4).tempo(50) == (4, 50)  # four times as fast
+    assert Shot(fps=25).tempo(50) == (2, 25)
+    assert Shot(every=3, fps=10).tempo(50) == (3, 10)
+
+
+def test_every_so_many_steps(tmp_path: Path) -> None:
+    agent = tr.PPO("Pendulum-v1", **SMALL)
+    assert agent.record(tmp_path / "a.mp4", every=7).frames == -(-200 // 7) + HOLD
+
+
+def test_at_random_it_plays_otherwise_and_the_same_from_the_same_seed(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    greedy, *random = (
+        agent.record(tmp_path / "a.mp4", 4, seed, grid=True, stochastic=stochastic).returns
+        for seed, stochastic in ((3, False), (3, True), (3, True), (4, True))
+    )
+    assert random[0] == random[1]
+    assert random[0] not in (greedy, random[2])
+
+
+def test_recording_changes_no_training_number(tmp_path: Path) -> None:
     quiet, busy = tr.PPO("CartPole-v1", **SMALL), tr.PPO("CartPole-v1", **SMALL)
     for agent in (quiet, busy):
         agent.learn(128, quiet=True)
         if agent is busy:
-            agent.record(tmp_path / "a.mp4", episodes=2)
+            agent.record(tmp_path / "a.mp4", episodes=2, stochastic=True)
+            agent.show()
         agent.learn(256, quiet=True)
     assert torch.equal(quiet.state.optimizer.flat, busy.state.optimizer.flat)
 
 
-def test_a_failed_video_leaves_nothing_behind(tmp_path):
-    def fail_midway():
-        with Video(tmp_path / "a.mp4") as video:
-            video.add(np.zeros((64, 64, 3), np.uint8))
-            raise RuntimeError("midway")
+def test_a_notebook_is_shown_the_same() -> None:
+    clip = tr.PPO("CartPole-v1", **SMALL).show(episodes=2, seed=1)
+    assert isinstance(clip, Clip)
+    assert clip.frames > HOLD
+    assert clip._repr_html_().startswith('<video src="data:video/mp4;base64,')
 
-    with pytest.raises(RuntimeError, match="midway"):
-        fail_midway()
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (dict(path="video.gif"), "ends in .mp4"),
+        (dict(path="a.mp4", episodes=0), "episodes 0"),
+        (dict(path="a.mp4", episodes=65, grid=True), "from 1 to 64"),
+        (dict(path="a.mp4", every=0), "every 0"),
+        (dict(path="a.mp4", fps=1.5), "fps 1.5"),
+        (dict(path="a.mp4", seed=-1), "seed -1"),
+        (dict(path="a.mp4", speed=2), "unknown option 'speed'"),
+    ],
+)
+def test_bad_requests_are_refused(
+    asked: dict[str, Any], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=complaint):
+        tr.PPO("CartPole-v1", **SMALL).record(**asked)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_odd_sizes_are_trimmed_to_even_ones(tmp_path):
-    with Video(tmp_path / "a.mp4") as video:
-        for _ in range(3):
-            video.add(np.full((65, 33, 3), 200, np.uint8))
-    assert [f.shape for f in decode(tmp_path / "a.mp4")[2]] == [(64, 32, 3)] * 3
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be written: Not a directory|cannot be written: File exists"):
+        tr.PPO("CartPole-v1", **SMALL).record(tmp_path / "file" / "a.mp4")
 
 
-def test_bad_requests_are_refused(tmp_path):
-    agent = tr.PPO("CartPole-v1", **SMALL)
-    for bad in (dict(path="video.gif"), dict(path="a.mp4", episodes=0)):
-        with pytest.raises(UsageError):
-            agent.record(**bad)
+# engines ---------------------------------------------------------------------------------------------------------------
+
+
+def test_of_atari_the_newest_frame(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    agent = tr.PPO("ALE/Breakout-v5", max_episode_steps=6, **{**SMALL, "num_envs": 2})
+    _, frames = decode(agent.record(tmp_path / "a.mp4", seed=1).path)
+    assert frames[0].shape == (640 + 24, 640, 3)
+    assert frames[0][:640].std() > 20
+
+
+def test_a_task_of_envpools_is_drawn_by_gymnasium(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    pytest.importorskip("pygame")
+    agent = tr.PPO("Acrobot-v1", backend="envpool", max_episode_steps=5, **SMALL)
+    assert agent.record(tmp_path / "a.mp4").frames == 5 + HOLD
+
+
+def test_mujoco_without_a_screen(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    agent = tr.PPO("InvertedPendulum-v5", backend="gymnasium", max_episode_steps=2, **{**SMALL, "num_envs": 2})
+    try:
+        film = agent.record(tmp_path / "a.mp4", seed=1)
+    except UsageError as error:
+        assert "apt install libegl1" in str(error)  # noqa: PT017
+        pytest.skip(str(error))
+    _, frames = decode(film.path)
+    assert frames[0].shape == (504, 480, 3)
+    assert frames[0].std() > 10

@@ -1,9 +1,12 @@
-"""A picture in world coordinates: x to the right, y up. Drawn twice as large by OpenCV, then shrunk, which smooths edges."""
+"""A picture in world coordinates: x to the right, y up. OpenCV draws it with soft edges, at its final size."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +15,12 @@ from .colors import BACKGROUND
 
 Point = tuple[float, float]
 Color = tuple[int, int, int]
-SUPERSAMPLE = 2
 SHIFT = 4  # fractional bits of a coordinate
+UNITS = 1 << SHIFT
 FAR = 1 << 14  # pixels: keeps a far-away point inside OpenCV's fixed-point range
+HALO = 0.6  # pixels by which OpenCV's soft edges lie outside of the shape they belong to
 FONT_HEIGHT = 22  # pixels of OpenCV's plain font at scale 1
+_times: ContextVar[int] = ContextVar("times", default=1)
 
 
 def _cv2() -> Any:
@@ -24,25 +29,51 @@ def _cv2() -> Any:
     return cv2
 
 
-class Canvas:
-    """One frame. `span` world units fill its width; `center` is the world point in the middle of the picture."""
+@contextmanager
+def enlarged(times: int) -> Iterator[None]:
+    """Inside, every canvas has so many times the width and height it asks for: a single picture may be larger than one of
+    sixteen, and lines stay sharp."""
+    before = _times.set(times)
+    try:
+        yield
+    finally:
+        _times.reset(before)
 
-    def __init__(self, width: int, height: int, span: float, center: Point = (0.0, 0.0)) -> None:
-        self.size = (width, height)
-        self.large = np.full((height * SUPERSAMPLE, width * SUPERSAMPLE, 3), BACKGROUND, np.uint8)
-        self.scale = SUPERSAMPLE * width / span
-        middle = ((SUPERSAMPLE * width - 1) / 2, (SUPERSAMPLE * height - 1) / 2)
-        self.origin = (middle[0] - center[0] * self.scale, middle[1] + center[1] * self.scale)
+
+def nothing(canvas: Canvas) -> None:
+    """A backdrop with nothing on it."""
+
+
+class Canvas:
+    """One frame. `span` world units fill its width; `center` is the world point in the middle of the picture.
+
+    What never moves is painted by `backdrop`, once: later canvases of the same kind begin with a copy of it.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        span: float,
+        center: Point = (0.0, 0.0),
+        backdrop: Callable[[Canvas], None] = nothing,
+    ) -> None:
+        self.times = _times.get()
+        width, height = width * self.times, height * self.times
+        self.scale = width / span
+        self.origin = ((width - 1) / 2 - center[0] * self.scale, (height - 1) / 2 + center[1] * self.scale)
+        self.pixels = _backdrop(width, height, span, center, self.times, backdrop).copy()
 
     @property
     def frame(self) -> np.ndarray:
         """(H, W, 3) uint8."""
-        cv2 = _cv2()
-        return np.asarray(cv2.resize(self.large, self.size, interpolation=cv2.INTER_AREA))
+        return self.pixels
 
     def _pixel(self, point: Point) -> tuple[int, int]:
         x, y = self.origin[0] + point[0] * self.scale, self.origin[1] - point[1] * self.scale
-        return tuple(round(max(-FAR, min(FAR, v)) * (1 << SHIFT)) for v in (x, y))  # type: ignore[return-value]
+        if not (-FAR < x < FAR and -FAR < y < FAR):
+            x, y = max(-FAR, min(FAR, x)), max(-FAR, min(FAR, y))
+        return round(x * UNITS), round(y * UNITS)
 
     def _pixels(self, points: Sequence[Point]) -> list[np.ndarray]:
         return [np.array([self._pixel(p) for p in points], np.int32)]
@@ -53,7 +84,8 @@ class Canvas:
         length = math.hypot(dx, dy)
         if not 0 < length < math.inf:
             return
-        side = (-dy / length * width / 2, dx / length * width / 2)
+        half = max(width / 2 - HALO / self.scale, 0.0) / length
+        side = (-dy * half, dx * half)
         corners = [(p[0] + s * side[0], p[1] + s * side[1]) for p, s in ((start, 1), (end, 1), (end, -1), (start, -1))]
         self.polygon(corners, color)
 
@@ -61,54 +93,92 @@ class Canvas:
         """A smooth curve through many points."""
         cv2 = _cv2()
         thickness = max(1, round(width * self.scale))
-        cv2.polylines(self.large, self._pixels(points), False, color, thickness, cv2.LINE_AA, SHIFT)
+        cv2.polylines(self.pixels, self._pixels(points), False, color, thickness, cv2.LINE_AA, SHIFT)
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
         cv2 = _cv2()
-        pixels = round(radius * self.scale * (1 << SHIFT))
-        cv2.circle(self.large, self._pixel(center), pixels, color, -1, cv2.LINE_AA, SHIFT)
+        pixels = round(max(radius * self.scale - HALO, 0.0) * UNITS)
+        cv2.circle(self.pixels, self._pixel(center), pixels, color, -1, cv2.LINE_AA, SHIFT)
 
     def arc(self, center: Point, radius: float, start: float, end: float, color: Color, width: float) -> None:
         """From angle `start` to angle `end`, in radians, anticlockwise from the x axis."""
-        angles = np.linspace(start, end, 24)
+        angles = np.linspace(start, end, 24).tolist()
         self.path([(center[0] + radius * math.cos(a), center[1] + radius * math.sin(a)) for a in angles], color, width)
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
         cv2 = _cv2()
-        cv2.fillPoly(self.large, self._pixels(points), color, cv2.LINE_AA, SHIFT)
+        cv2.fillPoly(self.pixels, self._pixels(points), color, cv2.LINE_AA, SHIFT)
 
     def box(self, center: Point, width: float, height: float, color: Color) -> None:
-        (x, y), w, h = center, width / 2, height / 2
+        (x, y), w, h = center, width / 2 - HALO / self.scale, height / 2 - HALO / self.scale
         self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], color)
 
     def text(self, words: str, corner: tuple[int, int], color: Color, size: int = 11) -> None:
         """`corner` is the left end of the baseline, in pixels of the frame from its top left."""
-        cv2 = _cv2()
-        at = (corner[0] * SUPERSAMPLE, corner[1] * SUPERSAMPLE)
-        cv2.putText(
-            self.large,
-            words,
-            at,
-            cv2.FONT_HERSHEY_SIMPLEX,
-            SUPERSAMPLE * size / FONT_HEIGHT,
-            color,
-            SUPERSAMPLE,
-            cv2.LINE_AA,
-        )
+        write(self.pixels, words, (corner[0] * self.times, corner[1] * self.times), color, size * self.times)
+
+
+@lru_cache(maxsize=32)
+def _backdrop(
+    width: int, height: int, span: float, center: Point, times: int, paint: Callable[[Canvas], None]
+) -> np.ndarray:
+    if paint is nothing:
+        return _plain(height, width, BACKGROUND)
+    with enlarged(times):
+        canvas = Canvas(width // times, height // times, span, center)
+    paint(canvas)
+    return canvas.pixels
+
+
+def write(frame: np.ndarray, words: str, corner: tuple[int, int], color: Color, size: int = 11) -> None:
+    """Words on a frame (H, W, 3), `size` pixels high; `corner` is the left end of their baseline."""
+    cv2 = _cv2()
+    font, scale, thickness = cv2.FONT_HERSHEY_SIMPLEX, size / FONT_HEIGHT, max(1, round(size / 12))
+    cv2.putText(frame, words, corner, font, scale, color, thickness, cv2.LINE_AA)
+
+
+def width_of(words: str, size: int) -> int:
+    """Pixels that `write` takes for them."""
+    cv2 = _cv2()
+    return int(cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, size / FONT_HEIGHT, max(1, round(size / 12)))[0][0])
+
+
+@lru_cache(maxsize=16)
+def _plain(height: int, width: int, color: Color) -> np.ndarray:
+    return np.full((height, width, 3), color, np.uint8)
+
+
+def blank(height: int, width: int, color: Color = BACKGROUND) -> np.ndarray:
+    """A frame of one colour. (NumPy takes ten times as long to fill one with three numbers as to copy it.)"""
+    return _plain(height, width, color).copy()
+
+
+def tint(frame: np.ndarray, color: Color, strength: float) -> None:
+    """Let so much of the colour into a frame, where it is."""
+    frame[:] = _cv2().addWeighted(frame, 1 - strength, _plain(*frame.shape[:2], color), strength, 0)
 
 
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
     """(K, H, W, 3) frames as one picture, row by row; missing cells are left in the background colour."""
     count, height, width, _ = frames.shape
     rows = -(-count // columns)
-    cells = np.full((rows * columns, height, width, 3), BACKGROUND, np.uint8)
-    cells[:count] = frames
-    cells = cells.reshape(rows, columns, height, width, 3).swapaxes(1, 2)
-    return cells.reshape(rows * height, columns * width, 3)
+    picture = np.empty((rows, height, columns, width, 3), np.uint8)
+    for i in range(rows * columns):
+        picture[i // columns, :, i % columns] = frames[i] if i < count else BACKGROUND
+    return picture.reshape(rows * height, columns * width, 3)
+
+
+def stretched(frame: np.ndarray, side: int) -> np.ndarray:
+    """Grey pixels (H, W) as a square frame (side, side, 3) in which they can still be told apart."""
+    cv2 = _cv2()
+    side *= _times.get()
+    large = tuple(-(-side // length) * length for length in frame.shape[::-1])  # whole pixels, then a little less
+    sharp = cv2.resize(frame, large, interpolation=cv2.INTER_NEAREST)
+    return np.asarray(cv2.cvtColor(cv2.resize(sharp, (side, side), interpolation=cv2.INTER_AREA), cv2.COLOR_GRAY2RGB))
 
 
 def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
-    """A frame (H, W, 3) no higher than `height`, both sides even."""
-    rows = min(frame.shape[0], height) // 2 * 2
+    """A frame (H, W, 3) no higher than `height` (times what is asked for by `enlarged`), both sides even."""
+    rows = min(frame.shape[0], height * _times.get()) // 2 * 2
     columns = max(2, round(frame.shape[1] * rows / frame.shape[0] / 2) * 2)
     return _cv2().resize(np.ascontiguousarray(frame), (columns, rows), interpolation=_cv2().INTER_AREA)

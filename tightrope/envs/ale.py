@@ -43,6 +43,7 @@ class AleEnv(HostEnv):
     """N games. Threads: one per environment, at most one per core; what happens does not depend on how many."""
 
     backend = "ale"
+    drawable = True
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..draw import shrink
+from ..draw import stretched
 from ..errors import UsageError, near_matches
 from ..types import Discrete
 from .host import HostEnv
@@ -111,8 +111,5 @@ def checked(env: HostEnv, action: Array) -> Array:
 
 
 def pictures(obs: Tensor) -> Array:
-    """(K, 160, 160, 3): the newest frame of each stack (K, 4, 84, 84), enlarged."""
-    newest = obs[:, -1].cpu().numpy()
-    times = -(-PICTURE_HEIGHT // newest.shape[1])
-    large = newest.repeat(times, 1).repeat(times, 2)[..., None].repeat(3, -1)
-    return np.stack([shrink(frame, PICTURE_HEIGHT) for frame in large])
+    """(K, 160, 160, 3): the newest frame of each stack (K, 4, 84, 84), larger."""
+    return np.stack([stretched(frame, PICTURE_HEIGHT) for frame in obs[:, -1].cpu().numpy()])

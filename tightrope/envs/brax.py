@@ -24,6 +24,7 @@ from torch.utils.dlpack import from_dlpack
 from ..errors import UsageError, near_matches
 from ..types import Box, Step
 from .host import path_of
+from .offscreen import Camera, explained, prepare
 from .options import EnvOptions
 
 Array = Any  # of JAX, whose types are there only where JAX is
@@ -58,6 +59,8 @@ class JaxEnv:
     capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
     resumable = True
     skips = False
+    drawable = False
+    pace = 30
     groups = 0
 
     def __init__(
@@ -72,6 +75,8 @@ class JaxEnv:
         if max_episode_steps is not None and max_episode_steps < 1:
             raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
         self.name = name or path_of(env)
+        self.env = env
+        self._camera: Camera | None = None
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps
         self._jax = package("jax", self.name)
@@ -116,10 +121,30 @@ class JaxEnv:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)  # shares what is compiled already
         twin._allocate(num_envs, seed)
+        twin._camera = self._looking() if drawn else None
         return twin
 
+    def _looking(self) -> Camera:
+        """A camera on the MuJoCo model that the environment was made from."""
+        model = getattr(self.env, "mj_model", None) or getattr(getattr(self.env, "sys", None), "mj_model", None)
+        if model is None:
+            raise UsageError(f"env {self.name!r} cannot be drawn: it has no MuJoCo model")
+        try:
+            return Camera(model)
+        except Exception as error:
+            raise UsageError(f"env {self.name!r} cannot be drawn here: {explained(str(error))}") from None
+
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        raise UsageError(f"env {self.name!r} cannot be drawn by this backend yet: train and score it without drawing")
+        """The environments as they are now: MuJoCo draws states, not observations."""
+        if self._camera is None:
+            raise UsageError(f"env {self.name!r} cannot be drawn from observations alone: use agent.record(path)")
+        state = self._running.state
+        if hasattr(state, "pipeline_state"):
+            qpos, qvel = state.pipeline_state.q, state.pipeline_state.qd
+        else:
+            qpos, qvel = state.data.qpos, state.data.qvel
+        rows = zip(np.asarray(qpos), np.asarray(qvel), strict=True)
+        return np.stack([self._camera.picture(*row) for row, _ in zip(rows, obs, strict=False)])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every array of the state by its path, such as state.pipeline_state.q; random keys as signed integers."""
@@ -139,7 +164,9 @@ class JaxEnv:
         self._running = self._jax.tree_util.tree_map_with_path(restored, self._running)
 
     def close(self) -> None:
-        """Nothing to release: the arrays go with the object."""
+        """The arrays go with the object."""
+        if self._camera is not None:
+            self._camera.close()
 
     # between torch and JAX -------------------------------------------------------------------------------------------
 
@@ -291,6 +318,7 @@ def made(env_id: str, make: Callable[[], Any]) -> Any:
 
 def package(name: str, env_id: str, extra: str = "brax") -> Any:
     """A module that is imported only when such an environment is made."""
+    prepare()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of a GPU that torch needs too
     try:
         return importlib.import_module(name)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, MUTED, WARM, Canvas
+from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
 from ..types import Box, Discrete
 from .physics import wrap_angle
 from .tensor import TensorEnv
@@ -27,6 +27,7 @@ class CartPole(TensorEnv):
     time_limit = 500
     solved_at: ClassVar[float | None] = 495.0
     solved_by_surviving = True
+    pace = round(1 / TAU)
     view = 2 * TRACK + 0.8  # metres across the picture
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -52,15 +53,23 @@ class CartPole(TensorEnv):
 
     def draw_cart(self, x: float, theta: float) -> Canvas:
         theta = theta if math.isfinite(theta) else 0.0
-        canvas = Canvas(160, 96, span=self.view, center=(0, 0.35))
-        canvas.line((-TRACK, 0), (TRACK, 0), MUTED, 0.03)
-        for end in (-TRACK, TRACK):
-            canvas.line((end, -0.12), (end, 0.12), MUTED, 0.04)
-        canvas.box((x, 0), 0.6, 0.3, INK)
-        length = 2 * HALF_LENGTH
-        canvas.line((x, 0.1), (x + length * math.sin(theta), 0.1 + length * math.cos(theta)), WARM, 0.13)
-        canvas.disc((x, 0.1), 0.09, ACCENT)
+        canvas = Canvas(160, 80, span=self.view, center=(0, 0.3), backdrop=track)
+        for wheel in (x - 0.2, x + 0.2):
+            canvas.disc((wheel, -0.13), 0.1, INK)
+        canvas.box((x, 0.06), 0.72, 0.3, INK)
+        pivot, length = (x, 0.14), 2 * HALF_LENGTH
+        tip = (x + length * math.sin(theta), pivot[1] + length * math.cos(theta))
+        canvas.line(pivot, tip, WARM, 0.14)
+        canvas.disc(tip, 0.07, WARM)
+        canvas.disc(pivot, 0.09, BACKGROUND)
         return canvas
+
+
+def track(canvas: Canvas) -> None:
+    """What the cart rolls on, and where it ends."""
+    canvas.line((-TRACK, -0.25), (TRACK, -0.25), MUTED, 0.04)
+    for end in (-TRACK, TRACK):
+        canvas.line((end, -0.4), (end, -0.1), MUTED, 0.05)
 
 
 class EasyCart(CartPole):
@@ -130,7 +139,7 @@ class DanceCart(CartPole):
         frames = []
         for x, _, theta, _, sin, _ in obs.tolist():
             canvas = self.draw_cart(x, theta)
-            canvas.line((-self.sway, -0.5), (self.sway, -0.5), MUTED, 0.04)
-            canvas.disc((self.sway * sin, -0.5), 0.11, ACCENT)
+            canvas.line((-self.sway, -0.65), (self.sway, -0.65), MUTED, 0.04)
+            canvas.disc((self.sway * sin, -0.65), 0.13, ACCENT)
             frames.append(canvas.frame)
         return np.stack(frames)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, MUTED, WARM, Canvas
+from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
 from ..types import Box
 from .physics import runge_kutta, solve_symmetric3
 from .tensor import TensorEnv
@@ -26,6 +26,7 @@ class CartDoublePendulum(TensorEnv):
     action = Box((1,), -1.0, 1.0)
     noise_size = 6
     time_limit = 500
+    pace = round(1 / DT)
 
     def initial(self, noise: Tensor) -> Tensor:
         start = 0.05 * (2 * noise - 1)
@@ -58,16 +59,23 @@ class CartDoublePendulum(TensorEnv):
 
     @staticmethod
     def _frame(x: float, _: float, cos_a: float, sin_a: float, cos_b: float, sin_b: float) -> np.ndarray:
-        canvas = Canvas(240, 88, span=2 * (RAIL + 2 * LENGTH) + 0.7)
-        canvas.line((-RAIL, 0), (RAIL, 0), MUTED, 0.04)
-        canvas.box((x, 0), 0.5, 0.26, INK)
+        canvas = Canvas(240, 88, span=2 * (RAIL + 2 * LENGTH) + 0.7, backdrop=rail)
+        canvas.box((x, 0), 0.56, 0.28, INK)
         elbow = (x + LENGTH * sin_a, LENGTH * cos_a)
         tip = (elbow[0] + LENGTH * sin_b, elbow[1] + LENGTH * cos_b)
         canvas.line((x, 0), elbow, WARM, 0.13)
         canvas.line(elbow, tip, ACCENT, 0.13)
+        canvas.disc((x, 0), 0.07, BACKGROUND)
         for bob in (elbow, tip):
             canvas.disc(bob, 0.12, INK)
         return canvas.frame
+
+
+def rail(canvas: Canvas) -> None:
+    """What the cart glides on, and where it ends."""
+    canvas.line((-RAIL, 0), (RAIL, 0), MUTED, 0.05)
+    for end in (-RAIL, RAIL):
+        canvas.line((end, -0.15), (end, 0.15), MUTED, 0.05)
 
 
 def _derivative(state: Tensor, force: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from ..errors import UsageError
+from . import gym
 from .answer import Answer
 from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .groups import in_groups
@@ -72,6 +73,7 @@ class EnvPoolEnv(HostEnv):
         rules: Rules | None = None,
     ) -> None:
         self.name, self._factory, self._rules = name, factory, rules
+        self.drawable = rules is not None  # which are of games
         self.max_episode_steps = max_episode_steps
         self._describe(*spaces, num_envs, device)
         self.engine: Any = None  # until there are seeds
@@ -110,6 +112,13 @@ class EnvPoolEnv(HostEnv):
             if self._rules is not None:
                 self._lives[rows] = info["lives"]
         return Answer(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
+        """Another of the same kind; for pictures, which EnvPool has only of games, the same task by Gymnasium."""
+        if not drawn or self._rules is not None or not gym.known(self.name):
+            return super().spawn(num_envs, seed, drawn)
+        same = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
+        return same.spawn(num_envs, seed, drawn)
 
     def _twin(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: of Atari whole games and raw scores."""

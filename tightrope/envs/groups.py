@@ -40,7 +40,7 @@ class Grouped(HostEnv):
         for member, row in zip(members, accumulate(sizes, initial=0), strict=False):
             member.first_row = row
         self._describe(first._observation, first._action, sum(sizes), first.device)
-        self.groups = len(members)
+        self.groups, self.drawable = len(members), first.drawable
 
     @property
     def device(self) -> torch.device:

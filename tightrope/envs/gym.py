@@ -24,6 +24,7 @@ from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
 from .host import HostEnv, one_line, path_of, working_directory_on_path
+from .offscreen import prepare
 from .options import EnvOptions
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
@@ -58,6 +59,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
     entry_point = getattr(register_ale().get(base), "entry_point", None)
     if str(entry_point).startswith("gymnasium.envs.mujoco"):
+        prepare()
         quieten_mujoco()
     kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
     if options.max_episode_steps is not None:

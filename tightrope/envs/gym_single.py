@@ -17,6 +17,7 @@ from ..draw import shrink
 from ..errors import EnvError, UsageError
 from .answer import NOBODY, Answer
 from .host import HostEnv, one_line
+from .offscreen import explained
 from .options import Array
 from .spaces import action, fits, observation, stacked
 
@@ -36,6 +37,7 @@ class GymEnv(HostEnv):
         one = self.envs[0]
         self._describe(observation(one.observation_space), action(one.action_space), num_envs, device)
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
+        self.pace = int(one.metadata.get("render_fps") or self.pace)
 
     def _restart(self, seeds: Array | None) -> Array:
         given = [None] * self.num_envs if seeds is None else [int(seed) for seed in seeds]
@@ -102,7 +104,7 @@ class GymEnv(HostEnv):
         try:
             frames: list[Any] = [env.render() for env in self.envs[: len(obs)]]
         except Exception as error:
-            raise UsageError(f"env {self.name!r} cannot be drawn here: {one_line(error)}") from None
+            raise UsageError(f"env {self.name!r} cannot be drawn here: {explained(one_line(error))}") from None
         if any(not isinstance(frame, np.ndarray) for frame in frames):
             raise UsageError(f"env {self.name!r} does not draw itself: give it render_mode 'rgb_array'")
         return np.stack([shrink(frame) for frame in frames])

@@ -37,6 +37,8 @@ class HostEnv:
     capturable = False
     resumable = False
     skips = False
+    drawable = False
+    pace = 30
     groups = 1
     solved_at: float | None = None
     first_row = 0  # where these environments are rows of something larger, the number of the first

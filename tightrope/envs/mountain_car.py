@@ -46,17 +46,27 @@ class MountainCar(TensorEnv):
     @staticmethod
     def _frame(x: float) -> np.ndarray:
         x = x if math.isfinite(x) else LEFT
-        canvas = Canvas(160, 112, span=RIGHT - LEFT + 0.2, center=((LEFT + RIGHT) / 2, 0.05))
-        hill = [(float(at), _height(float(at))) for at in np.linspace(LEFT - 0.2, RIGHT + 0.2, 60)]
-        canvas.polygon([*hill, (RIGHT + 0.2, -2), (LEFT - 0.2, -2)], MUTED)
-        canvas.line((GOAL, _height(GOAL)), (GOAL, _height(GOAL) + 0.22), INK, 0.015)
-        canvas.polygon(
-            [(GOAL, _height(GOAL) + 0.22), (GOAL - 0.12, _height(GOAL) + 0.17), (GOAL, _height(GOAL) + 0.12)], WARM
-        )
-        slope = 1.35 * math.cos(3 * x)  # the wheel touches the hill along its normal
-        steepness = math.hypot(1, slope)
-        canvas.disc((x - 0.07 * slope / steepness, _height(x) + 0.07 / steepness), 0.065, ACCENT)
+        canvas = Canvas(160, 112, span=RIGHT - LEFT + 0.2, center=((LEFT + RIGHT) / 2, 0.05), backdrop=valley)
+        angle = math.atan(1.35 * math.cos(3 * x))  # the car stands on the hill along its normal
+
+        def at(forward: float, up: float) -> tuple[float, float]:
+            cos, sin = math.cos(angle), math.sin(angle)
+            return x + forward * cos - up * sin, _height(x) + forward * sin + up * cos
+
+        canvas.polygon([at(-0.11, 0.04), at(-0.11, 0.1), at(0.11, 0.1), at(0.11, 0.04)], ACCENT)
+        canvas.polygon([at(-0.06, 0.1), at(-0.04, 0.15), at(0.04, 0.15), at(0.07, 0.1)], ACCENT)
+        for wheel in (-0.065, 0.065):
+            canvas.disc(at(wheel, 0.035), 0.035, INK)
         return canvas.frame
+
+
+def valley(canvas: Canvas) -> None:
+    """The hill, and the flag on it."""
+    hill = [(at, _height(at)) for at in np.linspace(LEFT - 0.2, RIGHT + 0.2, 60).tolist()]
+    canvas.polygon([*hill, (RIGHT + 0.2, -2), (LEFT - 0.2, -2)], MUTED)
+    top = _height(GOAL) + 0.24
+    canvas.line((GOAL, _height(GOAL)), (GOAL, top), INK, 0.02)
+    canvas.polygon([(GOAL, top), (GOAL - 0.13, top - 0.055), (GOAL, top - 0.11)], WARM)
 
 
 def _height(x: float) -> float:

@@ -12,6 +12,7 @@ from .physics import wrap_angle
 from .tensor import TensorEnv
 
 GRAVITY, MASS, LENGTH, DT, TOP_SPEED, TOP_TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
+RING = 0.45  # where the torque is drawn
 
 
 class Pendulum(TensorEnv):
@@ -21,6 +22,7 @@ class Pendulum(TensorEnv):
     action = Box((1,), -TOP_TORQUE, TOP_TORQUE)
     noise_size = 2
     time_limit = 200
+    pace = round(1 / DT)
     solved_at = -200.0
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -50,14 +52,26 @@ class Pendulum(TensorEnv):
     @staticmethod
     def _frame(obs: list[float], torque: float) -> np.ndarray:
         cos, sin, _ = obs
-        canvas = Canvas(128, 128, span=2.6)
-        canvas.disc((0, 0), 1.02, MUTED)
-        canvas.disc((0, 0), 1.0, BACKGROUND)
+        canvas = Canvas(128, 128, span=2.7, backdrop=circle)
         tip = (-LENGTH * sin, LENGTH * cos)
-        canvas.line((0, 0), tip, WARM, 0.14)
-        canvas.disc(tip, 0.11, INK)
-        canvas.disc((0, 0), 0.07, INK)
-        if torque:
-            sweep = max(-1.0, min(1.0, torque / TOP_TORQUE)) * 2.5
-            canvas.arc((0, 0), 0.35, math.pi / 2, math.pi / 2 + sweep, ACCENT, 0.05)
+        canvas.line((0, 0), tip, WARM, 0.16)
+        canvas.disc(tip, 0.13, WARM)
+        canvas.disc((0, 0), 0.09, INK)
+        sweep = max(-1.0, min(1.0, torque / TOP_TORQUE)) * 2.5
+        if abs(sweep) > 0.05:
+            canvas.arc((0, 0), RING, math.pi / 2, math.pi / 2 + sweep, ACCENT, 0.06)
+            canvas.polygon(arrow_head(math.pi / 2 + sweep, math.copysign(1.0, sweep)), ACCENT)
         return canvas.frame
+
+
+def circle(canvas: Canvas) -> None:
+    """Where the tip goes, and the top it has to reach."""
+    canvas.disc((0, 0), LENGTH + 0.03, MUTED)
+    canvas.disc((0, 0), LENGTH, BACKGROUND)
+    canvas.line((0, LENGTH - 0.1), (0, LENGTH + 0.13), MUTED, 0.05)
+
+
+def arrow_head(angle: float, turn: float) -> list[tuple[float, float]]:
+    """A triangle on the ring of the torque at that angle, pointing on around it."""
+    corners = ((RING, 0.32), (RING - 0.12, -0.1), (RING + 0.12, -0.1))
+    return [(r * math.cos(angle + turn * ahead), r * math.sin(angle + turn * ahead)) for r, ahead in corners]

@@ -18,6 +18,8 @@ class Replayed:
 
     capturable = False
     resumable = False
+    drawable = False
+    pace = 30
     groups = 0
 
     def __init__(self, env: Env, rollout: Rollout, last_obs: Tensor) -> None:

@@ -48,6 +48,7 @@ class TensorEnv:
         True  # False where equations also keep or count something, and must run once a step, on tensors
     )
     solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
+    pace: ClassVar[int] = 30  # steps that a video shows in a second, real time where there is such a thing
     backend: ClassVar[str] = "tensor"
     capturable = True
     resumable = True
@@ -102,6 +103,10 @@ class TensorEnv:
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         raise UsageError(f"{type(self).__name__} does not draw itself: give it a draw(obs, action) method")
+
+    @property
+    def drawable(self) -> bool:
+        return type(self).draw is not TensorEnv.draw
 
     # what the base does ----------------------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import torch
 
 from ..engine import State
 from ..version import __version__
-from ..view import About, Onlooker, Progress, Report
+from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from .config import Config
 from .directory import RunDirectory
 from .plan import Plan
@@ -17,10 +18,27 @@ from .reports import found
 
 def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onlooker]:
     """The audience that the settings ask for."""
-    audience: list[Onlooker] = [] if quiet else [Progress()]
-    if run is not None:
-        audience.append(Report(lambda run_dir: found(run_dir, config)))  # last: it shows what others have made
-    return audience
+    everyone = Audience([])
+    if run is not None and config.run.video_every != 0:  # first: what it writes, the others are told of
+        everyone.onlookers.append(rollout_video(config, run, quiet, everyone))
+    if not quiet:
+        everyone.onlookers.append(Progress())
+    if run is not None:  # last: it shows what others have made
+        everyone.onlookers.append(Report(lambda run_dir: found(run_dir, config)))
+    return everyone.onlookers
+
+
+def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audience) -> RolloutVideo:
+    """Videos of training in the run's directory."""
+
+    def written(path: Path, step: int) -> None:
+        everyone.tell("video", path, step)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    return RolloutVideo(run.path / "videos", config.run.video_every, written, say)
 
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:

@@ -61,10 +61,12 @@ class RunConfig:
     """Seconds between checkpoints of a run under way, which also ends in one; 0 for one after every phase."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept, besides the best."""
+    video_every: int | None = None
+    """Phases between videos of the first 16 training environments; None for a few over the run, 0 for none."""
 
     def __post_init__(self) -> None:
         least = {"eval_every": 0, "eval_episodes": 1, "max_episode_steps": 1, "threads": 1}
-        least |= {"save_seconds": 0, "keep_checkpoints": 1}
+        least |= {"save_seconds": 0, "keep_checkpoints": 1, "video_every": 0}
         for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:

@@ -1,45 +1,154 @@
-"""A video of the greedy policy: one cell per environment, each for its first episode, tinted once that is over."""
+"""A video of what a policy does in a fresh environment: episodes one after the other, or side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..draw import PINK, grid
+from ..draw import enlarged
 from ..engine import apart, choose_threads, threads
+from ..errors import UsageError
 from ..models import ActorCritic
 from ..types import Env
 from ..view import Video
+from ..view.cells import enlargement, together
 
-TINT = 0.25
-MOST_FRAMES = 2_000
+SIDE_BY_SIDE = 16  # episodes, unless told otherwise
+MOST_CELLS = 64
+MOST_FRAMES = 20_000
+FASTEST = 60  # frames a second
+HOLD = 12  # frames that the end of an episode stays
+PINK = 0.3  # how much of it there is then
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """How a video is to be taken."""
+
+    episodes: int | None = None
+    """Episodes; one, or 16 side by side, if not given."""
+    grid: bool = False
+    """Side by side instead of one after the other."""
+    every: int | None = None
+    """Show every so-many-th step, which makes time go faster; as many as make it real time if not given."""
+    fps: int | None = None
+    """Frames a second; as many as make it real time, 60 at most, if not given."""
+    stochastic: bool = False
+    """Draw actions at random as in training instead of taking the likeliest."""
+
+    def __post_init__(self) -> None:
+        most = {"episodes": MOST_CELLS if self.grid else 1_000, "every": 1_000, "fps": 240}
+        for name, limit in most.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
+                raise UsageError(f"{name} {value!r} will not do: give a whole number from 1 to {limit:,}")
+
+    @property
+    def count(self) -> int:
+        return self.episodes or (SIDE_BY_SIDE if self.grid else 1)
+
+    def tempo(self, pace: int) -> tuple[int, int]:
+        """(every so-many-th step, frames a second) for an environment that takes so many steps a second."""
+        real_time = -(-pace // (self.fps or FASTEST))
+        return self.every or real_time, self.fps or max(1, round(pace / real_time))
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What there is to be seen."""
+
+    path: Path
+    frames: int
+    returns: list[float]  # of the episodes, as far as they were shown
+
+    def __str__(self) -> str:
+        returns = ", ".join(f"{total:.2f}" for total in self.returns[:8]) + (", ..." if len(self.returns) > 8 else "")
+        return f"{self.path}: {self.frames:,} frames, return {returns}"
 
 
 @torch.no_grad()
-def record(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, fps: int = 30) -> int:
-    """Write the first episode of `episodes` fresh copies of `env` to an MP4, side by side; returns the frames written."""
-    with threads(choose_threads(policy, episodes)), apart(seed, env.device):
-        return _film(policy, env.spawn(episodes, seed, drawn=True), path, episodes, seed, fps)
+def record(
+    policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot | None = None, title: str = ""
+) -> Recording:
+    """Film a policy in fresh copies of `env`."""
+    shot = shot or Shot()
+    cells = shot.count if shot.grid else 1
+    with threads(choose_threads(policy, cells)), apart(seed, env.device), enlarged(enlargement(cells)):
+        return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
 
 
-def _film(policy: ActorCritic, env: Env, path: Path, episodes: int, seed: int, fps: int) -> int:
-    obs = env.reset(seed=seed)
-    running = np.ones(episodes, bool)
-    cells: np.ndarray | None = None
-    columns = int(np.ceil(np.sqrt(episodes)))
-    count = 0
-    with Video(path, fps) as video:
-        while running.any() and count < MOST_FRAMES:
-            action = policy.head.to_env(policy.distribution(obs).mode())
-            frames = env.draw(obs, action)
-            cells = frames if cells is None else np.where(running[:, None, None, None], frames, cells)
-            video.add(grid(cells, columns))
-            step = env.step(action)
-            ended = running & (step.terminated | step.truncated).cpu().numpy()
-            cells[ended] = ((1 - TINT) * cells[ended] + TINT * np.array(PINK)).astype(np.uint8)
-            running &= ~ended
-            obs, count = step.obs, count + 1
-    env.close()
-    return count
+def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title: str) -> Recording:
+    every, fps = shot.tempo(env.pace)
+    stage = Stage(policy, env, seed, shot, every, title)
+    try:
+        with Video(path, fps) as video:
+            for picture in stage.pictures():
+                video.add(picture)
+                if video.frames >= MOST_FRAMES:
+                    break
+    finally:
+        env.close()
+    return Recording(path, video.frames, stage.returns)
+
+
+class Stage:
+    """Episodes being played and drawn."""
+
+    def __init__(self, policy: ActorCritic, env: Env, seed: int, shot: Shot, every: int, title: str) -> None:
+        self.policy, self.env, self.seed, self.shot, self.every, self.title = policy, env, seed, shot, every, title
+        self.generator = torch.Generator(env.device).manual_seed(seed)
+        self.finished: list[float] = []
+        self.total = np.zeros(env.num_envs)
+
+    @property
+    def returns(self) -> list[float]:
+        return self.total.tolist() if self.shot.grid else [*self.finished, *self.total.tolist()][: self.shot.count]
+
+    def pictures(self) -> Iterator[np.ndarray]:
+        obs = self.env.reset(seed=self.seed)
+        for number in range(1 if self.shot.grid else self.shot.count):
+            obs = yield from self.play(obs, number)
+            if not self.shot.grid:
+                self.finished.append(float(self.total[0]))
+                self.total[:] = 0.0
+
+    def play(self, obs: Tensor, number: int) -> Generator[np.ndarray, None, Tensor]:
+        """One episode of every environment; those that are over stay as they were. Returns what comes after it."""
+        running = np.ones(self.env.num_envs, bool)
+        cells: np.ndarray | None = None
+        t = 0
+        while running.any():
+            action = self.action(obs)
+            if t % self.every == 0:
+                frames = self.env.draw(obs, action)
+                cells = frames if cells is None else np.where(running[:, None, None, None], frames, cells)
+                yield self.picture(cells, running, number, t)
+            step = self.env.step(action)
+            self.total += np.where(running, step.reward.cpu().numpy(), 0.0)
+            running &= ~(step.terminated | step.truncated).cpu().numpy()
+            obs, t = step.obs, t + 1
+        assert cells is not None
+        end = self.picture(cells, running, number, t)
+        for _ in range(HOLD):
+            yield end
+        return obs
+
+    def action(self, obs: Tensor) -> Tensor:
+        distribution = self.policy.distribution(obs)
+        if self.shot.stochastic:
+            noise = self.policy.head.noise((len(obs),), self.generator)
+            return self.policy.head.to_env(distribution.sample(noise))
+        return self.policy.head.to_env(distribution.mode())
+
+    def picture(self, cells: np.ndarray, running: np.ndarray, number: int, t: int) -> np.ndarray:
+        if self.shot.grid:
+            words = f"step {t:,}   mean return {self.total.mean():,.1f}"
+        else:
+            episode = f"episode {number + 1}   " if self.shot.count > 1 else ""
+            words = f"{episode}step {t:,}   return {self.total[0]:,.1f}"
+        return together(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)

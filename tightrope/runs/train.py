@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed, threads
 from ..errors import EnvError
 from ..types import Env
-from ..view import Audience
+from ..view import Audience, Onlooker
 from .audience import about, invited
 from .build import settled
 from .config import Config
@@ -37,9 +38,10 @@ def train(
     run: RunDirectory | None = None,
     quiet: bool = False,
     until: int | None = None,
+    guests: Sequence[Onlooker] = (),
 ) -> Outcome:
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
-    everything about the run there."""
+    everything about the run there. `guests` are onlookers besides those whom the settings invite."""
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
@@ -48,6 +50,7 @@ def train(
             for line in the_plan.lines():
                 print(line, flush=True)
         audience = Audience(invited(config, run, quiet))
+        audience.onlookers.extend(guests)
         audience.tell("begin", about(state, config, the_plan, run))
         log = Log(state, audience, run, lateness(state.env))
         guard = Guard(state, config, log.late, None if run is None else run.path)

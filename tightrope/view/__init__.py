@@ -1,9 +1,24 @@
 """What a person sees of a run. Takes records and paths, knows nothing of runs."""
 
+from .live import Live
 from .metrics_file import MetricsFile, finite
 from .onlooker import About, Audience, Onlooker, Shown
 from .progress import Progress
 from .report.live import Report
-from .video import Video
+from .rollout_video import RolloutVideo
+from .video import Clip, Video
 
-__all__ = ["About", "Audience", "MetricsFile", "Onlooker", "Progress", "Report", "Shown", "Video", "finite"]
+__all__ = [
+    "About",
+    "Audience",
+    "Clip",
+    "Live",
+    "MetricsFile",
+    "Onlooker",
+    "Progress",
+    "Report",
+    "RolloutVideo",
+    "Shown",
+    "Video",
+    "finite",
+]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor
 
 from ..types import Env, Rollout
 
@@ -35,9 +35,13 @@ class Shown(Protocol):
     @property
     def env(self) -> Env: ...
     @property
-    def policy(self) -> nn.Module: ...
+    def policy(self) -> Any: ...  # the network
     @property
     def rollout(self) -> Rollout: ...
+    @property
+    def obs(self) -> Tensor: ...  # (N, ...) what the environments show now
+    @property
+    def solved(self) -> bool: ...
 
 
 class Onlooker:
@@ -69,6 +73,8 @@ class Audience:
 
     def tell(self, what: str, *words: Any) -> None:
         for onlooker in list(self.onlookers):
+            if onlooker not in self.onlookers:  # it failed at something another one said meanwhile
+                continue
             try:
                 getattr(onlooker, what)(*words)
             except Exception as error:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...engine import State
 from ...errors import NotFinite
-from ..onlooker import About, Onlooker
+from ..onlooker import About, Onlooker, Shown
 from .columns import Columns, read_rows
 from .library import packed
 from .page import REFRESH, run_page
@@ -45,11 +44,11 @@ class Report(Onlooker):
     def row(self, row: dict[str, Any]) -> None:
         self.columns.add(row)
 
-    def phase(self, state: State) -> None:
+    def phase(self, state: Shown) -> None:
         if time.monotonic() >= self.due:
             self.write(Status("running"))
 
-    def end(self, state: State) -> None:
+    def end(self, state: Shown) -> None:
         self.write(how_it_ended(state, self.about, sys.exc_info()[1]))
 
     def write(self, status: Status) -> None:
@@ -60,7 +59,7 @@ class Report(Onlooker):
         self.due = now + max(self.seconds, SPARING * (now - began))
 
 
-def how_it_ended(state: State, about: About, error: BaseException | None) -> Status:
+def how_it_ended(state: Shown, about: About, error: BaseException | None) -> Status:
     """From where the state stands, and the exception that is on its way if there is one."""
     if isinstance(error, NotFinite):
         return Status("not finite", str(error))

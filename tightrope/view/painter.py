@@ -1,0 +1,195 @@
+"""Draws and encodes videos of rollouts where training does not have to wait: in a process of its own.
+
+On Linux it is forked, so that it has the environment, whoever wrote it and wherever, and imports nothing twice; it touches
+neither the device nor anything that the trainer holds. Elsewhere it is a thread. (Low priority would not make training
+quicker, as the work is little and the same: it would only make the end of training wait for the last video.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..draw import enlarged
+from ..types import Env
+from .cells import enlargement, together
+from .video import Video, page_beside
+
+FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
+DIED = "the process that draws has died"
+
+
+class Glimpse(NamedTuple):
+    """What some environments did in one phase."""
+
+    obs: np.ndarray  # (T, K, ...)
+    action: np.ndarray  # (T, K, ...) as the environment was given it
+    done: np.ndarray  # (T, K) bool
+    phase: int
+    steps: int  # of all environments, before it
+    steps_a_frame: int
+
+
+class Painted(NamedTuple):
+    """The painter's answer."""
+
+    path: Path
+    steps: int
+    error: str | None = None
+
+
+class Film:
+    """One video under way, of glimpses that follow each other."""
+
+    def __init__(self, path: Path, env: Env, title: str, fps: int) -> None:
+        self.env, self.title = env, title
+        self.since_end: np.ndarray | None = None  # (K,) frames
+        self.video = Video(path, fps).__enter__()
+
+    def add(self, glimpse: Glimpse) -> None:
+        count = glimpse.obs.shape[1]
+        if self.since_end is None:
+            self.since_end = np.full(count, len(FLASH))
+        for t, (obs, action, done) in enumerate(zip(glimpse.obs, glimpse.action, glimpse.done, strict=True)):
+            with enlarged(enlargement(count)):
+                cells = self.env.draw(torch.from_numpy(obs), torch.from_numpy(action))
+            pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in self.since_end]
+            words = f"phase {glimpse.phase}   {glimpse.steps + t * glimpse.steps_a_frame:,} steps"
+            self.video.add(together(cells, pink, words, self.title))
+            self.since_end = np.where(done, 0, self.since_end + 1)
+
+    def close(self, path: Path) -> None:
+        self.video.path = path
+        self.video.__exit__(None)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self.video.__exit__(RuntimeError)
+
+
+def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> None:
+    """Serve orders until there are no more: (number of a video, a glimpse of it) or (number, its name and steps)."""
+    films: dict[int, Film] = {}
+    path, steps = folder, 0
+    try:
+        for stale in folder.glob(".*.mp4.tmp"):  # of a run that was killed
+            stale.unlink()
+        while True:
+            number, order = orders.recv()
+            if isinstance(order, Glimpse):
+                if number not in films:
+                    films[number] = Film(folder / f".{number}.mp4", env, title, fps)
+                films[number].add(order)
+                continue
+            name, steps = order
+            path = folder / f"{name}.mp4"
+            films.pop(number).close(path)
+            page_beside(path, f"{title}, {name}")
+            orders.send(Painted(path, steps))
+    except EOFError:
+        pass
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            orders.send(Painted(path, steps, str(error) or type(error).__name__))
+    for film in films.values():
+        film.abandon()
+
+
+def paint_apart(ours: Connection, orders: Connection, *rest: Any) -> None:
+    """`paint` in a process that was forked from a trainer: a Ctrl-C is not for it, and the trainer's cores are not its."""
+    ours.close()  # otherwise the end of the trainer would never be heard of
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what was the trainer's is not looked through for garbage
+    torch.set_num_threads(1)  # the trainer's threads are not here
+    import cv2
+
+    cv2.setNumThreads(1)
+    paint(orders, *rest)
+
+
+class Painter:
+    """The trainer's side. Its pipe holds little, so that a trainer too far ahead waits: memory stays bounded."""
+
+    def __init__(self, env: Env, folder: Path, title: str, fps: int) -> None:
+        self.ours, theirs = multiprocessing.Pipe()
+        self.owed = 0  # videos that have not been answered for
+        arguments = (theirs, env, folder, title, fps)
+        self.process: Any = None
+        if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # which may not have children
+            self.process = forked(paint_apart, self.ours, *arguments)
+            theirs.close()
+        else:
+            threading.Thread(target=paint, args=arguments, daemon=True).start()
+
+    def show(self, number: int, glimpse: Glimpse) -> None:
+        """More of the video with that number."""
+        self._send((number, glimpse))
+
+    def finish(self, number: int, name: str, steps: int) -> None:
+        """All of it has been shown."""
+        self._send((number, (name, steps)))
+        self.owed += 1
+
+    def _send(self, order: Any) -> None:
+        try:
+            self.ours.send(order)
+        except OSError:  # it has stopped, and may have said why
+            self.painted()
+            raise self.failed(DIED) from None
+
+    def painted(self, patience: float = 0.0) -> list[Painted]:
+        """Videos finished by now, or with patience all of them. RuntimeError with the reason of the first that failed."""
+        finished: list[Painted] = []
+        deadline = time.monotonic() + patience
+        while self.ours.poll(max(0.0, deadline - time.monotonic()) if self.owed else 0.0):
+            try:
+                answer: Painted = self.ours.recv()
+            except (EOFError, ConnectionError):
+                raise self.failed(DIED) from None
+            if answer.error is not None:
+                raise self.failed(answer.error)
+            self.owed -= 1
+            finished.append(answer)
+        if patience and self.owed:
+            raise self.failed(f"{self.owed} not finished after {patience:.0f} seconds")
+        return finished
+
+    def failed(self, reason: str) -> RuntimeError:
+        self.close()
+        if self.process is not None:
+            self.process.kill()
+        return RuntimeError(reason)
+
+    def close(self) -> None:
+        """Tell it nothing more, at which it ends."""
+        self.ours.close()
+
+
+def forked(work: Callable[..., None], *arguments: Any) -> Any:
+    """A process that begins as a copy of this one, without threads: of the pools that it may need, OpenCV's is emptied
+    first, which would otherwise wait for threads that are not there."""
+    cv2 = sys.modules.get("cv2")
+    threads = 1 if cv2 is None else cv2.getNumThreads()
+    if cv2 is not None:
+        cv2.setNumThreads(1)
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments, daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forking beside threads: nothing that they hold is used there
+        process.start()
+    if cv2 is not None:
+        cv2.setNumThreads(threads)
+    return process
