@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 
 import torch
 
 from ..engine import State
 from ..version import __version__
 from ..view import About, Onlooker, Progress
+from ..view.sinks import TRACKERS, Options, Sink
 from .config import Config
 from .directory import RunDirectory
 from .plan import Plan
@@ -16,7 +18,16 @@ from .plan import Plan
 
 def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onlooker]:
     """The audience that the settings ask for."""
-    return [] if quiet else [Progress()]
+    progress = [] if quiet else [Progress()]
+    return [*progress, *trackers(config, quiet)]  # trackers last: they are told of what the others made
+
+
+def trackers(config: Config, quiet: bool) -> list[Sink]:
+    """Those that the settings name, each once."""
+    run = config.run
+    say = (lambda line: None) if quiet else partial(print, flush=True)
+    options = Options(run.project, run.entity, run.run_name, run.watch, run.tags, say)
+    return [TRACKERS[name](options) for name in dict.fromkeys(run.log)]
 
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:

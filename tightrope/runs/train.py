@@ -10,6 +10,7 @@ from ..engine import State, stream_seed, threads
 from ..errors import EnvError
 from ..types import Env
 from ..view import Audience
+from ..view.sinks import check_trackers
 from .audience import about, invited
 from .build import settled
 from .config import Config
@@ -40,6 +41,7 @@ def train(
 ) -> Outcome:
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
     everything about the run there."""
+    check_trackers(config.run.log)
     the_plan = plan(state, config)
     if not quiet:
         for line in the_plan.lines():
@@ -87,11 +89,13 @@ def train(
                 if isinstance(error, EnvError):
                     raise EnvError(f"{error}; what was learned in {state.steps:,} steps is in {run.path}") from error
             raise
+        else:
+            log.report(everything=True)
+            if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
+                run.save(state, config)
         finally:
             log.report(everything=True)
-            audience.tell("end", state)
-        if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
-            run.save(state, config)
+            audience.tell("end", state)  # who keeps the trained agent finds it saved
     if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
     return Outcome(evaluations, interrupts.received, None if run is None else run.trouble)
