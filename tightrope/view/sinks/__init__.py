@@ -10,7 +10,7 @@ from .mlflow import MLflow
 from .sink import Options, Sink
 from .tags import Tags
 from .tensorboard import TensorBoard
-from .wandb import WandB, needs_account
+from .wandb import WandB, check_account
 
 Tracker = Literal["tensorboard", "wandb", "mlflow"]
 TRACKERS: dict[str, type[Sink]] = {sink.package: sink for sink in (TensorBoard, WandB, MLflow)}
@@ -22,8 +22,8 @@ def check_trackers(names: tuple[str, ...]) -> None:
         spec = find_spec(TRACKERS[name].package)
         if spec is None or spec.origin is None:  # a folder of that name is no package
             raise UsageError(f'log {name} needs a package that is not installed: pip install "tightrope[{name}]"')
-    if "wandb" in names and needs_account():
-        raise UsageError("log wandb needs an account: `wandb login` once, or WANDB_MODE=offline to keep it on disk")
+    if "wandb" in names:
+        check_account()
 
 
 __all__ = ["TRACKERS", "Options", "Sink", "Tags", "Tracker", "check_trackers"]

@@ -15,12 +15,14 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from . import identity
-from .sink import Ending, Histogram, Options, Sink
+from .sink import Ending, Options, Sink
+from .watch import Histogram
 
 PACE = 2.0  # seconds between batches
 MOST_METRICS, MOST_PARAMETERS = 1000, 100  # that it takes at a time
 LONGEST = 500  # characters of a parameter that every store takes
 EXPERIMENT = "tightrope"
+FOLDERS_OFF = "this version keeps runs in a folder only with MLFLOW_ALLOW_FILE_STORE=true; sqlite:///mlflow.db works"
 STATUS: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -38,8 +40,11 @@ class MLflow(Sink):
 
         uri = mlflow.get_tracking_uri()
         check_reachable(uri)
-        self.client = mlflow.MlflowClient()
-        run = self._found() or self._created()
+        try:
+            self.client = mlflow.MlflowClient()
+            run = self._found() or self._created()
+        except mlflow.MlflowException as error:
+            raise RuntimeError(FOLDERS_OFF if "MLFLOW_ALLOW_FILE_STORE" in str(error) else str(error)) from None
         self.id = run.info.run_id
         identity.remember(self.about.run_dir, self.package, self.id)
         self._log_parameters(run.data.params)
@@ -90,18 +95,18 @@ class MLflow(Sink):
             )
 
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
-        if row["phase"] <= self.sent_phase:
-            return
-        self._add(self.named(row), row["step"], seconds)
+        self._add(self.named(row), row["step"], row["phase"], seconds)
 
-    def histograms(self, found: dict[str, Histogram], step: int) -> None:
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         """It has none: the length of each vector instead."""
         norms = {f"{name}/norm": float((h.values**2).sum() ** 0.5) for name, h in found.items()}
-        self._add(norms, step, time.time())
+        self._add(norms, step, phase, time.time())
 
-    def _add(self, numbers: dict[str, float], step: int, seconds: float) -> None:
+    def _add(self, numbers: dict[str, float], step: int, phase: int, seconds: float) -> None:
         from mlflow.entities import Metric
 
+        if phase <= self.sent_phase:
+            return
         self.unsent += [Metric(tag, x, int(seconds * 1000), step) for tag, x in numbers.items()]
         if time.monotonic() - self.sent_at >= PACE or len(self.unsent) >= MOST_METRICS:
             self._send()

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from ...engine import State
 from ..onlooker import About, Onlooker
 from .courier import Courier
-from .tags import Scalars, Tags, naming
+from .tags import Tags, naming
 from .watch import Histogram, Look, Watch
 
 Ending = Literal["finished", "stopped", "failed"]
@@ -54,8 +54,8 @@ class Sink(Onlooker):
 
     def phase(self, state: State) -> None:
         if self.watch is not None and self.watch.is_due(state.steps):
-            look, step = Look(state), state.steps
-            self.courier.hand(lambda: self.histograms(look.histograms(), step))
+            look, step, phase = Look(state), state.steps, state.phase
+            self.courier.hand(lambda: self.histograms(look.histograms(), step, phase))
 
     def row(self, row: dict[str, Any]) -> None:
         self.courier.hand(partial(self.scalars, row, time.time()))
@@ -81,8 +81,8 @@ class Sink(Onlooker):
         """The numbers of a phase, and when they were known."""
 
     @abstractmethod
-    def histograms(self, found: dict[str, Histogram], step: int) -> None:
-        """Parameters and gradients."""
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+        """Parameters and gradients after a phase."""
 
     @abstractmethod
     def film(self, path: Path, step: int) -> None:
@@ -107,7 +107,14 @@ class Sink(Onlooker):
     @property
     def parameters(self) -> dict[str, Any]:
         """Settings and facts of the run, in one flat mapping."""
-        return {**self.about.settings, **{f"facts/{name}": fact for name, fact in self.about.facts.items()}}
+        facts = {f"facts/{name}": number(fact) for name, fact in self.about.facts.items()}
+        return {**self.about.settings, **facts}
+
+
+def number(fact: str) -> int | str:
+    """2531 for 2,531: trackers sort by it."""
+    digits = fact.replace(",", "")
+    return int(digits) if digits.isdigit() else fact
 
 
 def newest_checkpoint(run_dir: Path | None) -> Path | None:
@@ -120,6 +127,3 @@ def newest_checkpoint(run_dir: Path | None) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return folder if folder.is_dir() else None
-
-
-__all__ = ["About", "Ending", "Histogram", "Options", "Scalars", "Sink"]

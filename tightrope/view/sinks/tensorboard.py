@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .sink import Ending, Histogram, Sink
+from .sink import Ending, Sink
+from .watch import Histogram
 
 FLUSH_SECONDS = 5
 SHOWN = ("charts/episodic_return", "eval/episodic_return")  # beside the settings in the table of runs
@@ -53,7 +54,7 @@ class TensorBoard(Sink):
         values = [Summary.Value(tag=tag, simple_value=x) for tag, x in self.named(row).items()]
         self.writer.file_writer.add_summary(Summary(value=values), row["step"], seconds)  # one event, not one for each
 
-    def histograms(self, found: dict[str, Histogram], step: int) -> None:
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         for name, h in found.items():
             if len(h.values):
                 self.writer.add_histogram_raw(

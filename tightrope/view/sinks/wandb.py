@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...errors import UsageError
 from . import identity
-from .sink import Ending, Histogram, Options, Sink
+from .sink import Ending, Options, Sink
+from .watch import Histogram
 
 SECONDS = 25.0  # for its server to answer, at the start and at the end
 PROJECT = "tightrope"
@@ -65,7 +67,7 @@ class WandB(Sink):
         if step >= self.run.step:
             self.run.log(whole, step=step)
 
-    def histograms(self, found: dict[str, Histogram], step: int) -> None:
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         import wandb
 
         bars = {name: wandb.Histogram(np_histogram=(h.counts, h.edges)) for name, h in found.items()}
@@ -89,8 +91,16 @@ class WandB(Sink):
         self.run.finish(exit_code=1 if ending == "failed" else 0)
 
 
-def needs_account() -> bool:
-    """Whether a run could only begin by asking somebody for a key."""
+def check_account() -> None:
+    """UsageError if a run could only begin by asking somebody for a key."""
     import wandb
 
-    return wandb.setup().settings.mode == "online" and not wandb.login(prompt=False)
+    if wandb.setup().settings.mode != "online":
+        return
+    try:
+        if wandb.login(prompt=False, verify=False):
+            return
+        reason = "needs an account"
+    except wandb.errors.AuthenticationError as error:
+        reason = f"cannot log in ({' '.join(str(error).split())[:120]})"
+    raise UsageError(f"log wandb {reason}: `wandb login` once, or WANDB_MODE=offline to keep runs on disk")
