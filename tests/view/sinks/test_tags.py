@@ -1,10 +1,12 @@
 """Names of scalars, ours and Stable-Baselines3's, and the numbers under them."""
 
 import math
+from pathlib import Path
 
 import pytest
 
-from tightrope.view.sinks.tags import naming
+import tightrope as tr
+from tightrope.view.sinks.tags import SB3, naming
 
 ROW = {
     "step": 2048,
@@ -67,3 +69,11 @@ def test_vpg_has_a2c_s_names() -> None:
         "train/value_loss": 2.0,
         "time/total_timesteps": 1.0,
     }
+
+
+def test_the_page_on_trackers_has_every_name() -> None:
+    page = Path(tr.__file__).parents[1] / "docs" / "trackers.md"
+    if not page.exists():
+        pytest.skip("the documentation is not here")
+    text = page.read_text()
+    assert [name for pair in SB3.items() for name in (pair[0], pair[1][0]) if f"`{name}`" not in text] == []

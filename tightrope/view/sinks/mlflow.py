@@ -38,6 +38,9 @@ class MLflow(Sink):
     def open(self) -> None:
         import mlflow
 
+        os.environ.setdefault(
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true"
+        )  # we say it, where someone wants to hear it
         uri = mlflow.get_tracking_uri()
         check_reachable(uri)
         try:

@@ -36,6 +36,7 @@ class WandB(Sink):
             self.options.say(f"wandb: no answer ({reason}); the run is kept on disk")
             self.run = self._begun("offline")
         identity.remember(self.about.run_dir, self.package, self.run.id)
+        self.next_step = self.run.step  # after what it has already; asking each time would be waiting each time
         self.run.config.update(self.parameters, allow_val_change=True)
         where = f"wandb sync {Path(self.run.dir).parent}" if self.run.offline else self.run.url
         self.options.say(f"wandb: {where}")
@@ -64,7 +65,7 @@ class WandB(Sink):
 
     def _send(self, step: int, numbers: dict[str, Any]) -> None:
         whole = self.waiting.pop(step, {}) | numbers
-        if step >= self.run.step:
+        if step >= self.next_step:
             self.run.log(whole, step=step)
 
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
