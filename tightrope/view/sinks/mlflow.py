@@ -7,12 +7,9 @@ are not sent again.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from . import identity
 from .sink import Ending, Options, Sink
@@ -132,6 +129,10 @@ class MLflow(Sink):
 
 def check_reachable(uri: str) -> None:
     """ConnectionError for a server that is not there, at once: the client would try for minutes."""
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
     where = urlsplit(uri)
     if where.scheme not in ("http", "https") or where.hostname is None or getproxies():
         return
