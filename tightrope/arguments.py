@@ -58,6 +58,8 @@ def take(rest: list[str], many: bool) -> list[str]:
 def from_text(name: str, values: list[str], annotation: Any) -> Any:
     if annotation in (Path, Path | None):
         return Path(values[0])
+    if get_origin(annotation) is tuple and values == ["none"]:
+        return ()
     if get_origin(annotation) in (tuple, dict):
         return coerce(name, values, annotation)
     value: Any = values[0]

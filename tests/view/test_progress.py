@@ -1,13 +1,23 @@
-"""Progress: a bar on a terminal, lines in a log."""
+"""Progress: a live line on a terminal, lines in a log."""
 
+import fcntl
 import io
+import os
+import pty
+import re
+import signal
+import struct
 import sys
+import termios
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tightrope as tr
 from tightrope.view import About, Progress
-from tightrope.view.progress import LiveBar, PlainLines, facts
+from tightrope.view.progress import LiveLine, PlainLines, clock, curve
 
 STATE: Any = None  # nobody looks at it here
 ROW = {
@@ -23,32 +33,51 @@ ROW = {
 
 
 class Terminal(io.StringIO):
+    encoding = "utf-8"
+
     def isatty(self) -> bool:
         return True
 
 
-def test_the_facts_a_person_watches() -> None:
-    line = facts(ROW)
-    for part in ("12,345 steps", "return 21.2", "length 21", "KL 0.0123", "54,322 steps/s"):
-        assert part in line
-    assert "99" not in line
-    assert "greedy" not in line
-    assert "greedy 480.0" in facts({**ROW, "eval/episodic_return": 480.0})
-
-
-def test_what_is_not_there_is_not_shown() -> None:
-    assert facts({"phase": 1, "step": 5}) == "5 steps"
-
-
-def begun(title: str, total: int, done: int = 0) -> Progress:
+def begun(title: str, total: int, done: int = 0, **settings: int) -> Progress:
     progress = Progress()
-    progress.begin(About(title=title, settings={}, plan=[], steps=done, total_steps=total))
+    progress.begin(About(title=title, settings=settings, plan=[], steps=done, total_steps=total))
     return progress
 
 
 def show(progress: Progress, *steps: int) -> None:
     for phase, step in enumerate(steps, 1):
         progress.row({**ROW, "phase": phase, "step": step})
+
+
+# lines in a log ------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_has_what_a_person_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = begun("run", 4000, num_envs=10, num_steps=100)
+    show(progress, 1000)
+    line = capsys.readouterr().err
+    for part in ("25%", "phase 1/4", "1,000 steps", "return 21.2", "length 21", "KL 0.0123", "54,322 steps/s", " left"):
+        assert part in line
+    assert "99" not in line
+    assert "greedy" not in line
+    progress.row({**ROW, "phase": 2, "step": 2000, "charts/episodic_return": 30.25, "eval/episodic_return": 480.0})
+    line = capsys.readouterr().err
+    assert "return 30.2 (+9.0)" in line, "no trend"
+    assert "greedy 480.0" in line
+
+
+def test_what_is_not_there_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = begun("run", 5)
+    progress.row({"phase": 1, "step": 5})
+    assert capsys.readouterr().err == "run  100%  phase 1  5 steps  in 0:00\n"
+
+
+def test_where_phases_differ_in_length_their_number_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = begun("run", 4000, num_envs=10, num_steps=100)
+    show(progress, 700)
+    progress.end(STATE)
+    assert "phase 1  700 steps" in capsys.readouterr().err
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,9 +90,10 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
     assert len(lines) == 4
     assert "\x1b" not in err
     assert "\r" not in err
+    assert err.isascii()
     for phase, line in enumerate(lines, 1):
-        assert line.startswith(f"CartPole-v1 ppo {phase * 25:3d}%")
-        assert line.endswith(facts({**ROW, "phase": phase, "step": phase * 1000}))
+        assert line.startswith(f"CartPole-v1 ppo  {phase * 25:3d}%")
+        assert f"{phase * 1000:,} steps" in line
 
 
 def test_plain_lines_come_at_a_sensible_pace(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +102,15 @@ def test_plain_lines_come_at_a_sensible_pace(capsys: pytest.CaptureFixture[str])
     progress.end(STATE)
     lines = capsys.readouterr().err.splitlines()
     assert 8 <= len(lines) <= 11
-    assert lines[-1].startswith("run 100%")
+    assert lines[-1].startswith("run  100%")
+
+
+def test_a_resumed_run_starts_at_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = begun("run", 10_000, done=8000)
+    show(progress, 8010)
+    assert capsys.readouterr().err == "", "a line for what was done before"
+    show(progress, 9000)
+    assert capsys.readouterr().err.startswith("run   90%")
 
 
 def test_the_last_phase_is_shown_wherever_a_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,18 +124,18 @@ def test_the_last_phase_is_shown_wherever_a_run_ends(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "", "said twice"
 
 
-def test_a_slow_run_shows_a_line_now_and_then(
+def test_a_slow_run_shows_a_line_now_and_then_and_how_long_it_will_take(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: clock[0])
-    progress = begun("run", 10_000)
-    for phase in range(1, 11):
-        clock[0] += 10.0
+    now = [0.0]
+    monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: now[0])
+    progress = begun("run", 100)
+    for phase in range(1, 10):
+        now[0] += 10.0
         progress.row({**ROW, "phase": phase, "step": phase})
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[-2] for line in lines] == ["3", "6", "9"]
-    assert len(lines) == 3
+    assert [re.search(r"(\d) steps", line)[1] for line in lines] == ["3", "6", "9"]  # type: ignore[index]
+    assert lines[-1].endswith("15:10 left")  # 91 steps of ten seconds
 
 
 def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,28 +147,113 @@ def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest
     assert "20,000 steps" in last
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(7.2, "0:07"), (59.9, "1:00"), (754, "12:34"), (3723, "1:02:03"), (273_900, "3 d 04:05 h")]
+)
+def test_time_as_clocks_show_it(seconds: float, words: str) -> None:
+    assert clock(seconds) == words
+
+
+def test_the_curve_of_a_run() -> None:
+    assert curve([1.0], 8) == ""
+    assert curve([0.0, 1.0, 2.0, 7.0], 8) == "▁▂▃█"
+    assert curve([float(x) for x in range(800)], 8) == "▁▂▃▄▅▆▇█"
+    assert curve([5.0] * 20, 4) == "▁▁▁▁"
+
+
+# a live line ---------------------------------------------------------------------------------------------------------
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, width: int, **more: float) -> str:
+    """The line, without its colours, in the middle of a run."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    progress = begun("CartPole-v1 ppo", 16_460, 1000, num_envs=5, num_steps=823)
+    progress.row({**ROW, "phase": 2, "step": 8230})
+    progress.row({**ROW, **more, "step": 12_345})
+    assert isinstance(progress.display, LiveLine)
+    line = progress.display.line().plain
+    progress.end(STATE)
+    assert not progress.display.live.is_started
+    return line
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+def test_a_line_fits_its_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    line = shown(monkeypatch, width)
+    assert len(line) < width
+    assert "75%" in line
+    assert "return 21.2" in line
+    assert ("KL 0.012" in line) == (width >= 80)
+    assert ("3/4" in line) == (width >= 80)
+    assert ("CartPole-v1 ppo" in line) == (width >= 200)
+    if width >= 80:
+        for part in ("▁▁", "len", "54,322", "left"):
+            assert part in line
+
+
+def test_nothing_jumps_when_a_number_gets_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm-256color")
-    progress = begun("CartPole-v1 ppo", 16_460, 1000)
-    assert isinstance(progress.bar, LiveBar)
-    assert progress.bar.rich.tasks[0].completed == 1000
-    progress.row(ROW)
-    task = progress.bar.rich.tasks[0]
-    assert (task.completed, task.total) == (12_345, 16_460)
+    progress = begun("run", 100_000)
+    assert isinstance(progress.display, LiveLine)
+    at = []
+    for value in (-1234.5, 3.0):
+        progress.row({**ROW, "charts/episodic_return": value})
+        progress.row({**ROW, "charts/episodic_return": value})
+        at.append(progress.display.line().plain.index("length"))
     progress.end(STATE)
-    shown = terminal.getvalue()
-    for part in ("CartPole-v1 ppo", "75%", "return 21.2", "KL 0.0123"):
-        assert part in shown
-    assert not progress.bar.rich.live.is_started
+    assert at[0] == at[1]
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_only_the_stream_that_progress_goes_to_decides(monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     monkeypatch.setattr(sys, stream, Terminal())
+    monkeypatch.setenv("TERM", "xterm")
     progress = begun("run", 4)
-    expected: Any = LiveBar if stream == "stderr" else PlainLines
-    assert isinstance(progress.bar, expected)
+    expected: Any = LiveLine if stream == "stderr" else PlainLines
+    assert isinstance(progress.display, expected)
     progress.end(STATE)
+
+
+def test_a_terminal_that_cannot_go_back_has_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(begun("run", 4).display, PlainLines)
+
+
+def test_in_a_real_terminal_ctrl_c_leaves_the_cursor_as_it_was(tmp_path: Path) -> None:
+    os.environ["PYTHONPATH"], before = str(Path(tr.__file__).parents[1]), os.environ.get("PYTHONPATH")
+    command = [sys.executable, "-m", "tightrope", "train", "CartPole-v1", "--total-timesteps", "90000000"]
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover
+        os.environ.update(TERM="xterm-256color", OMP_NUM_THREADS="1")
+        os.environ.pop("COLUMNS", None)
+        os.execv(sys.executable, [*command, "--run-dir", str(tmp_path / "run")])
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    seen, until, interrupted = b"", time.monotonic() + 120, False
+    while time.monotonic() < until:
+        try:
+            piece = os.read(terminal, 65_536)
+        except OSError:  # its other end is closed
+            break
+        seen += piece
+        if not interrupted and seen.count(b"return") > 3:
+            os.write(terminal, b"\x03")
+            interrupted = True
+    else:
+        os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    text = seen.decode()
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0, "the cursor is not shown again"
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\x1b[2K", "\n")).splitlines()
+    live = [line for line in lines if line.startswith("━")]
+    assert live
+    assert max(map(len, live)) < 80
+    assert lines[-1].startswith("stopped after ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from ..engine import State
 from ..version import __version__
 from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
+from ..view.sinks import TRACKERS, Options, Sink
 from .config import Config
 from .directory import RunDirectory
 from .plan import Plan
@@ -23,6 +25,7 @@ def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onloo
         everyone.onlookers.append(rollout_video(config, run, quiet, everyone))
     if not quiet:
         everyone.onlookers.append(Progress())
+    everyone.onlookers += trackers(config, quiet)
     if run is not None:  # last: it shows what others have made
         everyone.onlookers.append(Report(lambda run_dir: found(run_dir, config)))
     return everyone.onlookers
@@ -39,6 +42,14 @@ def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audi
             print(line, flush=True)
 
     return RolloutVideo(run.path / "videos", config.run.video_every, written, say)
+
+
+def trackers(config: Config, quiet: bool) -> list[Sink]:
+    """Those that the settings name, each once."""
+    run = config.run
+    say = (lambda line: None) if quiet else partial(print, flush=True)
+    options = Options(run.project, run.entity, run.run_name, run.watch, run.tags, say)
+    return [TRACKERS[name](options) for name in dict.fromkeys(run.log)]
 
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:

@@ -22,6 +22,7 @@ from ..envs.options import VectorizationMode
 from ..errors import UsageError, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
+from ..view.sinks import Tags, Tracker
 from .names import SETTINGS, here_called
 from .presets import preset
 
@@ -63,6 +64,18 @@ class RunConfig:
     """Newest checkpoints that are kept, besides the best."""
     video_every: int | None = None
     """Phases between videos of the first 16 training environments; None for a few over the run, 0 for none."""
+    log: tuple[Tracker, ...] = ()
+    """Trackers that are told everything, besides metrics.jsonl; WANDB_MODE, MLFLOW_TRACKING_URI and the like hold."""
+    project: str | None = None
+    """Project of W&B, experiment of MLflow; tightrope if not given."""
+    entity: str | None = None
+    """User or team of W&B; your own if not given."""
+    run_name: str | None = None
+    """What trackers call the run; like its directory if not given."""
+    watch: bool = False
+    """Histograms of parameters and gradients for the trackers, about a hundred times in a run."""
+    tags: Tags = "tightrope"
+    """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
 
     def __post_init__(self) -> None:
         least = {"eval_every": 0, "eval_episodes": 1, "max_episode_steps": 1, "threads": 1}
@@ -77,6 +90,8 @@ class RunConfig:
             raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed {self.seed} is out of range: give a whole number from 0 to 2^63 - 1")
+        if self.watch and not self.log:
+            raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ SETTINGS = {
     "activation_fn": "activation",
     "policy": ": the network is chosen from the spaces; see hidden_sizes and activation",
     "verbose": ": output is on unless quiet is set",
-    "tensorboard_log": "run_dir (metrics are in its metrics.jsonl)",
+    "tensorboard_log": "log (log tensorboard; events are in run_dir)",
     # CleanRL
     "env_id": ": give the env first, as in `tightrope train CartPole-v1`",
     "gym_id": ": give the env first, as in `tightrope train CartPole-v1`",
@@ -53,11 +53,11 @@ SETTINGS = {
     "live_viz": ": the progress bar is on unless quiet is set",
     "compile": "accelerate",
     "video_log_freq": ": no videos of training yet; agent.record(path) shows the trained agent",
-    "use_wandb": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
-    "wandb_entity": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
-    "track": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
+    "use_wandb": "log (log wandb)",
+    "wandb_entity": "entity",
+    "track": "log (log wandb)",
     "capture_video": ": no videos of training yet; agent.record(path) shows the trained agent",
-    "wandb_project_name": ": no trackers yet; metrics are in the run directory's metrics.jsonl",
+    "wandb_project_name": "project",
 }
 
 ENVS = {

@@ -11,6 +11,7 @@ from ..engine import State, stream_seed, threads
 from ..errors import EnvError
 from ..types import Env
 from ..view import Audience, Onlooker
+from ..view.sinks import check_trackers
 from .audience import about, invited
 from .build import settled
 from .config import Config
@@ -42,6 +43,7 @@ def train(
 ) -> Outcome:
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
     everything about the run there. `guests` are onlookers besides those whom the settings invite."""
+    check_trackers(config.run.log)
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
@@ -82,9 +84,6 @@ def train(
                         break
                     guard.remember()
                 guard.look(log.unread)
-                log.report(everything=True)
-                if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
-                    run.save(state, config)
         except Exception as error:
             guard.go_back(log.unread)  # to after the last whole phase
             log.report(everything=True)
@@ -93,9 +92,13 @@ def train(
                 if isinstance(error, EnvError):
                     raise EnvError(f"{error}; {run.left(state)}") from error
             raise
+        else:
+            log.report(everything=True)
+            if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
+                run.save(state, config)
         finally:
             log.report(everything=True)
-            audience.tell("end", state)
+            audience.tell("end", state)  # who keeps the trained agent finds it saved
     if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
     return Outcome(evaluations, interrupts.received, None if run is None else run.trouble)

@@ -37,6 +37,8 @@ class Shown(Protocol):
     @property
     def policy(self) -> Any: ...  # the network
     @property
+    def optimizer(self) -> Any: ...  # with the last gradient
+    @property
     def rollout(self) -> Rollout: ...
     @property
     def obs(self) -> Tensor: ...  # (N, ...) what the environments show now

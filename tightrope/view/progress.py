@@ -1,19 +1,23 @@
-"""Progress: a live bar on a terminal, plain lines at a sensible pace elsewhere, nothing when quiet."""
+"""Progress: one live line on a terminal, plain lines at a sensible pace elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .onlooker import About, Onlooker, Shown
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 SHARE, SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
-
-
-class Bar(Protocol):
-    def show(self, done: int, facts: str) -> None: ...
-    def close(self) -> None: ...
+REFRESHES = 5  # of the live line in a second
+GAP = "  "
+BARS = "▁▂▃▄▅▆▇█"
+EXTRA = 9  # the rank of what is shown only where there is room for everything
 
 
 class Progress(Onlooker):
@@ -21,85 +25,215 @@ class Progress(Onlooker):
 
     name = "progress"
 
-    def __init__(self) -> None:
-        self.seen: dict[str, float] = {}
-        self.bar: Bar | None = None
-
     def begin(self, about: About) -> None:
-        title, total = about.title, about.total_steps
-        self.bar = LiveBar(title, total, about.steps) if sys.stderr.isatty() else PlainLines(title, total)
+        self.journey = Journey(about)
+        alive = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self.display: Display = LiveLine(self.journey) if alive else PlainLines(self.journey)
 
     def row(self, row: dict[str, Any]) -> None:
-        assert self.bar is not None
-        self.seen.update(row)  # a phase in which no episode finished shows the last return there was
-        self.bar.show(int(row["step"]), facts(self.seen))
+        self.journey.reach(row)
+        self.display.show()
 
     def end(self, state: Shown) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.journey.ended = True
+        self.display.close()
 
 
-def facts(row: dict[str, Any]) -> str:
-    """The numbers a person watches, in one line."""
-    words = []
-    for tag, form in (
-        ("charts/episodic_return", "return {:.1f}"),
-        ("eval/episodic_return", "greedy {:.1f}"),
-        ("charts/episodic_length", "length {:.0f}"),
-        ("losses/approx_kl", "KL {:.4f}"),
-        ("charts/SPS", "{:,.0f} steps/s"),
-    ):
-        if tag in row:
-            words.append(form.format(row[tag]))
-    return "  ".join([*words, f"{int(row['step']):,} steps"])  # most wanted first: a narrow terminal cuts the end
+class Display(Protocol):
+    def show(self) -> None: ...
+    def close(self) -> None: ...
 
 
-class LiveBar:
-    """A bar redrawn in place."""
+class Piece(NamedTuple):
+    """A part of the line. Where there is no room for all they are said in short, and then those of the lowest rank stay."""
 
-    def __init__(self, title: str, total: int, done: int) -> None:
+    name: str
+    text: str
+    rank: int
+    short: str
+
+
+class Journey:
+    """How far a run has come, and what a person wants to know of it."""
+
+    def __init__(self, about: About) -> None:
+        self.title, self.total = about.title, max(about.total_steps, 1)
+        settings = about.settings
+        self.batch = settings.get("num_envs", 0) * settings.get("num_steps", 0)
+        self.steps = self.began_at = about.steps
+        self.seen: dict[str, Any] = {}  # a phase in which no episode finished shows the last return there was
+        self.returns: list[float] = []
+        self.began = self.latest = time.monotonic()
+        self.first: tuple[float, int] | None = None  # when the first phase was there, and its steps
+        self.ended = False
+
+    def reach(self, row: dict[str, Any]) -> None:
+        """A phase further."""
+        self.seen.update(row)
+        self.steps, self.latest = int(row["step"]), time.monotonic()
+        if self.first is None:
+            self.first = self.latest, self.steps
+        if "charts/episodic_return" in row:
+            self.returns.append(row["charts/episodic_return"])
+
+    @property
+    def share(self) -> float:
+        return min(self.steps / self.total, 1.0)
+
+    def pieces(self) -> list[Piece]:
+        """Everything there is to show, in the order in which it is read."""
+        share, phase, taken = f"{self.share:4.0%}", f"{self.seen.get('phase', 0)}{self._of_phases()}", self._time()
+        found = [
+            Piece("share", share, 0, share),
+            Piece("phase", f"phase {phase}", 8, phase),
+            Piece("steps", f"{self.steps:,} steps", EXTRA, ""),
+        ]
+        for name, tag, form, rank, short in (
+            ("return", "charts/episodic_return", "return {:.1f}", 1, "return {:.1f}"),
+            ("greedy", "eval/episodic_return", "greedy {:.1f}", 5, "greedy {:.0f}"),
+            ("length", "charts/episodic_length", "length {:.0f}", 7, "len {:.0f}"),
+            ("KL", "losses/approx_kl", "KL {:.4f}", 6, "KL {:.3f}"),
+            ("speed", "charts/SPS", "{:,.0f} steps/s", 3, "{:,.0f}/s"),
+        ):
+            if tag in self.seen:
+                found.append(Piece(name, form.format(self.seen[tag]), rank, short.format(self.seen[tag])))
+        return [*found, Piece("time", taken, 2, taken)]
+
+    def _of_phases(self) -> str:
+        """Of how many, where each has as many steps."""
+        exact = self.batch and self.steps == self.seen.get("phase", 0) * self.batch
+        return f"/{self.total // self.batch}" if exact else ""
+
+    def _time(self) -> str:
+        """How long it will still take by the pace so far, or has taken."""
+        now = time.monotonic()
+        if self.ended or self.steps >= self.total:
+            return f"in {clock(self.latest - self.began)}"
+        since, steps = self.began, self.began_at
+        if (
+            self.first is not None and self.first[1] < self.steps
+        ):  # compilation and the like come before the first phase
+            since, steps = self.first
+        done, left = self.steps - steps, self.total - self.steps
+        if done <= 0:
+            return "-:-- left"
+        at = self.latest + left * (self.latest - since) / done
+        return f"{clock(max(at - now, 0.0))} left"
+
+
+def clock(seconds: float) -> str:
+    """0:07, 12:34, 1:02:03 or 3 d 04:05 h."""
+    whole = round(seconds)
+    minutes, hours, days = whole // 60 % 60, whole // 3600 % 24, whole // 86_400
+    if days:
+        return f"{days} d {hours:02d}:{minutes:02d} h"
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def curve(values: list[float], columns: int) -> str:
+    """All values so far as a row of small bars, each the mean of its share of them."""
+    columns = min(columns, len(values))
+    if columns < 2:
+        return ""
+    ends = [round(i * len(values) / columns) for i in range(columns + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(ends)]
+    low, span = min(means), max(means) - min(means)
+    return "".join(BARS[round((x - low) / span * (len(BARS) - 1)) if span > 0 else 0] for x in means)
+
+
+def length(pieces: list[Piece]) -> int:
+    return sum(len(piece.text) + len(GAP) for piece in pieces) - len(GAP)
+
+
+class LiveLine:
+    """One line redrawn in place, with as much as the terminal has room for."""
+
+    def __init__(self, journey: Journey) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-        from rich.table import Column
+        from rich.live import Live
 
-        columns = (
-            BarColumn(bar_width=10),
-            TaskProgressColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[facts]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-        )
-        console = Console(stderr=True)
-        console.print(title, style="bold", highlight=False)
-        self.rich = RichProgress(*columns, console=console)
-        self.rich.start()
-        self.task = self.rich.add_task(title, total=total, completed=done, facts="")
+        self.journey, self.widest = journey, dict[tuple[str, str], int]()
+        self.console = Console(stderr=True)
+        self.rich = not self.console.options.ascii_only
+        self.live = Live(console=self.console, get_renderable=self.line, refresh_per_second=REFRESHES)
+        self.live.start()
 
-    def show(self, done: int, facts: str) -> None:
-        self.rich.update(self.task, completed=done, facts=facts)
+    def show(self) -> None:
+        """Nothing to do: the line is drawn anew a few times a second, however many phases there are."""
+
+    def line(self) -> Text:
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis", end="")
+        for i, piece in enumerate(self._fitting(self.console.width - 1)):
+            text.append(GAP if i else "")
+            if piece.name == "bar":
+                filled = round(self.journey.share * len(piece.text))
+                text.append(piece.text[:filled], "green" if self.journey.share == 1 else "cyan")
+                text.append(piece.text[filled:], "bright_black")
+            else:
+                text.append(piece.text, {"return": "bold", "curve": "cyan", "title": "bold"}.get(piece.name, ""))
+        return text
+
+    def _fitting(self, width: int) -> list[Piece]:
+        """As much as there is room for: everything; what matters; that in short; as much of that as fits."""
+        everything = self._decorated()
+        needed = [piece for piece in everything if piece.rank < EXTRA]
+        for pieces in (everything, needed):
+            if length(settled := self._settled(pieces, "long")) <= width:
+                return settled
+        settled = self._settled([piece._replace(text=piece.short) for piece in needed], "short")
+        while len(settled) > 1 and length(settled) > width:
+            settled.remove(max(settled, key=lambda piece: piece.rank))
+        return settled
+
+    def _settled(self, pieces: list[Piece], form: str) -> list[Piece]:
+        """Each with the most room it ever had, so that nothing jumps about."""
+        for name, text, *_ in pieces:
+            self.widest[form, name] = max(self.widest.get((form, name), 0), len(text))
+        return [piece._replace(text=piece.text.ljust(self.widest[form, piece.name])) for piece in pieces]
+
+    def _decorated(self) -> list[Piece]:
+        """With a bar before everything and a curve after the return."""
+        mark, returns = "━" if self.rich else "-", self.journey.returns
+        found = [Piece("title", self.journey.title, EXTRA, ""), Piece("bar", mark * 12, 4, mark * 6)]
+        for piece in self.journey.pieces():
+            found.append(piece)
+            if piece.name == "return" and self.rich and len(returns) > 1:
+                found.append(Piece("curve", curve(returns, 10).ljust(10), 5, curve(returns, 6).ljust(6)))
+        return found
 
     def close(self) -> None:
-        self.rich.stop()
+        self.widest.clear()
+        self.live.stop()
 
 
 class PlainLines:
     """A line now and then, for logs."""
 
-    def __init__(self, title: str, total: int) -> None:
-        self.title, self.total = title, total
-        self.said, self.at = 0.0, time.monotonic()
-        self.unsaid: tuple[float, str] | None = None
+    def __init__(self, journey: Journey) -> None:
+        self.journey = journey
+        self.said, self.at = journey.share, time.monotonic()
+        self.said_return: float | None = None
+        self.unsaid = False
 
-    def show(self, done: int, facts: str) -> None:
-        self.unsaid = (done / self.total, facts)
-        if self.unsaid[0] - self.said >= SHARE - 1e-9 or time.monotonic() - self.at >= SECONDS:
+    def show(self) -> None:
+        self.unsaid = True
+        if self.journey.share - self.said >= SHARE - 1e-9 or time.monotonic() - self.at >= SECONDS:
             self.say()
 
     def say(self) -> None:
-        if self.unsaid is not None:
-            self.said, facts = self.unsaid
-            self.at, self.unsaid = time.monotonic(), None
-            print(f"{self.title} {self.said:4.0%}  {facts}", file=sys.stderr, flush=True)
+        if self.unsaid:
+            self.said, self.at, self.unsaid = self.journey.share, time.monotonic(), False
+            words = [piece.text + self._change(piece.name) for piece in self.journey.pieces()]
+            print(GAP.join([self.journey.title, *words]), file=sys.stderr, flush=True)
+            self.said_return = self.journey.seen.get("charts/episodic_return")
+
+    def _change(self, name: str) -> str:
+        """Of the return, since the line before."""
+        if name != "return" or self.said_return is None:
+            return ""
+        return f" ({self.journey.seen['charts/episodic_return'] - self.said_return:+.1f})"
 
     def close(self) -> None:
         """The last phase is always said."""

@@ -1,0 +1,73 @@
+"""What trackers cost: CartPole's preset, trained with none and with each, in turn.
+
+    python benchmarks/sinks_overhead.py [--steps 400000] [--repeats 5] [--only tensorboard mlflow]
+
+Prints, of each, the seconds per phase while training (median of the repeats, and over those without a tracker), and the seconds
+that a run takes longer in all: opening the tracker and emptying its queue at the end. A warm-up run comes first, which imports
+the tracker's client. MLflow writes to an SQLite file, W&B offline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tightrope as tr
+
+WAYS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "tensorboard": dict(log=["tensorboard"]),
+    "tensorboard, watched": dict(log=["tensorboard"], watch=True),
+    "wandb": dict(log=["wandb"]),
+    "wandb, watched": dict(log=["wandb"], watch=True),
+    "mlflow": dict(log=["mlflow"]),
+    "mlflow, watched": dict(log=["mlflow"], watch=True),
+    "all three, watched": dict(log=["tensorboard", "wandb", "mlflow"], watch=True),
+}
+
+
+def seconds(folder: Path, steps: int, settings: dict[str, Any]) -> tuple[float, float]:
+    """(of training, of the whole run)"""
+    agent = tr.PPO("CartPole-v1", device="cpu", total_timesteps=steps, **settings)
+    began = time.perf_counter()
+    agent.learn(run_dir=folder, quiet=True)
+    return agent.state.seconds, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=400_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(WAYS))
+    options = parser.parse_args()
+    ways = {"none": WAYS["none"], **{name: WAYS[name] for name in options.only}}
+    phases = options.steps // 1024
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {
+            "WANDB_MODE": "offline",
+            "WANDB_SILENT": "true",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/m.db",
+        }
+        os.chdir(folder)
+        for i, settings in enumerate(ways.values()):
+            seconds(Path(folder) / f"warm{i}", 10_240, settings)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for repeat in range(options.repeats):
+            for i, (name, settings) in enumerate(ways.items()):
+                found[name].append(seconds(Path(folder) / f"run{repeat}-{i}", options.steps, settings))
+    base = found["none"]
+    print(f"{'':22} ms a phase   training   the whole run")
+    for name, times in found.items():
+        training = statistics.median(t for t, _ in times)
+        ratio = statistics.median(t / b for (t, _), (b, _) in zip(times, base, strict=True))
+        longer = statistics.median(w - b for (_, w), (_, b) in zip(times, base, strict=True))
+        print(f"{name:22} {1000 * training / phases:10.2f}   x {ratio:6.3f}   {longer:+8.2f} s")
+
+
+if __name__ == "__main__":
+    main()

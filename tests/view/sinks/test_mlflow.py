@@ -1,0 +1,190 @@
+"""A real MLflow server on this machine: what it shows of a run, and what happens when it goes away."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+
+pytest.importorskip("mlflow", reason="MLflow is not installed")
+
+SETTINGS = (
+    "num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=8 * 32, device='cpu', eval_every=64, eval_episodes=2"
+)
+TRAIN = f"""
+import shutil
+from pathlib import Path
+import tightrope as tr
+from tightrope.runs import audience
+from tightrope.view import Onlooker
+import tightrope.runs.train
+
+class Filmer(Onlooker):
+    def __init__(self, told):
+        self.told = told
+    def phase(self, state):
+        if state.phase == 2:
+            path = Path("phase0002.mp4")
+            path.write_bytes(b"a film")
+            for onlooker in self.told:
+                onlooker.video(path, state.steps)
+
+def invited(config, run, quiet):
+    told = audience.invited(config, run, quiet)
+    return [Filmer(told), *told]
+
+tightrope.runs.train.invited = invited
+agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
+agent.learn(run_dir="run", quiet=True, until=3 * 32)
+shutil.copytree("run/checkpoints", "kept")
+agent.learn(run_dir="run", quiet=True, until=6 * 32)
+shutil.rmtree("run/checkpoints")  # as if it had been killed before it saved
+shutil.move("kept", "run/checkpoints")
+tr.load("run", learning_rate=0.001).learn(quiet=True)
+"""
+OUTLIVE = f"""
+import os, signal, time
+import tightrope as tr
+from tightrope.view.sinks import courier, mlflow
+
+mlflow.PACE, courier.PATIENCE = 0.0, 10.0
+sent = mlflow.MLflow._send
+
+def then_it_dies(self):
+    sent(self)
+    if self.id and os.path.exists("alive"):
+        os.remove("alive")
+        os.kill(int(os.environ["SERVER"]), signal.SIGTERM)
+        time.sleep(2)
+
+mlflow.MLflow._send = then_it_dies
+open("alive", "w").close()
+agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"])
+agent.learn(run_dir="second", quiet=True)
+began = time.monotonic()
+agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"])
+agent.learn(run_dir="third", quiet=True)
+seconds = time.monotonic() - began
+plain = tr.PPO("CartPole-v1", {SETTINGS}).learn(quiet=True)
+print(agent.steps, seconds, (plain.state.optimizer.flat == agent.state.optimizer.flat).all().item())
+"""
+
+
+def process(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_") and not k.lower().endswith("_proxy")}
+    kept |= {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=240)
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[str, int]]:
+    """Its address and its process's number."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    stores = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/artifacts"]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with (folder / "server.log").open("w") as log:
+        running = subprocess.Popen([*command, *stores], cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            wait_for(f"{address}/health", running, folder / "server.log")
+            yield address, running.pid
+        finally:
+            running.terminate()
+            try:
+                running.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+
+
+def wait_for(page: str, running: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 180
+    while time.monotonic() < until and running.poll() is None:
+        try:
+            urllib.request.urlopen(page, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+
+
+def asked(address: str, what: str, **question: Any) -> Any:
+    """An answer of its REST API."""
+    body = json.dumps(question).encode() if what.endswith("search") else None
+    query = "" if body else "?" + "&".join(f"{k}={urllib.request.quote(str(v))}" for k, v in question.items())
+    request = urllib.request.Request(f"{address}/api/2.0/mlflow/{what}{query}", data=body)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def test_a_server_shows_the_run_and_may_go_away(tmp_path: Path) -> None:
+    with server(tmp_path) as (address, pid):
+        done = process(TRAIN, tmp_path, MLFLOW_TRACKING_URI=address)
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr
+        check_run(address, tmp_path)
+        patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+        done = process(OUTLIVE, tmp_path, MLFLOW_TRACKING_URI=address, SERVER=str(pid), **patience)
+        assert done.returncode == 0, done.stderr
+        steps, seconds, same = done.stdout.split()
+        assert same == "True", "a number has changed"
+        assert int(steps) == 8 * 32
+        assert float(seconds) < 20, "a server that is not there held up training"
+        warnings = [
+            line for line in done.stderr.splitlines() if line.startswith("warning: MLflow failed and is left out")
+        ]
+        assert len(warnings) == 2, done.stderr
+        assert "Connection refused" in warnings[1]
+
+
+def check_run(address: str, folder: Path) -> None:
+    experiment = asked(address, "experiments/get-by-name", experiment_name="rope")["experiment"]["experiment_id"]
+    (run,) = asked(address, "runs/search", experiment_ids=[experiment])["runs"]
+    info, data = run["info"], run["data"]
+    assert (info["run_name"], info["status"]) == ("walker", "FINISHED")
+    assert json.loads((folder / "run" / "trackers.json").read_text()) == {"mlflow": info["run_id"]}
+    parameters = {p["key"]: p["value"] for p in data["params"]}
+    assert parameters["env"] == "CartPole-v1"
+    assert parameters["hidden_sizes"] == "[8]"
+    assert int(parameters["facts/parameters"]) > 0
+    assert parameters["facts/torch"]
+    assert parameters["facts/device"]
+    tags = {t["key"]: t["value"] for t in data["tags"]}
+    assert tags["changed/learning_rate"] == "0.001 from step 96", "what a resume changed"
+
+    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    for tag in sorted(rows[1].keys() - {"step", "charts/SPS", "time"}):
+        history = asked(address, "metrics/get-history", run_id=info["run_id"], metric_key=tag)["metrics"]
+        steps = [int(point["step"]) for point in history]
+        assert steps == [row["step"] for row in rows if row.get(tag) is not None], tag
+        values = {int(point["step"]): point["value"] for point in history}
+        for row in rows[:3] + rows[6:]:  # between, the tracker keeps what was there before the kill
+            if row.get(tag) is not None:
+                assert values[row["step"]] == pytest.approx(row[tag], rel=1e-6), tag
+    watched = [metric["key"] for metric in data["metrics"] if metric["key"].startswith("gradients/")]
+    history = asked(address, "metrics/get-history", run_id=info["run_id"], metric_key=watched[0])["metrics"]
+    assert [int(point["step"]) for point in history] == [row["step"] for row in rows]
+
+    def listed(path: str) -> dict[str, int]:
+        files = asked(address, "artifacts/list", run_id=info["run_id"], path=path)["files"]
+        return {file["path"]: int(file["file_size"]) for file in files}
+
+    assert listed("videos") == {"videos/phase0002.mp4": 6}
+    assert {"model/manifest.json", "model/model.safetensors", "model/training.safetensors"} == set(listed("model"))

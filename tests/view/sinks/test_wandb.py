@@ -1,0 +1,110 @@
+"""Weights & Biases in offline mode: its own tooling reads what a run wrote. Its client has a process of its own here."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+
+pytest.importorskip("wandb", reason="wandb is not installed")
+
+TRAIN = """
+import sys
+from pathlib import Path
+import tightrope as tr
+from tightrope.runs import audience
+from tightrope.view import Onlooker, Video
+import numpy as np
+
+class Filmer(Onlooker):  # what films a phase tells everyone
+    def __init__(self, told):
+        self.told = told
+    def phase(self, state):
+        if state.phase == 2:
+            path = Path("run/videos/phase0002.mp4")
+            with Video(path) as video:
+                for shade in range(0, 250, 50):
+                    video.add(np.full((64, 64, 3), shade, dtype=np.uint8))
+            for onlooker in self.told:
+                onlooker.video(path, state.steps)
+
+def invited(config, run, quiet):
+    told = audience.invited(config, run, quiet)
+    return [Filmer(told), *told]
+
+import tightrope.runs.train
+tightrope.runs.train.invited = invited
+settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, device="cpu")
+settings |= dict(eval_every=64, eval_episodes=2)
+agent = tr.PPO("CartPole-v1", **settings, log=["wandb"], watch=True, project="rope", run_name="walker")
+agent.learn(run_dir="run", quiet=True, until=4 * 32)
+again = tr.load("run").learn(quiet=True)
+plain = tr.PPO("CartPole-v1", **settings).learn(quiet=True)
+print((plain.state.optimizer.flat == again.state.optimizer.flat).all().item())
+"""
+
+
+def process(code: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    root = str(Path(tr.__file__).parents[1])
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    kept |= {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "HOME": str(folder), **environment}
+    return subprocess.run(code, cwd=folder, env=kept, capture_output=True, text=True, timeout=240)
+
+
+def records(folder: Path, *options: str) -> str:
+    tool = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options]
+    done = process([*tool, str(next(folder.glob("run-*.wandb")))], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_own_tooling_reads_an_offline_run_and_its_continuation(tmp_path: Path) -> None:
+    done = process([sys.executable, "-c", TRAIN], tmp_path, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert done.stdout.split() == ["True"], "a number has changed"
+    parts = sorted((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    assert len(parts) == 2
+    summary = json.loads(records(parts[0], "--summary"))
+    assert (summary["project"], summary["name"], summary["state"]) == ("rope", "walker", "finished")
+    assert summary["run_id"] == json.loads((tmp_path / "run" / "trackers.json").read_text())["wandb"]
+    assert json.loads(records(parts[1], "--summary"))["run_id"] == summary["run_id"], "a resumed run is the same run"
+    config = summary["config"]
+    assert config["env"] == "CartPole-v1"
+    assert config["hidden_sizes"] == [8]
+    assert config["facts/parameters"] > 0
+    assert config["facts/torch"]
+    assert config["facts/device"]
+
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    history: list[dict[str, Any]] = []
+    artifacts = []
+    for part in parts:
+        for line in records(part).splitlines():
+            record = json.loads(line)
+            history += [record["history"]["item"]] if record["type"] == "history" else []
+            artifacts += [line] if record["type"] == "artifact" or "artifact" in record["type"] else []
+    assert [item["_step"] for item in history] == [row["step"] for row in rows]
+    for item, row in zip(history, rows, strict=True):
+        for tag, value in row.items():
+            if tag != "step" and value is not None:
+                assert item[tag] == pytest.approx(value), tag
+        assert any("gradients/" in tag for tag in item), "no histogram"
+    films = [tag for tag in history[1] if tag.startswith("video")]
+    assert films, "no video at its step"
+    assert any("model" in line for line in artifacts)
+
+
+def test_without_an_account_it_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tightrope", "train", "CartPole-v1", "--log", "wandb", "--run-dir", "run"]
+    done = process(command, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        "tightrope: log wandb needs an account: `wandb login` once, or WANDB_MODE"
+    )
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,75 @@
+"""A thread that delivers what it is handed, in order, while training goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+MOST = 10_000  # jobs that wait; what comes then is left out
+PATIENCE = 30.0  # seconds for one delivery, at the end
+
+Job = Callable[[], None]
+
+
+class Courier:
+    """Nothing that a job does, or fails to do, holds up who hands it over: at the end alone someone waits, and not for long.
+
+    The first job that fails is the last; the error is raised to whoever next hands something over.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.jobs: deque[Job] = deque()
+        self.left_out = 0
+        self.trouble: Exception | None = None
+        self.delivered_at = time.monotonic()
+        self.closing = False
+        self.news = threading.Condition()
+        self.thread = threading.Thread(target=self._work, name=f"tightrope-{name}", daemon=True)
+        self.thread.start()
+
+    def hand(self, job: Job) -> None:
+        """To be done after everything handed over before."""
+        with self.news:
+            if self.trouble is not None:
+                raise self.trouble
+            if len(self.jobs) >= MOST:
+                self.left_out += 1
+                return
+            self.jobs.append(job)
+            self.news.notify()
+
+    def close(self) -> None:
+        """Wait until all is done. TimeoutError if one job takes longer than anybody should wait."""
+        with self.news:
+            self.closing, self.delivered_at = True, time.monotonic()
+            self.news.notify()
+        while self.thread.is_alive():
+            left = self.delivered_at + PATIENCE - time.monotonic()
+            if left <= 0:
+                waiting = len(self.jobs) + 1
+                self.jobs.clear()
+                raise TimeoutError(f"no answer for {PATIENCE:.0f} s, {waiting} of its messages are not delivered")
+            self.thread.join(min(left, 1.0))
+        if self.trouble is not None:
+            raise self.trouble
+        if self.left_out:
+            raise TimeoutError(f"it did not keep up: {self.left_out:,} messages were left out")
+
+    def _work(self) -> None:
+        while True:
+            with self.news:
+                while not self.jobs and not self.closing:
+                    self.news.wait()
+                if not self.jobs:
+                    return
+                job = self.jobs.popleft()
+            try:
+                job()
+            except Exception as error:
+                with self.news:
+                    self.trouble = error
+                    self.jobs.clear()
+                return
+            self.delivered_at = time.monotonic()

@@ -1,0 +1,69 @@
+"""TensorBoard: an event file in the run's directory, written through torch's client.
+
+`tensorboard --logdir runs` then shows every run by its directory's name. When a run goes on from a checkpoint, what was written
+after it is purged, so that no point appears twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .sink import Ending, Sink
+from .watch import Histogram
+
+FLUSH_SECONDS = 5
+SHOWN = ("charts/episodic_return", "eval/episodic_return")  # beside the settings in the table of runs
+
+
+class TensorBoard(Sink):
+    name, package = "TensorBoard", "tensorboard"
+
+    def open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = self.about.run_dir or Path("runs") / self.run_name
+        going_on = any(folder.glob("events.out.tfevents.*"))
+        purge = self.about.steps + 1 if going_on else None
+        self.writer: Any = SummaryWriter(str(folder), purge_step=purge, flush_secs=FLUSH_SECONDS)
+        self.writer.add_text("run", "\n".join(self._described()), self.about.steps)
+        self._add_hyper_parameters()
+        self.options.say(f"tensorboard: tensorboard --logdir {folder.parent}")
+
+    def _described(self) -> Iterator[str]:
+        """What the run is, in Markdown."""
+        yield from (f"{line}\n" for line in self.about.plan)
+        yield "\n| setting | value |\n|---|---|"
+        yield from (f"| {name} | {value} |" for name, value in self.parameters.items())
+
+    def _add_hyper_parameters(self) -> None:
+        """In the run's own file: `add_hparams` would put them into another, which is then a run of its own."""
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = (bool, int, float, str)
+        settings = {k: v if isinstance(v, plain) else str(v) for k, v in self.parameters.items()}
+        metrics = self.named({"step": 0, **dict.fromkeys(SHOWN, 0.0)})
+        shown = {tag: None for tag in metrics if not tag.startswith("time/")}
+        for summary in hparams(settings, shown):  # type: ignore[no-untyped-call]
+            self.writer.file_writer.add_summary(summary)
+
+    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in self.named(row).items()]
+        self.writer.file_writer.add_summary(Summary(value=values), row["step"], seconds)  # one event, not one for each
+
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+        for name, h in found.items():
+            if len(h.values):
+                self.writer.add_histogram_raw(
+                    name, min=h.values.min(), max=h.values.max(), num=len(h.values), sum=h.values.sum(),
+                    sum_squares=(h.values**2).sum(), bucket_limits=h.edges[1:], bucket_counts=h.counts, global_step=step,
+                )  # fmt: skip
+
+    def film(self, path: Path, step: int) -> None:
+        """It has pictures but no videos: these stay in the run's directory."""
+
+    def close(self, ending: Ending, model: Path | None) -> None:
+        self.writer.close()
