@@ -270,6 +270,41 @@ def test_an_interrupt_finishes_the_phase_saves_and_is_raised(tmp_path: Path) -> 
         saved.learn(quiet=True)
 
 
+class Signalled(Centered):
+    """Is sent signals in the middle of the second phase."""
+
+    signals: tuple[int, ...] = ()
+    steps = 0
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
+        self.steps += 1
+        if self.steps == 12:
+            for number in self.signals:
+                signal.raise_signal(number)
+        return super().step(action, noise)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_wants_the_process_to_end_ends_it_after_the_phase(number: int, tmp_path: Path) -> None:
+    env = Signalled(num_envs=4)
+    env.signals = (number,)
+    with pytest.raises(SystemExit) as end:
+        tr.PPO(env, **OWN).learn(run_dir=tmp_path, quiet=True)
+    assert end.value.code == 128 + number
+    assert tr.load(tmp_path, env=Centered(num_envs=4)).steps == 64
+
+
+def test_a_second_interrupt_leaves_the_agent_between_two_phases() -> None:
+    env = Signalled(num_envs=4)
+    env.signals = (signal.SIGINT, signal.SIGINT)
+    agent = tr.PPO(env, **OWN)
+    with pytest.raises(KeyboardInterrupt):
+        agent.learn(quiet=True)
+    assert (agent.steps, agent.state.phase) == (32, 1)
+    env.signals = ()
+    assert same_parameters(agent.learn(quiet=True), tr.PPO(Centered(num_envs=4), **OWN).learn(quiet=True))
+
+
 # save and load --------------------------------------------------------------------------------------------------------
 
 
@@ -333,3 +368,14 @@ def test_a_loaded_agent_acts_as_the_saved_one(tmp_path: Path) -> None:
     obs = np.random.default_rng(0).normal(size=(20, 3))
     assert (tr.load(tmp_path).predict(obs) == agent.predict(obs)).all()
     assert tr.load(str(tmp_path)).evaluate(3) == agent.evaluate(3)
+
+
+def test_an_environment_can_be_named_when_loading(centered: Path) -> None:
+    assert isinstance(tr.load(centered, env="test_agent:Centered").state.env, Centered)
+    assert "evaluate(env=...)" in refusal(tr.load, centered, env="Pendulum-v1")
+
+
+def test_what_was_trained_keeps_its_shape(tmp_path: Path) -> None:
+    tr.PPO("CartPole-v1", **SMALL).save(tmp_path)
+    for name, value in (("num_envs", 8), ("num_steps", 4), ("hidden_sizes", (9,))):
+        assert name in refusal(tr.load, tmp_path, **{name: value})

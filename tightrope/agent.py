@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -131,8 +132,10 @@ class Agent:
             raise UsageError(
                 f"{self.run.complaint(self.state)}. The agent in memory has them: agent.save(another directory)"
             )
-        if outcome.interrupted is not None:
+        if outcome.interrupted == signal.SIGINT:
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
+        if outcome.interrupted is not None:  # whoever sent it wants the process to end
+            raise SystemExit(128 + outcome.interrupted)
         return self
 
     def train(
@@ -299,6 +302,8 @@ def load(
     """
     path = Path(path)
     found = find(path, checkpoint)
+    if isinstance(env, str):
+        env = named(env, found.config)
     try:
         config = adapted(found.config, settings, env)
         check_kept(found.config.flat(), config.flat())
@@ -313,6 +318,17 @@ def load(
     if checkpoint == "last" and found.path != path:
         agent.run = RunDirectory(path, found)
     return agent
+
+
+def named(env: str, config: Config) -> Any:
+    """What a user's words for an environment mean: module:Class of one's own, or the run's own id, which says nothing new."""
+    if is_path(env):
+        return imported(env)
+    if env != config.env:
+        raise UsageError(
+            f"env {env!r} is not {config.env!r}, on which the run was trained: give it to evaluate(env=...)"
+        )
+    return None
 
 
 def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
@@ -338,7 +354,7 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
 
 def check_kept(before: Settings, after: Settings) -> None:
     """Refuse settings that what was trained cannot take on."""
-    for name in ("num_envs", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
+    for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
         if after[name] != before[name]:
             raise UsageError(
                 f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"

@@ -21,7 +21,7 @@ from .envs.engines import Backend
 from .errors import EnvError, ExportError, NotFinite, UsageError, near_matches
 from .runs.build import check_env
 from .runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
-from .runs.directory import new_run_dir
+from .runs.directory import new_run_dir, resume_command
 from .runs.evaluate import Evaluation
 from .runs.export import check_file
 from .runs.given import imported, is_path, named_by_user
@@ -145,7 +145,8 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
         return 1
     if outcome.interrupted is not None:
-        print(f"stopped after {agent.steps:,} steps; `tightrope resume {run_dir}` goes on")
+        goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
+        print(f"stopped after {agent.steps:,} steps; {goes_on}")
         return 128 + outcome.interrupted
     try:
         score = agent.evaluate(100)
@@ -183,7 +184,7 @@ class ResumeOptions:
 def resume(args: list[str]) -> int:
     """Go on with a run from its newest checkpoint, as if it had never stopped.
 
-    Any setting of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
+    Most settings of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
     """
     if wants_help(args):
         return show_help(ResumeOptions, "resume", resume.__doc__)
@@ -362,7 +363,7 @@ class ExportOptions:
     """Directory of a run."""
     onnx: Path
     """File to write, such as policy.onnx; one of that name is replaced."""
-    checkpoint: Literal["last", "best"] = "last"
+    checkpoint: str = "last"
     """Which of the run's checkpoints."""
     env: str | None = None
     """The environment, as module:Class, of a run that was trained on one of your own."""

@@ -137,7 +137,7 @@ def test_rewards_that_normalizing_would_help_say_so(tmp_path: Path) -> None:
     settings = {**SMALL, "vf_coef": 1e8, "norm_reward": False}
     line = caught(tr.PPO(Large(4), **settings), tmp_path)
     assert "scale rewards, or set norm_reward" in line
-    assert line.endswith(f"`tightrope resume {tmp_path} --norm-reward`")
+    assert line.endswith(f'`tr.load("{tmp_path}", env=...).learn()`'), "no command can name a class of a function"
     tr.PPO(Large(4), **{**settings, "norm_reward": True}).learn(quiet=True)
 
 
@@ -241,7 +241,8 @@ def test_the_bundle_has_it_all(algo: str, tmp_path: Path) -> None:
     settings = {"full_reset": False, "baseline": "critic"} if algo == "vpg" else {}
     line = caught(AGENTS[algo](BadReward(4), **SMALL, **settings), tmp_path)
     folder = tmp_path / "crash" / "phase-000003"
-    assert f"the evidence is in {folder}; then go on from before it with `tightrope resume {tmp_path}`" in line
+    command = f"tightrope resume {tmp_path} --env test_crash:BadReward"
+    assert f"the evidence is in {folder}; once it is mended, go on from before it with `{command}`" in line
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")

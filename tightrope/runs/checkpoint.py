@@ -117,6 +117,7 @@ def save_checkpoint(
         shutil.rmtree(new, ignore_errors=True)
         raise
     sync_directory(folder)
+    sync_directory(run_dir)  # which has the name of this folder, and of the metrics
     write_file(folder / LATEST, canonical({"checkpoint": name, "sha256": digest(manifest)}))
     prune(folder, keep)
     return serial

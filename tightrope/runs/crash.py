@@ -33,6 +33,7 @@ from ..errors import NotFinite
 from ..types import Batch, Env, Rollout, Row
 from .config import Config
 from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
+from .directory import resume_command
 from .files import write_file
 from .metrics import Reading
 
@@ -92,8 +93,10 @@ class Guard:
         except Exception as error:
             evidence_is = f"the evidence could not be written to {folder}: {one_line(error)}"
         line = f"{diagnosis.line()}; {evidence_is}"
-        resume = " ".join(["tightrope resume", str(self.run_dir), *diagnosis.flags])
-        return f"{line}; then go on from before it with `{resume}`" if diagnosis.worth_resuming else line
+        if not diagnosis.worth_resuming:
+            return line
+        resume = resume_command(self.run_dir, self.config, *diagnosis.flags)
+        return f"{line}; {diagnosis.first} go on from before it with `{resume}`"
 
 
 def lateness(env: Env) -> int:

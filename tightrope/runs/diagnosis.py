@@ -68,6 +68,11 @@ class Diagnosis:
     flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
     worth_resuming: bool = True  # whether the state before the phase is one to go on from
 
+    @property
+    def first(self) -> str:
+        """What has to come before going on, which would be the same again otherwise."""
+        return "once it is mended," if self.culprit.kind in ("observation", "reward") else "then"
+
     def line(self) -> str:
         cause = f": {self.cause}" if self.cause else ""
         return f"phase {self.phase} is not finite: {self.culprit.words}{cause}; {self.fix}"
@@ -180,6 +185,9 @@ def advice(
     culprit: Culprit, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
 ) -> Advice:
     """The env is at fault where it gave what is no number; otherwise the likeliest suspect is."""
+    spoilt = next((name for name, x in evidence.before.items() if not torch.isfinite(x).all()), None)
+    if spoilt is not None:
+        return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
     if culprit.kind in ("observation", "reward"):
         return Advice("", f"look at the env, `tightrope check {config.run.train_env or config.env}`")
     for suspect in (size_of_env(evidence, config), spread(evidence, config, policy), steps(evidence, config, rows)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from ..errors import UsageError
 from ..view import MetricsFile
 from .checkpoint import CONFIG, Checkpoint, newest_serial, save_checkpoint, save_config, warn
 from .config import Config
+from .files import sync_directory
+from .given import is_path
 from .lock import locked
 
 METRICS = "metrics.jsonl"
@@ -56,15 +59,18 @@ class RunDirectory:
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Locked, and nobody else has begun or continued a run there meanwhile."""
+        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            for made in missing:
+                sync_directory(made.parent)
         except OSError as error:
             raise UsageError(f"run_dir {self.path} cannot be made: {reason(error)}") from None
         with locked(self.path):
             if self.new and (self.path / CONFIG).exists():
                 raise UsageError(already_a_run(self.path))
             if newest_serial(self.path) > self.serial:
-                raise UsageError(f"run_dir {self.path} has been trained further by another process: load it again")
+                raise UsageError(f"run_dir {self.path} has been trained further meanwhile: load it again")
             self.new = False
             yield
 
@@ -123,8 +129,11 @@ class RunDirectory:
     @property
     def newest(self) -> str:
         """What there is, in words."""
-        steps = self.saved_steps
-        return "nothing is saved yet" if steps is None else f"the newest checkpoint is that of {steps:,} steps"
+        if self.saved_steps is None:
+            return "nothing is saved yet"
+        if not newest_serial(self.path):
+            return "and what was saved is no longer there"
+        return f"the newest checkpoint is that of {self.saved_steps:,} steps"
 
     def left(self, state: State) -> str:
         """What a training that broke off has left behind, in words."""
@@ -153,6 +162,16 @@ def held(path: Path) -> Iterator[int | Path]:
 
 def reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def resume_command(path: Path, config: Config, *flags: str) -> str:
+    """What to type to go on with a run; in Python where no command could name its environment."""
+    if "<locals>" in config.env or config.env.startswith("__main__:"):
+        return f'tr.load("{path}", env=...).learn()'
+    words = ["tightrope", "resume", str(path)]
+    words += ["--env", config.env] if is_path(config.env) else []
+    words += ["--network", config.network.network] if config.network.network is not None else []
+    return shlex.join([*words, *flags])
 
 
 def already_a_run(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks training to finish its phase, a second one leaves at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks training to finish its phase, a second one leaves at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import signal
 import threading
 from types import FrameType
 from typing import Any
+
+STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interrupts:
@@ -17,8 +19,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
+            for number in STOPS:
+                if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

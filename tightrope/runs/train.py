@@ -84,13 +84,14 @@ def train(
                         break
                     guard.remember()
                 guard.look(log.unread)
-        except Exception as error:
+        except BaseException as error:
             guard.go_back(log.unread)  # to after the last whole phase
             log.report(everything=True)
-            if run is not None:
+            if run is not None and isinstance(error, Exception):  # a second Ctrl-C does not wait for a disk
                 run.save(state, config)
                 if isinstance(error, EnvError):
                     raise EnvError(f"{error}; {run.left(state)}") from error
+                error.add_note(run.left(state))
             raise
         else:
             log.report(everything=True)
