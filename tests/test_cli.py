@@ -446,7 +446,7 @@ def test_probes_say_what_a_failure_means(
         values = list(probe.values) if algo == "ppo" else None
         return Finding(probe, values, bad if probe.env in broken else good)
 
-    monkeypatch.setattr("tightrope.cli.run_probe", run_probe)
+    monkeypatch.setattr("tightrope.cli.tools.run_probe", run_probe)
     done = tightrope("probe", "--algo", algo)
     probes = probes_for(algo)
     assert (done.code, done.err) == (1 if broken else 0, "")

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.cli import COMMANDS, EvalOptions, ProbeOptions, train_options
+from tightrope.cli import COMMANDS
+from tightrope.cli.tools import ProbeOptions
+from tightrope.cli.trained import EvalOptions
+from tightrope.cli.training import train_options
 from tightrope.runs.build import check_env
 from tightrope.runs.config import configure, settings_of
 from tightrope.runs.names import ENVS, FUNCTIONS, SETTINGS, here_called

@@ -107,8 +107,8 @@ def test_the_command_makes_the_same_settings(settings: dict[str, Any], monkeypat
         seen.append(found)
         raise tr.UsageError("enough")
 
-    monkeypatch.setattr("tightrope.cli.new_run_dir", stop)
-    monkeypatch.setattr("tightrope.cli.check_env", lambda *_: None)
+    monkeypatch.setattr("tightrope.cli.training.new_run_dir", stop)
+    monkeypatch.setattr("tightrope.cli.training.check_env", lambda *_: None)
     with pytest.raises(SystemExit):
         main(shlex.split(command(config, usual_settings(config)))[1:])
     assert seen == [config]

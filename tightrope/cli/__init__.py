@@ -1,0 +1,85 @@
+"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from ..errors import EnvError, NotFinite, UsageError, near_matches
+from ..version import __version__
+from .tools import bench, check, envs, probe
+from .trained import evaluate, export, record, report
+from .training import resume, train
+
+USAGE = """\
+usage: tightrope COMMAND ...
+
+  train ENV     train an agent           tightrope train CartPole-v1
+  resume RUN    go on with a run         tightrope resume runs/demo
+  eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
+  record RUN    film what was trained    tightrope record runs/demo --out pole.mp4
+  report RUN    a page about it, or      tightrope report runs/demo
+                about several            tightrope report runs/a runs/b --out both.html
+  export RUN    write it as a file       tightrope export runs/demo --onnx policy.onnx
+  envs          list the environments    tightrope envs
+  check ENV     find a bug in an env     tightrope check my_module:MyEnv
+  probe         find a bug in the agent  tightrope probe --algo ppo
+  bench ENV     measure its speed        tightrope bench CartPole-v1 --num-envs 64 1024
+
+`tightrope COMMAND --help` says more. Documentation: README.md and docs/.
+"""
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "record": record,
+    "report": report,
+    "export": export,
+    "envs": envs,
+    "check": check,
+    "probe": probe,
+    "bench": bench,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command; a mistake in what was asked for is one line and exit code 2."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        sys.exit(dispatch(args))
+    except UsageError as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(2)
+    except EnvError as error:
+        origin: BaseException = error
+        while origin.__cause__ is not None:
+            origin = origin.__cause__
+        if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
+            traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except NotFinite as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("tightrope: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if args[0] == "--version":
+        print(f"tightrope {__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        raise UsageError(
+            f"unknown command {args[0]!r}.{near_matches(args[0], COMMANDS)} Give one of: {', '.join(COMMANDS)}"
+        )
+    return COMMANDS[args[0]](args[1:])

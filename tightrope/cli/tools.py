@@ -1,0 +1,180 @@
+"""tightrope envs, check, probe, bench: to look before, and when it does not work."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import tyro
+
+from ..arguments import read_arguments, show_help, wants_help
+from ..engine import Accelerate
+from ..envs import ENVS
+from ..envs.engines import Backend
+from ..errors import UsageError
+from ..runs.build import check_env
+from ..runs.config import parts_of, settings_of, unknown_setting
+from ..runs.given import imported, is_path
+from ..runs.presets import ELSEWHERE, EXPECTED
+from ..runs.probe import probes_for, run_probe
+from ..types import Box
+from .options import guess, read_options
+
+
+def envs(args: list[str]) -> int:
+    """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
+    from rich.console import Console
+    from rich.table import Table
+
+    if wants_help(args):
+        return show_help(NoOptions, "envs", envs.__doc__)
+    read_options(NoOptions, args, "envs", words=0)
+    native = Table("on the device", "numbers seen", "action", "steps", "preset reaches", "in", box=None, pad_edge=False)
+    for env_id, cls in ENVS.items():
+        action = cls.action
+        if isinstance(action, Box):
+            choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
+        else:
+            choices = f"one of {getattr(action, 'n', '')}"
+        score, time = EXPECTED.get(env_id, ("", ""))
+        native.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), score, time)
+    engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
+    for env_id, (backends, extra) in ELSEWHERE.items():
+        engines.add_row(env_id, backends, f"tightrope\\[{extra}]", *EXPECTED.get(env_id, ("", "")))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(native)
+    console.print()
+    console.print(engines)
+    console.print(
+        "\nTimes: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with plain settings."
+    )
+    return 0
+
+
+@dataclass(kw_only=True)
+class NoOptions:
+    pass
+
+
+@dataclass(kw_only=True)
+class CheckOptions:
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """An environment's id, or module:Class of one's own (single or vector)."""
+    backend: Backend = "auto"
+    """Engine to look at it through; auto chooses as training would."""
+    num_envs: int = 4
+    """Rows of what can be made with several."""
+    steps: int = 4000
+    """The most random steps."""
+    seed: int = 0
+    """Seed of the first episodes."""
+
+
+def check(args: list[str]) -> int:
+    """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
+    if wants_help(args):
+        return show_help(CheckOptions, "check", check.__doc__)
+    words, flags = read_options(CheckOptions, args, "check")
+    if len(words) != 1:
+        raise UsageError("check needs one env, such as `tightrope check my_module:MyEnv`")
+    options = CheckOptions(target=words[0], **flags)
+    for name in ("num_envs", "steps"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
+    from ..envs.checker import check as look
+
+    target = imported(options.target) if is_path(options.target) else options.target
+    report = look(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
+    print("\n".join(report.lines()))
+    return 0 if report.ok else 1
+
+
+@dataclass(kw_only=True)
+class ProbeOptions:
+    algo: str = "ppo"
+    """Algorithm to diagnose: ppo or vpg."""
+    seed: int = 1
+    """Seed of the diagnosis."""
+    show_probs: bool = False
+    """Print the values and action probabilities that were learned."""
+
+
+def probe(args: list[str]) -> int:
+    """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
+    if wants_help(args):
+        return show_help(ProbeOptions, "probe", probe.__doc__)
+    options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
+    parts_of(options.algo)
+    failures = 0
+    for one in probes_for(options.algo):
+        finding = run_probe(one, options.algo, options.seed)
+        verdict = "ok  " if finding.passed else "FAIL"
+        print(f"{verdict} {one.env}  error {finding.error:.1e} (at most {one.tolerance:.0e})")
+        if options.show_probs:
+            for i, obs in enumerate(one.observations):
+                value = (
+                    "" if finding.values is None else f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
+                )
+                shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
+                print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
+        if not finding.passed:
+            failures += 1
+            if failures == 1:  # later probes need what the first failing one needs
+                print(f"     look at {one.meaning}")
+    print("all probes passed" if not failures else f"{failures} failed: mend the first one first")
+    return 1 if failures else 0
+
+
+@dataclass(kw_only=True)
+class BenchOptions:
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Environment to train on: an id, or module:Class of one's own."""
+    algo: str = "ppo"
+    """Algorithm: ppo or vpg."""
+    num_envs: tuple[int, ...] = ()
+    """Numbers of environments to measure, one after the other; the preset's if not given."""
+    accelerate: tuple[Accelerate, ...] = ("auto",)
+    """Ways of execution to measure: auto, eager, compile, graph, max."""
+    seconds: float = 2.0
+    """How long to measure each."""
+    profile: bool = False
+    """Write one phase of each as a trace that Perfetto opens."""
+
+
+def bench(args: list[str]) -> int:
+    """Measure training's speed and where a phase's time goes. Of --num-envs and --accelerate several may be given.
+
+    Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
+    """
+    if wants_help(args):
+        return show_help(BenchOptions, "bench", bench.__doc__)
+    algo = guess(args, "--algo") or "ppo"
+    own = {name: kind for name, kind in get_type_hints(BenchOptions).items() if name != "env"}
+    types = {**settings_of(algo), **own}
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
+    if len(words) != 1:
+        raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
+    options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
+    if not 0 < options.seconds <= 3600:
+        raise UsageError(f"seconds {options.seconds:g} will not do: give a number above 0 and up to 3600")
+    if "total_timesteps" in flags:
+        raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
+    if not is_path(options.env):
+        check_env(options.env, str(flags.get("backend", "auto")))
+    from ..runs.bench import HEADER
+    from ..runs.bench import bench as measure
+
+    header = [HEADER]
+    for count in options.num_envs or (None,):
+        for mode in options.accelerate:
+            settings = {**flags, "accelerate": mode, **({} if count is None else {"num_envs": count})}
+            name = f"trace-{options.env.replace('/', '-').replace(':', '-')}-{count or 'preset'}-{mode}.json"
+            trace = Path(name) if options.profile else None
+            line = measure(options.env, algo, settings, options.seconds, trace).line()
+            print("\n".join([*header, line]), flush=True)
+            header = []
+            if trace is not None:
+                print(f"one phase is in {trace}: open it at https://ui.perfetto.dev")
+    return 0

@@ -1,0 +1,170 @@
+"""tightrope eval, record, report, export: what to do with what was trained."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from ..agent import Agent, load
+from ..arguments import show_help, wants_help
+from ..errors import ExportError, UsageError
+from ..runs.export import check_file
+from ..runs.given import imported, is_path, named_by_user
+from ..runs.reports import write_report
+from ..types import Settings
+from ..view import finite
+from .options import read_options
+
+
+@dataclass(kw_only=True)
+class EvalOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    env: tuple[str, ...] = ()
+    """Environments to score it on, with the same spaces; its own if not given (one of your own as module:Class)."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+    episodes: int = 100
+    """Greedy episodes, one in each of as many fresh environments."""
+    seed: int | None = None
+    """Seed of these environments; follows from the run's if not given."""
+    device: Literal["auto", "cpu", "cuda", "mps"] | None = None
+    """Where to score it; where it was trained if not given."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
+    json: bool = False
+    """Print one JSON object (one per environment): mean, std, min, max, episodes, lengths, returns."""
+
+
+def evaluate(args: list[str]) -> int:
+    """Score a trained agent greedily. Example: tightrope eval runs/demo --episodes 100 --json"""
+    if wants_help(args):
+        return show_help(EvalOptions, "eval", evaluate.__doc__)
+    words, flags = read_options(EvalOptions, args, "eval")
+    if len(words) != 1:
+        raise UsageError("eval needs one run directory, such as `tightrope eval runs/demo`")
+    options = EvalOptions(run=Path(words[0]), **flags)
+    if not options.run.is_dir():
+        raise UsageError(f"{options.run} is not a run: there is no such directory")
+    device: Settings = {} if options.device is None else {"device": options.device}
+    own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
+    agent: Agent = load(options.run, own, options.checkpoint, options.network, **device)
+    for env in options.env or (None,):
+        result, name = agent.evaluate(options.episodes, env, options.seed), env or agent.config.env
+        if options.json:
+            print(json.dumps(finite({"env": name, **result.as_dict()}), allow_nan=False))
+        else:
+            print(f"{name}: {result}")
+    return 0
+
+
+@dataclass(kw_only=True)
+class RecordOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    out: Path
+    """File to write, such as pole.mp4; one of that name is replaced."""
+    episodes: int | None = None
+    """Episodes; 1, or 16 with --grid, if not given."""
+    grid: bool = False
+    """Side by side instead of one after the other."""
+    every: int | None = None
+    """Show every so-many-th step, which makes time go faster; as many as make it real time if not given."""
+    fps: int | None = None
+    """Frames a second; as many as make it real time, 60 at most, if not given."""
+    stochastic: bool = False
+    """Draw actions at random as in training instead of taking the likeliest."""
+    seed: int | None = None
+    """Seed of the environments; follows from the run's if not given."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
+    env: str | None = None
+    """The environment, as module:Class, of a run that was trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+
+
+def record(args: list[str]) -> int:
+    """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
+    if wants_help(args):
+        return show_help(RecordOptions, "record", record.__doc__)
+    words, flags = read_options(RecordOptions, args, "record")
+    if len(words) != 1 or "out" not in flags:
+        raise UsageError("record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`")
+    options = RecordOptions(run=Path(words[0]), **flags)
+    if not options.run.is_dir():
+        raise UsageError(f"{options.run} is not a run: there is no such directory")
+    if options.env is not None and not is_path(options.env):
+        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
+    own = None if options.env is None else imported(options.env)
+    agent: Agent = load(options.run, own, options.checkpoint, options.network)
+    shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
+    print(agent.record(options.out, options.episodes, options.seed, **shot))
+    return 0
+
+
+@dataclass(kw_only=True)
+class ReportOptions:
+    run: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """Directories of runs."""
+    out: Path | None = None
+    """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
+
+
+def report(args: list[str]) -> int:
+    """Write a page about a run, or about several side by side, that opens in any browser without a network.
+
+    Runs that differ only in their seed are one group, shown by their mean.
+    Example: tightrope report runs/a runs/b --out both.html
+    """
+    if wants_help(args):
+        return show_help(ReportOptions, "report", report.__doc__)
+    words, flags = read_options(ReportOptions, args, "report", words=len(args))
+    if not words:
+        raise UsageError("report needs a run directory, such as `tightrope report runs/demo`")
+    print(write_report([Path(word) for word in words], flags.get("out")))
+    return 0
+
+
+@dataclass(kw_only=True)
+class ExportOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    onnx: Path
+    """File to write, such as policy.onnx; one of that name is replaced."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints."""
+    env: str | None = None
+    """The environment, as module:Class, of a run that was trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+
+
+def export(args: list[str]) -> int:
+    """Write the greedy policy, from raw observation to the env's action, as an ONNX file that is checked against torch.
+
+    Example: tightrope export runs/demo --onnx policy.onnx
+    """
+    if wants_help(args):
+        return show_help(ExportOptions, "export", export.__doc__)
+    words, flags = read_options(ExportOptions, args, "export")
+    if len(words) != 1 or "onnx" not in flags:
+        raise UsageError("export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`")
+    options = ExportOptions(run=Path(words[0]), **flags)
+    if not options.run.is_dir():
+        raise UsageError(f"{options.run} is not a run: there is no such directory")
+    if options.env is not None and not is_path(options.env):
+        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
+    check_file(options.onnx)
+    own = None if options.env is None else imported(options.env)
+    try:
+        print(load(options.run, own, options.checkpoint, options.network).export(options.onnx))
+    except ExportError as error:
+        print(f"tightrope: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,173 @@
+"""tightrope train, resume: to run, and to go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from ..agent import AGENTS, Agent, begin_anew, load
+from ..arguments import read_arguments, show_help, wants_help
+from ..errors import UsageError
+from ..runs.build import check_env
+from ..runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
+from ..runs.directory import new_run_dir, resume_command
+from ..runs.evaluate import Evaluation
+from ..runs.given import imported, is_path, named_by_user
+from ..runs.lock import locked
+from ..runs.presets import preset
+from ..runs.recover import find, has_checkpoints, load_config
+from ..runs.reports import add_score, write_report
+from ..runs.train import Outcome
+from .options import guess
+
+
+def train(args: list[str]) -> int:
+    """Train an agent and leave everything about the run in a directory.
+
+    Settings not given come from the env's preset. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
+    """
+    algo = guess(args, "--algo") or "ppo"
+    if wants_help(args):
+        env = next((a for a in args if preset(a, algo)), "ENV")
+        config = configure(env, algo)
+        default = train_options(algo)(
+            env=env, algorithm=config.algorithm, network=config.network, run=config.run, algo=algo
+        )
+        return show_help(train_options(algo), "train", train.__doc__, default)
+    file = guess(args, "--config")
+    layer = read_settings(Path(file)) if file else {}
+    algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
+    types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool}
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
+    if len(words) > 1:
+        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
+    env = str(words[0] if words else layer.get("env", ""))
+    if not env:
+        raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
+    if is_path(env):
+        imported(env)
+    else:
+        check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))
+    if str(flags.get("run_dir", "x")) in ("", "."):
+        raise UsageError("run_dir is empty: give a directory of the run's own")
+    quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
+    flags.pop("config", None)
+    config = configure(env, algo, layer, flags)
+    if not quiet and not preset(env, algo):
+        print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
+    run_dir = new_run_dir(chosen_dir, config)
+    if is_path(env):
+        agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
+    else:
+        agent = AGENTS[algo].from_config(config, network=config.network.network)
+    return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet), run_dir)
+
+
+def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
+    """Say how training ended; returns the exit code."""
+    if outcome.unsaved is not None and agent.run is not None:
+        print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
+        return 1
+    if outcome.interrupted is not None:
+        goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
+        print(f"stopped after {agent.steps:,} steps; {goes_on}")
+        return 128 + outcome.interrupted
+    try:
+        score = agent.evaluate(100)
+        print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
+        show_score(run_dir, agent.steps, score)
+    except KeyboardInterrupt:
+        print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
+        return 130
+    return 0
+
+
+def show_score(run_dir: Path, step: int, score: Evaluation) -> None:
+    """Put the last score into the run's report. A disk that does not take it stops nobody."""
+    try:
+        add_score(run_dir, step, score)
+        write_report([run_dir])
+    except (OSError, UsageError) as error:
+        print(f"warning: the score is not in the report: {error}", file=sys.stderr)
+
+
+@dataclass(kw_only=True)
+class ResumeOptions:
+    run: tyro.conf.Positional[Path]
+    """Directory of a run."""
+    total_timesteps: int | None = None
+    """Environment steps in all; what the run was to do if not given. Schedules follow the new number."""
+    env: str | None = None
+    """module:Class of an environment of one's own that it was trained on."""
+    network: str | None = None
+    """module:Class of a network of one's own."""
+    quiet: bool = False
+    """Print only the result."""
+
+
+def resume(args: list[str]) -> int:
+    """Go on with a run from its newest checkpoint, as if it had never stopped.
+
+    Most settings of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
+    """
+    if wants_help(args):
+        return show_help(ResumeOptions, "resume", resume.__doc__)
+    run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
+    if not args or args[0].startswith("-"):
+        raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
+    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
+    config = load_config(run_dir) if saved is None else saved.config
+    with locked(run_dir):
+        pass  # whoever trains it now is named before anything is made
+    types = {**settings_of(config.algo), "algo": str, "env": str, "quiet": bool}
+    words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
+    if words:
+        raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
+    quiet, env = flags.pop("quiet", False), flags.pop("env", None)
+    if env is not None and ":" not in env:
+        raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
+    given = (named_by_user(env) if env else None, flags.pop("network", None))
+    if saved is None:
+        agent: Agent = begin_anew(run_dir, *given, **flags)
+        if not quiet:
+            print(f"{run_dir} has no checkpoint yet: it begins anew")
+    else:
+        agent = load(run_dir, given[0], "last", given[1], **flags)
+    before, after = config.flat(), agent.config.flat()
+    for name in flags:
+        if not quiet and before[name] != after[name]:
+            print(f"{name}: {before[name]} so far, {after[name]} from here on")
+    if agent.finished:
+        print(agent.nothing_to_do(agent.config))
+        return 0
+    return end_of(agent, agent.train(quiet=quiet), run_dir)
+
+
+def train_options(algo: str) -> type[Any]:
+    """A flat set of flags from the algorithm's, the network's and the run's settings."""
+    algorithm, network, run = parts_of(algo)
+    arg, omit = tyro.conf.arg, tyro.conf.OmitArgPrefixes
+    help_dir = "Where the run lives; runs/<env>__<algo>__<seed>__<time> if not given."
+    options: list[Any] = [
+        (
+            "env",
+            Annotated[
+                str,
+                tyro.conf.Positional,
+                arg(help="Environment to train on; `tightrope envs` lists them.", metavar="ENV"),
+            ],
+        ),
+        ("algorithm", omit[algorithm]),
+        ("network", omit[network]),
+        ("run", omit[run]),
+        ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
+        ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
+        ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
+        ("quiet", Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Print only the result.")], False),
+    ]
+    return dataclasses.make_dataclass("Train", options, kw_only=True)
