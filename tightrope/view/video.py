@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +76,8 @@ class Video:
 
 def page_beside(path: Path, title: str) -> Path:
     """An HTML page that plays a video over and over, under the same name."""
+    from html import escape
+
     page = path.with_suffix(".html")
     page.write_text(PAGE.format(title=escape(title), source=escape(path.name), looping=LOOPING))
     return page
