@@ -2,9 +2,10 @@
 
     python benchmarks/sinks_overhead.py [--steps 400000] [--repeats 5] [--only tensorboard mlflow]
 
-Prints, of each, the seconds per phase while training (median of the repeats, and over those without a tracker), and the seconds
-that a run takes longer in all: opening the tracker and emptying its queue at the end. A warm-up run comes first, which imports
-the tracker's client. MLflow writes to an SQLite file, W&B offline.
+Prints, of each: the time of a phase while training, a median of the repeats, and what multiple it is of that without a tracker;
+the processor time of all threads, as a multiple, which other work on the machine touches less; the seconds that a run takes
+longer in all, with opening the tracker and emptying its queue at the end. A warm-up run comes first, which imports the
+tracker's client. MLflow writes to an SQLite file, W&B offline.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tightrope as tr
 
@@ -31,12 +32,17 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds(folder: Path, steps: int, settings: dict[str, Any]) -> tuple[float, float]:
-    """(of training, of the whole run)"""
+class Seconds(NamedTuple):
+    training: float
+    whole: float  # of the run
+    busy: float  # of this process, all its threads together
+
+
+def seconds(folder: Path, steps: int, settings: dict[str, Any]) -> Seconds:
     agent = tr.PPO("CartPole-v1", device="cpu", total_timesteps=steps, **settings)
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     agent.learn(run_dir=folder, quiet=True)
-    return agent.state.seconds, time.perf_counter() - began
+    return Seconds(agent.state.seconds, time.perf_counter() - began, time.process_time() - busy)
 
 
 def main() -> None:
@@ -56,17 +62,19 @@ def main() -> None:
         os.chdir(folder)
         for i, settings in enumerate(ways.values()):
             seconds(Path(folder) / f"warm{i}", 10_240, settings)
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        found: dict[str, list[Seconds]] = {name: [] for name in ways}
         for repeat in range(options.repeats):
             for i, (name, settings) in enumerate(ways.items()):
                 found[name].append(seconds(Path(folder) / f"run{repeat}-{i}", options.steps, settings))
     base = found["none"]
-    print(f"{'':22} ms a phase   training   the whole run")
+    print(f"{'':22} ms a phase   training   processor   the whole run")
     for name, times in found.items():
-        training = statistics.median(t for t, _ in times)
-        ratio = statistics.median(t / b for (t, _), (b, _) in zip(times, base, strict=True))
-        longer = statistics.median(w - b for (_, w), (_, b) in zip(times, base, strict=True))
-        print(f"{name:22} {1000 * training / phases:10.2f}   x {ratio:6.3f}   {longer:+8.2f} s")
+        training = statistics.median(t.training for t in times)
+        pairs = list(zip(times, base, strict=True))
+        slower = statistics.median(t.training / b.training for t, b in pairs)
+        busier = statistics.median(t.busy / b.busy for t, b in pairs)
+        longer = statistics.median(t.whole - b.whole for t, b in pairs)
+        print(f"{name:22} {1000 * training / phases:10.2f}   x {slower:6.3f}   x {busier:6.3f}   {longer:+8.2f} s")
 
 
 if __name__ == "__main__":

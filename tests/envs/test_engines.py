@@ -303,6 +303,7 @@ def test_an_environment_by_its_name(here: Path, path: str) -> None:
     assert isinstance(agent.state.env, GymEnv)
     agent.learn(quiet=True)
     agent.save(here / "run")
+    sys.modules.pop("guesses")
     assert "env=" in refusal(tr.load, here / "run")
     module = sys.modules["guesses"]
     assert tr.load(here / "run", env=module.Guess).evaluate(4) == agent.evaluate(4) == agent.evaluate(4, env=path)
@@ -334,6 +335,7 @@ def test_the_command_line_takes_a_name_too(here: Path, capsys: pytest.CaptureFix
     assert "guesses:Guess: greedy return" in capsys.readouterr().out
     assert dispatch(["eval", "run", "--env", "guesses:Guess", "--episodes", "4"]) == 0
     assert "guesses:Guess: mean" in capsys.readouterr().out
+    sys.modules.pop("guesses")
     assert "env=" in refusal(dispatch, ["eval", "run"])
     assert "gueses" in refusal(dispatch, ["train", "gueses:Guess", *FLAGS])
 

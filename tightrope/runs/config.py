@@ -73,7 +73,7 @@ class RunConfig:
     run_name: str | None = None
     """What trackers call the run; like its directory if not given."""
     watch: bool = False
-    """Histograms of parameters and gradients for the trackers, about a hundred times in a run."""
+    """Histograms of parameters and gradients for the trackers, every tenth phase or a hundred times in a run."""
     tags: Tags = "tightrope"
     """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
 

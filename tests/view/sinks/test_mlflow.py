@@ -46,6 +46,7 @@ def invited(config, run, quiet):
     return [Filmer(told), *told]
 
 tightrope.runs.train.invited = invited
+tightrope.view.sinks.watch.APART = 1
 agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)
 shutil.copytree("run/checkpoints", "kept")

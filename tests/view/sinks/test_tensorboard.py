@@ -69,7 +69,8 @@ def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
     assert b"CartPole-v1" in reader.Tensors("run/text_summary")[0].tensor_proto.string_val[0]
 
 
-def test_watching_adds_histograms(tmp_path: Path) -> None:
+def test_watching_adds_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.view.sinks.watch.APART", 1)
     agent = tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=tmp_path, quiet=True)
     reader = read_back(tmp_path)
     named = dict(agent.policy.named_parameters())

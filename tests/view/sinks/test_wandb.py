@@ -39,6 +39,7 @@ def invited(config, run, quiet):
 
 import tightrope.runs.train
 tightrope.runs.train.invited = invited
+tightrope.view.sinks.watch.APART = 1
 settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, device="cpu")
 settings |= dict(eval_every=64, eval_episodes=2)
 agent = tr.PPO("CartPole-v1", **settings, log=["wandb"], watch=True, project="rope", run_name="walker")

@@ -52,7 +52,7 @@ class Sink(Onlooker):
         self.courier.hand(self.open)
 
     def phase(self, state: Shown) -> None:
-        if self.watch is not None and self.watch.is_due(state.steps):
+        if self.watch is not None and self.watch.is_due(state.steps, state.phase):
             look, step, phase = Look(state), state.steps, state.phase
             self.courier.hand(lambda: self.histograms(look.histograms(), step, phase))
 

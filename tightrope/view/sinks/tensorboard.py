@@ -55,12 +55,17 @@ class TensorBoard(Sink):
         self.writer.file_writer.add_summary(Summary(value=values), row["step"], seconds)  # one event, not one for each
 
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+
+        values = []
         for name, h in found.items():
             if len(h.values):
-                self.writer.add_histogram_raw(
-                    name, min=h.values.min(), max=h.values.max(), num=len(h.values), sum=h.values.sum(),
-                    sum_squares=(h.values**2).sum(), bucket_limits=h.edges[1:], bucket_counts=h.counts, global_step=step,
+                proto = HistogramProto(
+                    min=h.values.min(), max=h.values.max(), num=len(h.values), sum=h.values.sum(),
+                    sum_squares=h.values @ h.values, bucket_limit=h.edges[1:], bucket=h.counts,
                 )  # fmt: skip
+                values.append(Summary.Value(tag=name, histo=proto))
+        self.writer.file_writer.add_summary(Summary(value=values), step)
 
     def film(self, path: Path, step: int) -> None:
         """It has pictures but no videos: these stay in the run's directory."""

@@ -14,7 +14,8 @@ import torch
 
 from ..onlooker import Shown
 
-TIMES = 100  # in the whole of a run
+TIMES = 100  # in the whole of a run, at most
+APART = 10  # phases, at least
 BINS = 64
 
 
@@ -26,16 +27,16 @@ class Histogram:
 
 
 class Watch:
-    """Says when to look, about a hundred times in a run and after its first phase."""
+    """Says when to look: after the first phase, and then neither too often for the run nor for its phases."""
 
     def __init__(self, steps: int, total_steps: int) -> None:
         self.every = max(1, (total_steps - steps) // TIMES)
-        self.next = steps
+        self.next_steps, self.next_phase = steps, 0
 
-    def is_due(self, steps: int) -> bool:
-        if steps < self.next:
+    def is_due(self, steps: int, phase: int) -> bool:
+        if steps < self.next_steps or phase < self.next_phase:
             return False
-        self.next = steps + self.every
+        self.next_steps, self.next_phase = steps + self.every, phase + APART
         return True
 
 
