@@ -303,8 +303,9 @@ def test_an_environment_by_its_name(here: Path, path: str) -> None:
     assert isinstance(agent.state.env, GymEnv)
     agent.learn(quiet=True)
     agent.save(here / "run")
-    sys.modules.pop("guesses")
+    imported = sys.modules.pop("guesses")
     assert "env=" in refusal(tr.load, here / "run")
+    sys.modules["guesses"] = imported
     module = sys.modules["guesses"]
     assert tr.load(here / "run", env=module.Guess).evaluate(4) == agent.evaluate(4) == agent.evaluate(4, env=path)
 
