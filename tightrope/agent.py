@@ -14,6 +14,7 @@ from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, one_line, path_of
+from .envs.importing import import_module_of
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
@@ -29,6 +30,7 @@ from .runs.given import (
     check_env_object,
     from_user,
     has_id,
+    import_training_env,
     imported,
     is_ours,
     is_path,
@@ -66,7 +68,9 @@ class Agent:
             settings["network"] = kind if isinstance(kind, str) else path_of(kind)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
-            self._setup(configure(env, self.algo, settings), None, network)
+            config = configure(env, self.algo, settings)
+            import_training_env(config)
+            self._setup(config, None, network)
             return
         if isinstance(env, str):
             env = imported(env)
@@ -77,6 +81,7 @@ class Agent:
     @classmethod
     def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
+        import_training_env(config)
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
         return agent
@@ -184,6 +189,7 @@ class Agent:
             env = imported(env)
         where = self.score_env
         if isinstance(env, str):
+            import_module_of(env)
             where = make_env(self.config, env, 1, scoring=True)
         elif env is not None:
             check_env_object(env)
@@ -359,7 +365,9 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
     if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
     try:
-        return AGENTS[config.algo].from_config(config, env, network)
+        agent = AGENTS[config.algo].__new__(AGENTS[config.algo])
+        agent._setup(config, env, network)  # not as a user's settings, which may import
+        return agent
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:
             raise
