@@ -40,7 +40,7 @@ from .runs.given import (
     settings_fixed_by,
 )
 from .runs.record import Recording, Shot, record
-from .runs.recover import check_plausible, find, going_on, load_config, restore
+from .runs.recover import LOOKS, check_plausible, find, going_on, load_config, restore
 from .runs.train import Outcome, train
 from .types import Discrete, Env, Settings
 from .view import Clip, Live
@@ -304,17 +304,18 @@ def load(
     where it was: `learn` writes to its directory.
     """
     path = Path(path)
-    found = find(path, checkpoint)
-    try:
-        config = adapted(found.config, settings, env)
-        check_kept(found.config.flat(), config.flat())
-        check_plausible(found, config)
-        agent = made(config, path, env, network)
-        restore(agent.state, found)
-    except UsageError:
-        if found.path.exists():
-            raise
-        return load(path, env, checkpoint, network, **settings)  # dropped meanwhile by who trains it: look again
+    for left in reversed(range(LOOKS)):
+        found = find(path, checkpoint)
+        try:
+            config = adapted(found.config, settings, env)
+            check_kept(found.config.flat(), config.flat())
+            check_plausible(found, config)
+            agent = made(config, path, env, network)
+            restore(agent.state, found)
+            break
+        except UsageError:
+            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
+                raise
     agent.loaded = found
     if checkpoint == "last" and found.path != path:
         agent.run = RunDirectory(path, found)
@@ -331,6 +332,8 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 def adapted(config: Config, settings: Settings, env: Any) -> Config:
     """The settings of a run as this machine can serve them."""
     settings = dict(settings)
+    if "env_kwargs" not in settings:
+        check_arguments(config.run.env_kwargs)
     if is_ours(env):
         settings.setdefault("device", env.device.type)
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
@@ -340,6 +343,16 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
     return config.changed(**settings)
+
+
+def check_arguments(env_kwargs: Settings) -> None:
+    """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
+    for name, value in env_kwargs.items():
+        if name == "render_mode" or (isinstance(value, str) and ("/" in value or "\\" in value)):
+            raise UsageError(
+                f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
+                f"tr.load(path, env_kwargs={{...}})"
+            )
 
 
 def check_kept(before: Settings, after: Settings) -> None:

@@ -191,7 +191,7 @@ def sizes() -> dict[str, Case]:
     for name, values in {
         "hidden_sizes": ([10**9], [10**6, 10**6], [2**62], [0], [-1], [], [[8]]),
         "num_envs": (10**9, 2**62, 0, -1, 2**63),
-        "num_steps": (10**12, 2**62, 0),
+        "num_steps": (800_000, 10**12, 2**62, 0),
         "num_minibatches": (2**62, 0),
         "threads": (0, -1),  # too many are as many as there are
         "eval_episodes": (10**9, 0),
@@ -324,6 +324,18 @@ def names() -> dict[str, Case]:
     return cases
 
 
+def arguments() -> dict[str, Case]:
+    """What an environment would be made with."""
+    values: dict[str, Any] = {"render_mode": "human", "xml_file": "/etc/passwd", "path": "..\\x"}
+    return {
+        f"env_kwargs {name} by {where.__name__}": lambda run, where=where, name=name: where(
+            run, env="Pendulum-v1", env_kwargs={name: values[name]}
+        )
+        for name in values
+        for where in (forge_config, forge_settings)
+    }
+
+
 def states() -> dict[str, Case]:
     """Tensors of the right shapes that no run could have."""
 
@@ -378,6 +390,7 @@ GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "JSON and YAML": texts,
     "values of a manifest": wrong_values,
     "names to import": names,
+    "arguments": arguments,
     "states": states,
 }
 
@@ -393,5 +406,6 @@ def victims() -> dict[str, Case]:
         return case
 
     files = ("metrics.jsonl", ".lock", "config.yaml", "config.yaml.tmp", f"{CHECKPOINTS}/{LATEST}", f"{CHECKPOINTS}/latest.tmp",
-             f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x")  # fmt: skip
+             f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x",
+             f"{CHECKPOINTS}/.latest.{os.getpid()}.tmp", ".config.yaml.1.tmp")  # fmt: skip
     return {f"{name} is a link to another file": linked(name) for name in files}
