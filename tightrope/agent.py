@@ -15,6 +15,7 @@ from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed
 from .envs.engines import ENGINES
 from .envs.host import HostEnv, one_line, path_of
+from .envs.importing import import_module_of
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
@@ -30,6 +31,7 @@ from .runs.given import (
     check_env_object,
     from_user,
     has_id,
+    import_training_env,
     imported,
     is_ours,
     is_path,
@@ -39,7 +41,7 @@ from .runs.given import (
     settings_fixed_by,
 )
 from .runs.record import Recording, Shot, record
-from .runs.recover import check_plausible, find, going_on, load_config, restore
+from .runs.recover import LOOKS, check_plausible, find, going_on, load_config, restore
 from .runs.train import Outcome, train
 from .types import Discrete, Env, Settings
 from .view import Clip, Live
@@ -67,7 +69,9 @@ class Agent:
             settings["network"] = kind if isinstance(kind, str) else path_of(kind)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
-            self._setup(configure(env, self.algo, settings), None, network)
+            config = configure(env, self.algo, settings)
+            import_training_env(config)
+            self._setup(config, None, network)
             return
         if isinstance(env, str):
             env = imported(env)
@@ -78,6 +82,7 @@ class Agent:
     @classmethod
     def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
+        import_training_env(config)
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
         return agent
@@ -187,6 +192,7 @@ class Agent:
             env = imported(env)
         where = self.score_env
         if isinstance(env, str):
+            import_module_of(env)
             where = make_env(self.config, env, 1, scoring=True)
         elif env is not None:
             check_env_object(env)
@@ -301,19 +307,19 @@ def load(
     where it was: `learn` writes to its directory.
     """
     path = Path(path)
-    found = find(path, checkpoint)
-    if isinstance(env, str):
-        env = named(env, found.config)
-    try:
-        config = adapted(found.config, settings, env)
-        check_kept(found.config.flat(), config.flat())
-        check_plausible(found, config)
-        agent = made(config, path, env, network)
-        restore(agent.state, found)
-    except UsageError:
-        if found.path.exists():
-            raise
-        return load(path, env, checkpoint, network, **settings)  # dropped meanwhile by who trains it: look again
+    for left in reversed(range(LOOKS)):
+        found = find(path, checkpoint)
+        try:
+            env = named(env, found.config) if isinstance(env, str) else env
+            config = adapted(found.config, settings, env)
+            check_kept(found.config.flat(), config.flat())
+            check_plausible(found, config)
+            agent = made(config, path, env, network)
+            restore(agent.state, found)
+            break
+        except UsageError:
+            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
+                raise
     agent.loaded = found
     if checkpoint == "last" and found.path != path:
         agent.run = RunDirectory(path, found)
@@ -341,6 +347,8 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 def adapted(config: Config, settings: Settings, env: Any) -> Config:
     """The settings of a run as this machine can serve them."""
     settings = dict(settings)
+    if "env_kwargs" not in settings:
+        check_arguments(config.run.env_kwargs)
     if is_ours(env):
         settings.setdefault("device", env.device.type)
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
@@ -350,6 +358,16 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
     return config.changed(**settings)
+
+
+def check_arguments(env_kwargs: Settings) -> None:
+    """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
+    for name, value in env_kwargs.items():
+        if name == "render_mode" or (isinstance(value, str) and ("/" in value or "\\" in value)):
+            raise UsageError(
+                f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
+                f"tr.load(path, env_kwargs={{...}})"
+            )
 
 
 def check_kept(before: Settings, after: Settings) -> None:
@@ -375,7 +393,9 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
     if is_ours(env) and env.num_envs != config.algorithm.num_envs:
         env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
     try:
-        return AGENTS[config.algo].from_config(config, env, network)
+        agent = AGENTS[config.algo].__new__(AGENTS[config.algo])
+        agent._setup(config, env, network)  # not as a user's settings, which may import
+        return agent
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:
             raise

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 SHORT = 64  # numbers
+ALIGNMENT = 64  # bytes, as torch's own memory has it
 Settings = dict[str, Any]  # what a user may set, by name
 
 
@@ -168,6 +169,16 @@ class Row(NamedTuple):
             self.real.copy_(step.real)
 
 
+def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that take up no memory of the host before they are written: NumPy asks the system for pages, torch fills them."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    pages = torch.from_numpy(np.zeros(size + ALIGNMENT, np.uint8))
+    start = -pages.data_ptr() % ALIGNMENT
+    return pages[start : start + size].view(dtype).view(shape)
+
+
 @dataclass
 class Rollout:
     """T steps of N environments, preallocated once and overwritten each phase. Observations are raw and never aliases."""
@@ -201,7 +212,7 @@ class Rollout:
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
         def empty(spec_shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(num_steps, env.num_envs, *spec_shape, dtype=dtype, device=env.device)
+            return zeros_on_demand((num_steps, env.num_envs, *spec_shape), dtype, env.device)
 
         obs, action = env.observation, env.action
         return cls(

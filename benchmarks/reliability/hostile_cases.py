@@ -4,11 +4,13 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from forgery import REMOVED, forge, forge_config, forge_header, forge_tensors, newest, point
 from safetensors.numpy import load_file
 
@@ -189,9 +191,9 @@ def sizes() -> dict[str, Case]:
     for name, values in {
         "hidden_sizes": ([10**9], [10**6, 10**6], [2**62], [0], [-1], [], [[8]]),
         "num_envs": (10**9, 2**62, 0, -1, 2**63),
-        "num_steps": (10**12, 2**62, 0),
+        "num_steps": (800_000, 10**12, 2**62, 0),
         "num_minibatches": (2**62, 0),
-        "threads": (10**6, 0, -1),
+        "threads": (0, -1),  # too many are as many as there are
         "eval_episodes": (10**9, 0),
         "total_timesteps": (-1, 2**63),
         "max_episode_steps": (0, -5),
@@ -283,6 +285,26 @@ def wrong_values() -> dict[str, Case]:
     return cases
 
 
+def forge_settings(run: Path, **changes: Any) -> None:
+    """The same in config.yaml, of a run that has no checkpoint."""
+    only_settings(run)
+    settings = yaml.safe_load((run / CONFIG).read_text())
+    (run / CONFIG).write_text(yaml.safe_dump({**settings, **changes}))
+
+
+def planted(forged: Callable[..., None], setting: str, path: str) -> Case:
+    """A name with the module it means beside it, on the path of whoever works in the run's directory or above it."""
+
+    def case(run: Path) -> None:
+        for folder in (run, run.parent):
+            for module in ("evil", path.rpartition(":")[0]):
+                (folder / f"{module}.py").write_text(f"import os\nos.mkdir({str(run.parent / PROOF)!r})\n")
+        sys.path_importer_cache.clear()
+        forged(run, **{setting: path})
+
+    return case
+
+
 def names() -> dict[str, Case]:
     """What must not be imported, made or called."""
     paths = ("os:system", "subprocess:Popen", "antigravity:X-v0", "antigravity:geohash", "__main__:Process", "os.path:join",
@@ -293,9 +315,25 @@ def names() -> dict[str, Case]:
             if (path, setting) == ("torch.nn:Module", "network"):  # a network, if not one that can do anything
                 continue
             cases[f"{setting} {path}"] = lambda run, setting=setting, path=path: forge_config(run, **{setting: path})
+    for path in ("sys:evil:X-v0", "sys:evil:CartPole-v1", "evil:CartPole-v1", "./evil:CartPole-v1"):
+        for setting in ("env", "train_env"):
+            for where in (forge_config, forge_settings):
+                cases[f"{setting} {path}, planted, by {where.__name__}"] = planted(where, setting, path)
     for setting, value in {"algo": "os:system", "backend": "antigravity", "vectorization_mode": "os:system"}.items():
         cases[f"{setting} {value}"] = lambda run, setting=setting, value=value: forge_config(run, **{setting: value})
     return cases
+
+
+def arguments() -> dict[str, Case]:
+    """What an environment would be made with."""
+    values: dict[str, Any] = {"render_mode": "human", "xml_file": "/etc/passwd", "path": "..\\x"}
+    return {
+        f"env_kwargs {name} by {where.__name__}": lambda run, where=where, name=name: where(
+            run, env="Pendulum-v1", env_kwargs={name: values[name]}
+        )
+        for name in values
+        for where in (forge_config, forge_settings)
+    }
 
 
 def states() -> dict[str, Case]:
@@ -352,6 +390,7 @@ GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "JSON and YAML": texts,
     "values of a manifest": wrong_values,
     "names to import": names,
+    "arguments": arguments,
     "states": states,
 }
 
@@ -367,5 +406,6 @@ def victims() -> dict[str, Case]:
         return case
 
     files = ("metrics.jsonl", ".lock", "config.yaml", "config.yaml.tmp", f"{CHECKPOINTS}/{LATEST}", f"{CHECKPOINTS}/latest.tmp",
-             f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x")  # fmt: skip
+             f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x",
+             f"{CHECKPOINTS}/.latest.{os.getpid()}.tmp", ".config.yaml.1.tmp")  # fmt: skip
     return {f"{name} is a link to another file": linked(name) for name in files}

@@ -40,7 +40,7 @@ def where_it_died(run: Path) -> str:
         return "dropping an old one"
     newest = checkpoints(run)[:1]
     pointer = (run / CHECKPOINTS / "latest").read_text() if "latest" in names else ""
-    if "latest.tmp" in names or (newest and newest[0] not in pointer):
+    if any(name.startswith(".latest.") for name in names) or (newest and newest[0] not in pointer):
         return "between checkpoint and pointer"
     return "elsewhere"
 

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 import yaml
@@ -17,10 +18,12 @@ from safetensors.torch import load_file, save
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.errors import UsageError
+from tightrope.runs import recover
 from tightrope.runs.checkpoint import MODEL, TRAINING, save_checkpoint, save_config, sealed
 from tightrope.runs.files import canonical, digest, write_file
 from tightrope.runs.metrics import read
 from tightrope.runs.recover import find, load_config
+from tightrope.types import Rollout
 
 SMALL = dict(num_envs=3, num_steps=8, total_timesteps=6 * 24, hidden_sizes=(8,), max_episode_steps=5, norm_obs=True)
 RUNS: list[tuple[type[tr.Agent], dict[str, Any]]] = [
@@ -462,3 +465,87 @@ def test_a_checkpoint_of_another_kind_of_device_loads_with_a_generator_of_its_ow
     tensors["env.generator"] = torch.zeros(16, dtype=torch.uint8)
     forge(tmp_path, training=tensors)
     assert torch.equal(tr.load(tmp_path).state.optimizer.flat, agent.state.optimizer.flat)
+
+
+def test_names_that_lead_nowhere_are_passed_over(run: Path) -> None:
+    (newest(run).parent / "9999-steps-5").symlink_to("/nonexistent")
+    (newest(run).parent / "9998-steps-5").symlink_to(newest(run).parent)
+    (newest(run).parent / "9997-steps-5").write_text("")
+    assert find(run).path.name == "0001-steps-48"
+    assert tr.load(run).steps == 48
+
+
+def test_a_checkpoint_that_is_always_gone_is_looked_for_a_few_times(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, looks = newest(run), []
+    monkeypatch.setattr(recover, "named", lambda folder: looks.append(folder) or [path.with_name("9999-steps-5")])
+    with pytest.raises(UsageError, match="no good checkpoint"):
+        find(run)
+    assert len(looks) == recover.LOOKS
+
+
+def test_a_save_is_found_whatever_numbers_there_are(run: Path) -> None:
+    agent = tr.load(run)
+    (newest(run).parent / "999999999999-steps-5").mkdir()
+    for phases in (1, 1):
+        advance(agent, phases)
+        save_checkpoint(run, agent.state, agent.config, keep=2)
+        assert tr.load(run).steps == agent.steps
+
+
+def test_damaged_checkpoints_do_not_take_the_place_of_good_ones(run: Path) -> None:
+    agent, good = tr.load(run), newest(run)
+    for serial in (7, 8, 9):
+        shutil.copytree(good, good.with_name(f"{serial:04d}-steps-48"))
+    advance(agent, 1)
+    save_checkpoint(run, agent.state, agent.config, keep=2)
+    assert good.is_dir()
+    (newest(run) / MODEL).write_bytes(b"")
+    save_checkpoint(run, agent.state, agent.config, keep=2)
+    assert good.is_dir()
+    save_checkpoint(run, agent.state, agent.config, keep=2)
+    assert [path.name[:4] for path in sorted(good.parent.glob("0*"))] == ["0011", "0012"]
+
+
+def test_writing_a_file_leaves_those_beside_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "y.onnx.tmp").write_text("mine")
+    write_file(tmp_path / "y.onnx", b"new")
+    assert (tmp_path / "y.onnx.tmp").read_text() == "mine"
+
+
+def test_what_was_being_written_when_a_process_died_is_removed(run: Path) -> None:
+    left = [run / ".config.yaml.1.tmp", run / "checkpoints" / ".latest.1.tmp"]
+    for path in left:
+        path.write_text("half")
+    agent = tr.load(run)
+    save_checkpoint(run, agent.state, agent.config, keep=2)
+    assert not any(path.exists() for path in left)
+
+
+def test_settings_of_a_rollout_that_was_never_collected_take_no_memory(run: Path) -> None:
+    """As many steps as somebody has made everything agree on: nothing is filled before it is trained on."""
+    before = resident()
+    rollout = Rollout.allocate(4_000_000, tr.load(run).state.env.spawn(4, seed=0))
+    assert rollout.obs.nbytes == 256_000_000
+    assert rollout.obs.data_ptr() % 64 == rollout.reward.data_ptr() % 64 == 0
+    assert not rollout.obs[-1].any()
+    assert resident() - before < 100_000_000  # of 900 MB
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        pytest.skip("this system does not say how much memory a process has")
+    return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_arguments_that_open_files_are_the_users_to_give(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = dict(num_envs=1, num_steps=8, num_minibatches=1, device="cpu")
+    tr.PPO(with_file, **sizes, env_kwargs={"file": "some/where"}).save(tmp_path)
+    with pytest.raises(UsageError, match="pass them again"):
+        tr.load(tmp_path, env=with_file)
+    assert tr.load(tmp_path, env=with_file, env_kwargs={"file": "some/where"}).steps == 0
+
+
+def with_file(file: str) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1")

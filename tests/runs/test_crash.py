@@ -291,6 +291,18 @@ def test_a_bundle_that_cannot_be_written_does_not_hide_the_error(
     assert "cannot be saved to (No space left on device)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["crash", "crash/phase-000003"])
+def test_evidence_is_not_written_through_a_link(place: str, tmp_path: Path) -> None:
+    agent, elsewhere = tr.PPO(BadReward(4), **SMALL), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    agent.learn(until=1, run_dir=tmp_path / "run", quiet=True)
+    (tmp_path / "run" / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "run" / place).symlink_to(elsewhere)
+    with pytest.raises(tr.NotFinite, match="is a link"):
+        agent.learn(quiet=True)
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_look_that_fails_does_not_hide_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("of our own")

@@ -98,10 +98,12 @@ def test_what_is_renamed_is_on_the_disk_before(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("os.replace", lambda a, b: (done.append(f"rename {name(a)}"), replace(a, b)))
     tr.PPO("CartPole-v1", **SMALL, save_seconds=1e9).learn(run_dir=tmp_path / "run", quiet=True)
     folder, new = "run/checkpoints", "run/checkpoints/.new-0001-steps-144"
+    latest = f"{folder}/.latest.{os.getpid()}.tmp"
     assert done[2:] == [  # after config.yaml and its directory
         "sync run", "sync run/metrics.jsonl",
         f"sync {new}/model.safetensors", f"sync {new}/training.safetensors", f"sync {new}/manifest.json", f"sync {new}",
-        f"rename {new}", f"sync {folder}", f"sync {folder}/latest.tmp", f"rename {folder}/latest.tmp", f"sync {folder}",
+        f"rename {new}", f"sync {folder}", f"sync {latest}", f"rename {latest}", f"sync {folder}",
     ]  # fmt: skip
-    assert done[:2] == ["sync run/config.yaml.tmp", "rename run/config.yaml.tmp"]
+    config = f"run/.config.yaml.{os.getpid()}.tmp"
+    assert done[:2] == [f"sync {config}", f"rename {config}"]
     assert (tmp_path / "run" / CHECKPOINTS).is_dir()

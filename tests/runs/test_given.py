@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from test_checkpoint import find_manifest, forge, newest
 
 import tightrope as tr
+from tightrope.agent import begin_anew
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs.given import already_here, needs_import
@@ -169,6 +172,49 @@ def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, command: Any) -> N
     assert command("resume", "run", "--env", "theirs:Walk-v0", "--quiet")[0] == 0
 
 
+def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
+    sys.modules.pop("theirs", None)
+    sizes = [
+        "--num-envs",
+        "2",
+        "--num-steps",
+        "8",
+        "--num-minibatches",
+        "2",
+        "--total-timesteps",
+        "16",
+        "--device",
+        "cpu",
+    ]
+    named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
+    assert command("train", *named, "--run-dir", "run", "--quiet", *sizes)[0] == 0
+    sys.modules.pop("theirs")
+    assert "theirs:Walk-v0" in refusal("run")
+    assert "theirs" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["sys:stranger:Class-v0", "sys:stranger:CartPole-v1", "stranger:CartPole-v1"])
+@pytest.mark.parametrize("key", ["env", "train_env"])
+@pytest.mark.parametrize("place", ["manifest", "settings"])
+def test_a_file_in_a_strangers_directory_is_not_run(
+    name: str, key: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, proof = tmp_path / "run", tmp_path / "executed"
+    for module in ("stranger", "sys:stranger"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(proof)!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    tr.PPO("CartPole-v1", **SMALL).learn(until=16, run_dir=run, quiet=True)
+    settings = {**find_manifest(newest(run))["config"], key: name}
+    if place == "manifest":
+        forge(run, {"config": settings})
+    else:
+        shutil.rmtree(run / "checkpoints")
+        (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(UsageError):
+        tr.load(run) if place == "manifest" else begin_anew(run)
+    assert not proof.exists()
+
+
 class Local(tr.envs.CartPole):
     pass
 
@@ -188,7 +234,8 @@ def test_a_class_that_no_file_can_find(module: str, name: str, tmp_path: Path) -
 
 STRANGE = [
     "os:system", "subprocess:Popen", "builtins:exec", "torch:load", "stranger:Class", "stranger:Class-v0",
-    "stranger:space/Class-v0", "os:stranger:Class-v0", "stranger.deep:Class-v1\n", "tightrope.envs:TensorEnv", ":", "../x",
+    "stranger:space/Class-v0", "os:stranger:Class-v0", "stranger:CartPole-v1", "../stranger:CartPole-v1",
+    "stranger.deep:Class-v1\n", "tightrope.envs:TensorEnv", ":", "../x",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import torch
 from ..errors import UsageError, near_matches
 from ..types import Env
 from . import registry
+from .importing import import_module_of
 from .options import EnvOptions, VectorizationMode
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
@@ -115,6 +116,7 @@ def make(
     for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
         if value is not None and value < 1:
             raise UsageError(f"{name} {value} is not positive: give at least 1")
+    import_module_of(env_id)
     choice = choose(env_id, backend, bool(options.get("env_kwargs")))
     mode = options.get("vectorization_mode", "sync")
     if mode not in get_args(VectorizationMode):

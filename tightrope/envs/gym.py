@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import importlib
 import multiprocessing
 import signal
 import sys
@@ -23,7 +22,8 @@ from ..errors import UsageError, near_matches
 from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
-from .host import HostEnv, one_line, path_of, working_directory_on_path
+from .host import HostEnv, one_line, path_of
+from .importing import module_and_name
 from .offscreen import prepare
 from .options import EnvOptions
 
@@ -32,12 +32,10 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "bo
 
 
 def known(env_id: str) -> bool:
-    """Whether Gymnasium has such an id."""
-    base = ALIASES.get(env_id, (env_id, {}))[0]
-    module, colon, name = base.rpartition(":")  # module:Name-v0 is registered by the module
-    if colon:
-        with contextlib.suppress(ImportError), working_directory_on_path():
-            importlib.import_module(module)
+    """Whether Gymnasium has such an id. Of module:Name-v0 the module must be here already: the name may be a file's."""
+    module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
+    if module and module not in sys.modules:
+        return False
     return name in gymnasium.registry or name in register_ale()
 
 

@@ -30,7 +30,7 @@ from ..view import MetricsFile
 from .build import build
 from .config import Config, configure
 from .crash import Guard, lateness
-from .given import from_user, imported, is_path
+from .given import from_user, import_training_env, imported, is_path
 from .metrics import Reading
 
 WARM_UP = 3  # phases: one as written, one that captures, one to be sure
@@ -108,6 +108,7 @@ def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
     config = configure(env, algo, settings, {"total_timesteps": 2**40})
     config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
+    import_training_env(config)
     given = from_user(imported(env), config, config.algorithm.num_envs) if is_path(env) else None
     return build(config, given, config.network.network), config
 

@@ -11,6 +11,7 @@ from ..engine import Execution, State, Unit, chosen_mode, stream_seed
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import choose, make
 from ..envs.engines import Choice
+from ..envs.importing import import_module_of
 from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
@@ -21,7 +22,13 @@ from .names import ENVS, here_called
 
 
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
-    """The engine for an id, or an error that knows the ids of other libraries too."""
+    """The engine for an id that the user gave, whose module is imported where it names one."""
+    import_module_of(env_id)
+    return engine_for(env_id, backend, with_arguments)
+
+
+def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+    """The engine for an id, or an error that knows the ids of other libraries too. Imports nothing: it may be a file's."""
     foreign = here_called(env_id, ENVS)
     if foreign:
         raise UsageError(f"unknown env {env_id!r}: {foreign}")
@@ -32,7 +39,7 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     """The environment with that id as the settings want it; `scoring` for evaluation."""
     run = config.run
     wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"  # a shaped env may be ours
-    backend, _ = check_env(env_id, wanted, bool(run.env_kwargs))
+    backend, _ = engine_for(env_id, wanted, bool(run.env_kwargs))
     device = resolve_device(run.device)
     # only copies of the scoring one are used, and these need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
@@ -47,7 +54,7 @@ def settled(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
     chosen: Settings = {"device": state.env.device.type, "accelerate": state.execution.mode}
     if not is_path(config.env) and config.run.backend == "auto":
-        backend, _ = check_env(config.env, with_arguments=bool(config.run.env_kwargs))
+        backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
         chosen |= {} if backend == "tensor" else {"backend": backend}
     return config.changed(**chosen)
 

@@ -32,12 +32,23 @@ from ..errors import UsageError, plain
 from ..types import Composite, Spec
 from ..version import __version__
 from .config import Config, configure
-from .files import Unreadable, canonical, digest, opened, read_canonical, sync_directory, write_file, write_through
+from .files import (
+    Unreadable,
+    canonical,
+    digest,
+    opened,
+    read_canonical,
+    remove_leftovers,
+    sync_directory,
+    write_file,
+    write_through,
+)
 
 SCHEMA = 1
 CONFIG, CHECKPOINTS, LATEST, MANIFEST = "config.yaml", "checkpoints", "latest", "manifest.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
 NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
+MOST_SERIAL = 10**12 - 1  # that a name has room for
 MOST_BYTES = 1 << 40  # of a file, whatever a manifest says
 UNFINISHED, LEAVING = ".new-", ".old-"  # names that no reader looks at
 
@@ -90,7 +101,7 @@ def save_checkpoint(
     folder = run_dir / CHECKPOINTS
     folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
     tidy(folder)
-    serial = newest_serial(run_dir) + 1
+    serial = min(newest_serial(run_dir) + 1, MOST_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
     tensors = {k: v.cpu().contiguous() for k, v in state.state_dict().items()}
     files = {
@@ -133,16 +144,31 @@ def tidy(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name.startswith((UNFINISHED, LEAVING)):
             shutil.rmtree(path, ignore_errors=True)
+    remove_leftovers(folder / LATEST)
+    remove_leftovers(folder.parent / CONFIG)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Keep the newest ones and the one with the best score."""
+    """Keep the newest ones that look whole and the one with the best score. What is damaged takes nobody's place: it goes once
+    as many good ones are newer."""
     paths = named(folder)
-    best = by_score(paths)[:1]
-    for path in paths[keep:]:
+    whole = [path for path in paths if looks_whole(path)]
+    best = by_score(whole)[:1]
+    for path in paths[paths.index(whole[keep - 1]) + 1 :] if len(whole) >= keep else []:
         if path not in best:
             leaving = path.rename(path.with_name(LEAVING + path.name))  # so that no reader meets half of it
             shutil.rmtree(leaving, ignore_errors=True)
+
+
+def looks_whole(path: Path) -> bool:
+    """Whether a checkpoint's manifest is as it was written, and its files have their sizes; their content is not read."""
+    try:
+        manifest = read_canonical(path / MANIFEST)
+        if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}) or manifest["name"] != path.name:
+            return False
+        return all((path / file).lstat().st_size == manifest["files"][file]["size"] for file in (MODEL, TRAINING))
+    except (Unreadable, OSError, KeyError, TypeError):
+        return False
 
 
 def described(spec: Spec) -> dict[str, Any]:
@@ -170,17 +196,22 @@ def configured(flat: dict[str, Any], source: Path) -> Config:
 
 def number(path: Path) -> int:
     """The serial number in a checkpoint's name."""
+    return age(path)[0]
+
+
+def age(path: Path) -> tuple[int, int]:
+    """Serial number and steps, by which the newest is known: numbers may have come to their end."""
     match = NAME.fullmatch(path.name)
-    return int(match[1]) if match else 0
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def named(folder: Path) -> list[Path]:
-    """Everything that has a checkpoint's name, newest first."""
+    """Every directory that has a checkpoint's name, newest first. A link is none: it may lead anywhere, or nowhere."""
     try:
         found = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
     except OSError:
         return []
-    return sorted(found, key=number, reverse=True)
+    return sorted((path for path in found if path.is_dir() and not path.is_symlink()), key=age, reverse=True)
 
 
 def newest_serial(run_dir: Path) -> int:

@@ -29,7 +29,7 @@ from ..engine.health import LOSSES
 from ..engine.optimize import watched_by
 from ..envs.host import one_line
 from ..envs.replayed import Replayed
-from ..errors import NotFinite
+from ..errors import NotFinite, UsageError
 from ..types import Batch, Env, Rollout, Row
 from .config import Config
 from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
@@ -209,8 +209,10 @@ def write_bundle(
 ) -> None:
     """The report first: it is small, and says the most."""
     report = as_json(report_of(diagnosis, evidence, config, rows))
-    folder.parent.mkdir(exist_ok=True)  # but not the run's directory
-    folder.mkdir(exist_ok=True)
+    for place in (folder.parent, folder):  # but not the run's directory
+        if place.is_symlink():
+            raise UsageError(f"{place.name} is a link, which could lead anywhere")
+        place.mkdir(exist_ok=True)
     write_file(folder / "report.json", json.dumps(report, indent=1, allow_nan=False).encode())
     write_file(folder / "rollout.safetensors", save(contents(evidence.rollout) | {"last_obs": evidence.last_obs}))
     if evidence.minibatch is not None:

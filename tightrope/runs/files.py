@@ -19,7 +19,7 @@ class Unreadable(Exception):
 def write_file(path: Path, content: bytes) -> None:
     """All of the content or nothing: written under another name, on the disk before it is renamed. Makes no directory:
     one that has gone was moved or removed by somebody."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no name that a user's own file would have
     try:
         write_through(temporary, content)
         temporary.replace(path)
@@ -27,6 +27,13 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Of processes that died while they wrote this file."""
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        if not leftover.is_dir() or leftover.is_symlink():
+            leftover.unlink(missing_ok=True)
 
 
 def write_through(path: Path, content: bytes) -> None:

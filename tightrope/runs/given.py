@@ -18,6 +18,7 @@ from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
 from ..envs.engines import ENGINES
 from ..envs.host import one_line, path_of, working_directory_on_path
+from ..envs.importing import import_module_of, module_and_name
 from ..errors import UsageError
 from ..types import Env, Settings
 from .config import Config
@@ -111,7 +112,7 @@ def has_id(env: str) -> bool:
 
 def imported(path: str, what: str = "env") -> Any:
     """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
-    module, _, name = path.partition(":")
+    module, name = module_and_name(path, what)
     try:
         with working_directory_on_path():
             return getattr(importlib.import_module(module), name)
@@ -123,10 +124,16 @@ def named_by_user(env: str) -> Any:
     """The class behind module:Class. Of Gymnasium's module:Name-v0 the module is imported, and the id says the rest: None."""
     if is_path(env):
         return imported(env)
-    module, colon, _ = env.partition(":")
-    if colon:
+    module, _ = module_and_name(env)
+    if module:
         imported(f"{module}:__name__")
     return None
+
+
+def import_training_env(config: Config) -> None:
+    """Import the module of the training environment's id, if it names one: for settings that the user gave."""
+    if config.run.train_env is not None and not is_path(config.run.train_env):
+        import_module_of(config.run.train_env)
 
 
 def own_network(kind: str | type[nn.Module]) -> nn.Module:
@@ -175,5 +182,5 @@ def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
 
 def needs_import(env: str) -> bool:
     """Whether an id of Gymnasium's kind, module:Name-v0, names a module that has not been imported."""
-    module, colon, _ = env.partition(":")
-    return bool(colon) and not is_path(env) and module not in sys.modules
+    module, _ = module_and_name(env)
+    return bool(module) and not is_path(env) and module not in sys.modules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads
-from .build import check_env
+from .build import engine_for
 from .config import Config
 from .given import is_path
 
@@ -45,7 +45,7 @@ def engine_of(state: State, config: Config) -> str:
     env_id = config.run.train_env or config.env
     if is_path(env_id):
         return f"{state.env.num_envs} of {env_id}, as given"
-    backend, why = check_env(env_id, config.run.backend, bool(config.run.env_kwargs))
+    backend, why = engine_for(env_id, config.run.backend, bool(config.run.env_kwargs))
     if getattr(state.env, "backend", backend) != backend:
         return f"{state.env.num_envs} of {env_id}, as given"
     groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""

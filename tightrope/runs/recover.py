@@ -39,6 +39,7 @@ from .checkpoint import (
 from .config import Config, read_settings
 from .files import Unreadable, digest, digest_of, opened, read_canonical
 
+LOOKS = 3  # at a run whose checkpoints are dropped while they are read
 MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
 
@@ -86,7 +87,9 @@ def malformed(manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def find(run_dir: Path, which: str = "last", say: Callable[[str], None] | None = None) -> Checkpoint:
+def find(
+    run_dir: Path, which: str = "last", say: Callable[[str], None] | None = None, looks: int = LOOKS
+) -> Checkpoint:
     """The newest whole checkpoint of a run (`last`), the one with the best score (`best`), or the one of that name."""
     say = say or warn
     if (run_dir / MANIFEST).exists():  # a checkpoint itself
@@ -107,8 +110,8 @@ def find(run_dir: Path, which: str = "last", say: Callable[[str], None] | None =
         try:
             checkpoint = inspected(path)
         except Unreadable as error:
-            if not path.exists():  # it was dropped meanwhile, by a process that trains: there are newer ones
-                return find(run_dir, which, say)
+            if looks > 1 and not path.exists():  # dropped meanwhile, by a process that trains: there are newer ones
+                return find(run_dir, which, say, looks - 1)
             complaints.append(f"{path.name}: {error}")
             continue
         if pointer is not None:
@@ -214,10 +217,21 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
     if config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
+    check_progress(checkpoint, misfit)
     sizes = config.network.hidden_sizes
     numbers = sum(map(math.prod, shapes))
     if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
         raise UsageError(f"{misfit}: hidden_sizes {list(sizes)} are more than it has")
+
+
+def check_progress(checkpoint: Checkpoint, misfit: str) -> None:
+    """Refuse steps that phases of the size that the settings say cannot have come to."""
+    most = checkpoint.manifest["phase"] * checkpoint.config.algorithm.batch_size
+    exact = checkpoint.config.algo == "ppo"  # others may end a phase early
+    if checkpoint.steps > most or (exact and checkpoint.steps != most):
+        raise UsageError(
+            f"{misfit}: {checkpoint.manifest['phase']} phases of num_envs x num_steps are not its {checkpoint.steps} steps"
+        )
 
 
 def check_header(path: Path) -> None:
