@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -240,3 +243,21 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
 def test_a_number_of_phases_below_zero_is_refused() -> None:
     with pytest.raises(UsageError, match="video_every -1 is too small"):
         tr.PPO("CartPole-v1", video_every=-1, **SMALL)
+
+
+def test_what_ends_the_trainer_does_not_end_the_last_video(tmp_path: Path) -> None:
+    """Such as `timeout`, which signals a whole group of processes."""
+    settings = dict(total_timesteps=10**8, num_envs=4, num_steps=16, hidden_sizes=(8,), device="cpu")
+    code = f"import tightrope as tr; tr.PPO('CartPole-v1', **{settings}).learn(run_dir={str(tmp_path)!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not videos(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "failed" not in said
+    assert len(videos(tmp_path)) >= 2
+    assert len(frames(tmp_path / "videos" / videos(tmp_path)[-1])) == 96

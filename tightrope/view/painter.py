@@ -1,8 +1,8 @@
 """Draws and encodes videos of rollouts where training does not have to wait: in a process of its own.
 
 On Linux it is forked, so that it has the environment, whoever wrote it and wherever, and imports nothing twice; it touches
-neither the device nor anything that the trainer holds. Elsewhere it is a thread. (Low priority would not make training
-quicker, as the work is little and the same: it would only make the end of training wait for the last video.)
+neither the device nor anything that the trainer holds, and where cores are scarce the trainer comes first. Elsewhere it is a
+thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ from .cells import enlargement, together
 from .video import Video, page_beside
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
+NICENESS = 10
 DIED = "the process that draws has died"
 
 
@@ -111,6 +113,8 @@ def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> N
 def paint_apart(ours: Connection, orders: Connection, *rest: Any) -> None:
     """`paint` in a process that was forked from a trainer: a Ctrl-C is not for it, and the trainer's cores are not its."""
     ours.close()  # otherwise the end of the trainer would never be heard of
+    os.nice(NICENESS)
+    os.setpgid(0, 0)  # what is sent to the trainer's group is for the trainer, who still wants the last video
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.freeze()  # what was the trainer's is not looked through for garbage
