@@ -93,6 +93,7 @@ def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> N
             number, order = orders.recv()
             if isinstance(order, Glimpse):
                 if number not in films:
+                    folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
                     films[number] = Film(folder / f".{number}.mp4", env, title, fps)
                 films[number].add(order)
                 continue
