@@ -101,11 +101,10 @@ def test_what_is_renamed_is_on_the_disk_before(tmp_path: Path, monkeypatch: pyte
     folder, new = "run/checkpoints", "run/checkpoints/.new-0001-steps-144"
     latest = f"{folder}/.latest.{os.getpid()}.tmp"
     done = [line for line in done if not re.search(r"about\.json|report\.html", line)]  # a run can do without
-    assert done[2:] == [  # after config.yaml and its directory
-        "sync run", "sync run/metrics.jsonl",
-        f"sync {new}/model.safetensors", f"sync {new}/training.safetensors", f"sync {new}/manifest.json", f"sync {new}",
-        f"rename {new}", f"sync {folder}", f"sync {latest}", f"rename {latest}", f"sync {folder}",
-    ]  # fmt: skip
     config = f"run/.config.yaml.{os.getpid()}.tmp"
-    assert done[:2] == [f"sync {config}", f"rename {config}"]
+    assert done == [
+        "sync .", f"sync {config}", f"rename {config}", "sync run", "sync run/metrics.jsonl",
+        f"sync {new}/model.safetensors", f"sync {new}/training.safetensors", f"sync {new}/manifest.json", f"sync {new}",
+        f"rename {new}", f"sync {folder}", "sync run", f"sync {latest}", f"rename {latest}", f"sync {folder}",
+    ]  # fmt: skip
     assert (tmp_path / "run" / CHECKPOINTS).is_dir()
