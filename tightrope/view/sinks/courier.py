@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+PAUSE = 0.5  # seconds between rounds: waking for every phase would cost training more than the deliveries do
 MOST = 10_000  # jobs that wait; what comes then is left out
 PATIENCE = 30.0  # seconds for one delivery, at the end
 
@@ -20,31 +21,27 @@ class Courier:
     """
 
     def __init__(self, name: str) -> None:
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[Job] = deque()  # one thread adds, the other takes
         self.left_out = 0
         self.trouble: Exception | None = None
         self.delivered_at = time.monotonic()
-        self.closing = False
-        self.news = threading.Condition()
+        self.closing = threading.Event()
         self.thread = threading.Thread(target=self._work, name=f"tightrope-{name}", daemon=True)
         self.thread.start()
 
     def hand(self, job: Job) -> None:
         """To be done after everything handed over before."""
-        with self.news:
-            if self.trouble is not None:
-                raise self.trouble
-            if len(self.jobs) >= MOST:
-                self.left_out += 1
-                return
+        if self.trouble is not None:
+            raise self.trouble
+        if len(self.jobs) >= MOST:
+            self.left_out += 1
+        else:
             self.jobs.append(job)
-            self.news.notify()
 
     def close(self) -> None:
         """Wait until all is done. TimeoutError if one job takes longer than anybody should wait."""
-        with self.news:
-            self.closing, self.delivered_at = True, time.monotonic()
-            self.news.notify()
+        self.delivered_at = time.monotonic()
+        self.closing.set()
         while self.thread.is_alive():
             left = self.delivered_at + PATIENCE - time.monotonic()
             if left <= 0:
@@ -58,18 +55,13 @@ class Courier:
             raise TimeoutError(f"it did not keep up: {self.left_out:,} messages were left out")
 
     def _work(self) -> None:
-        while True:
-            with self.news:
-                while not self.jobs and not self.closing:
-                    self.news.wait()
-                if not self.jobs:
-                    return
-                job = self.jobs.popleft()
-            try:
-                job()
-            except Exception as error:
-                with self.news:
-                    self.trouble = error
-                    self.jobs.clear()
-                return
-            self.delivered_at = time.monotonic()
+        try:
+            ending = False
+            while not ending:
+                ending = self.closing.wait(PAUSE)  # if so, everything has been handed over
+                while self.jobs:
+                    self.jobs.popleft()()
+                    self.delivered_at = time.monotonic()
+        except Exception as error:
+            self.trouble = error
+            self.jobs.clear()
