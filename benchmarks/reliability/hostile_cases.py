@@ -400,12 +400,13 @@ def victims() -> dict[str, Case]:
 
     def linked(name: str) -> Case:
         def case(run: Path) -> None:
-            (run / name).unlink(missing_ok=True)
-            (run / name).symlink_to(run.parent / VICTIM)
+            path = run / name.replace("PID", str(os.getpid()))
+            path.unlink(missing_ok=True)
+            path.symlink_to(run.parent / VICTIM)
 
         return case
 
     files = ("metrics.jsonl", ".lock", "config.yaml", "config.yaml.tmp", f"{CHECKPOINTS}/{LATEST}", f"{CHECKPOINTS}/latest.tmp",
              f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x",
-             f"{CHECKPOINTS}/.latest.{os.getpid()}.tmp", ".config.yaml.1.tmp")  # fmt: skip
+             f"{CHECKPOINTS}/.latest.PID.tmp", ".config.yaml.1.tmp")  # fmt: skip
     return {f"{name} is a link to another file": linked(name) for name in files}
