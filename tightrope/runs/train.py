@@ -47,7 +47,7 @@ def train(
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
-    with nullcontext() if run is None else run.opened(config), Interrupts() as interrupts:
+    with Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
         if not quiet:
             for line in the_plan.lines():
                 print(line, flush=True)
