@@ -59,7 +59,7 @@ class Film:
     def __init__(self, path: Path, env: Env, title: str, fps: int) -> None:
         self.env, self.title = env, title
         self.since_end: np.ndarray | None = None  # (K,) frames
-        self.video = Video(path, fps).__enter__()
+        self.video = Video(path, fps, threads=1).__enter__()  # other cores are the trainer's
 
     def add(self, glimpse: Glimpse) -> None:
         count = glimpse.obs.shape[1]

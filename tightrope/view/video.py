@@ -31,8 +31,9 @@ PAGE = """\
 class Video:
     """A context that writes frames (H, W, 3) to `path`; the file appears whole at the end, or not at all."""
 
-    def __init__(self, path: Path, fps: int = 30) -> None:
-        self.path, self.fps = path, fps
+    def __init__(self, path: Path, fps: int = 30, threads: int = 0) -> None:
+        """`threads` of the encoder; 0 for as many as there are cores."""
+        self.path, self.fps, self.threads = path, fps, threads
         self.temporary = path.with_name(path.name + ".tmp")
         self.container: Any = None
 
@@ -44,6 +45,7 @@ class Video:
         self.stream = self.container.add_stream("libx264", rate=self.fps, options=QUALITY)
         self.stream.pix_fmt = "yuv420p"
         self.stream.codec_context.colorspace, self.stream.codec_context.color_range = BT601, LIMITED
+        self.stream.codec_context.thread_count = self.threads
         self.frames = 0
         return self
 
