@@ -114,7 +114,7 @@ def during_the_last_evaluation(path: Path, number: int) -> None:
 
         slow(tightrope.agent, "evaluate", mark)()
         evaluate = tightrope.agent.evaluate
-        tightrope.agent.evaluate = lambda *args: (mark.touch(), time.sleep(60), evaluate(*args))[2]
+        tightrope.agent.evaluate = lambda *args, **rest: (mark.touch(), time.sleep(60), evaluate(*args, **rest))[2]
 
     process = stopped(path, number, prepare, mark)
     code = process.wait(5)
