@@ -15,7 +15,7 @@ import tightrope as tr
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
-    "agent", "arguments", "cli",
+    "agent", "saved", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -9,9 +9,10 @@ print(agent.evaluate(episodes=100))
 from typing import Any
 
 from . import algorithms, draw, engine, envs, functional, models, types
-from .agent import PPO, VPG, Agent, load
+from .agent import PPO, VPG, Agent
 from .errors import NotFinite, UsageError
 from .runs.evaluate import Evaluation
+from .saved import load
 from .version import __version__
 
 __all__ = [

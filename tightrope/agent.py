@@ -1,4 +1,4 @@
-"""The front door: PPO(...), VPG(...), load(...)."""
+"""The front door: PPO(...), VPG(...). What was saved comes back by `saved.load`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from .algorithms import ALGORITHMS
-from .engine import State, apart, stream_seed
-from .envs.engines import ENGINES
-from .envs.host import HostEnv, one_line, path_of
+from .engine import State, apart, stream_seed, world
+from .engine.ranks import join
+from .envs.host import HostEnv, path_of
 from .envs.importing import import_module_of
 from .errors import UsageError
-from .models import NetworkConfig
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
-from .runs.devices import available, resolve_device
-from .runs.directory import RunDirectory, new_run_dir
+from .runs.devices import resolve_device
+from .runs.directory import RunDirectory, directory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
@@ -30,20 +29,18 @@ from .runs.given import (
     ancestor_of,
     check_env_object,
     from_user,
-    has_id,
     import_training_env,
     imported,
     is_ours,
     is_path,
     name_of,
-    named_by_file,
-    needs_import,
     settings_fixed_by,
 )
 from .runs.record import Recording, Shot, record
-from .runs.recover import LOOKS, check_plausible, find, going_on, load_config, restore
+from .runs.recover import going_on
+from .runs.shares import share_of
 from .runs.train import Outcome, train
-from .types import Discrete, Env, Settings
+from .types import Discrete, Env
 from .view import Clip, Live
 
 
@@ -56,6 +53,7 @@ class Agent:
         """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
         trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
         env's preset."""
+        join()
         if others:
             raise UsageError(
                 f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
@@ -82,6 +80,7 @@ class Agent:
     @classmethod
     def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
+        join()
         import_training_env(config)
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
@@ -97,7 +96,7 @@ class Agent:
         self.config = config
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
-        count = config.algorithm.num_envs
+        count = share_of(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
             raise UsageError(f"num_envs {count} of the run is not the {given.num_envs} of the environment given")
@@ -152,7 +151,7 @@ class Agent:
         live: bool = False,
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted."""
-        config = self.config
+        config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
         if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
@@ -163,7 +162,7 @@ class Agent:
             return Outcome([])
         self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
-            self.run = RunDirectory(new_run_dir(Path(run_dir), config), new=True)  # refuses another run's
+            self.run = directory(new_run_dir(Path(run_dir), config), new=True)  # refuses another run's
         if self.loaded is not None and not quiet:
             for line in going_on(self.loaded, self.state):
                 print(line)
@@ -266,7 +265,7 @@ class Agent:
         another run that was trained there is not."""
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
-            run = RunDirectory(Path(path))
+            run = directory(Path(path))
         run.save_apart(self.state, settled(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
@@ -292,114 +291,6 @@ class VPG(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
-
-
-def load(
-    path: str | Path,
-    env: Any = None,
-    checkpoint: str = "last",
-    network: Network | None = None,
-    **settings: Any,
-) -> Agent:
-    """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
-
-    An environment or network of one's own is passed. Settings given here win. Loaded from its newest checkpoint a run goes on
-    where it was: `learn` writes to its directory.
-    """
-    path = Path(path)
-    for left in reversed(range(LOOKS)):
-        found = find(path, checkpoint)
-        try:
-            env = named(env, found.config) if isinstance(env, str) else env
-            config = adapted(found.config, settings, env)
-            check_kept(found.config.flat(), config.flat())
-            check_plausible(found, config)
-            agent = made(config, path, env, network)
-            restore(agent.state, found)
-            break
-        except UsageError:
-            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
-                raise
-    agent.loaded = found
-    if checkpoint == "last" and found.path != path:
-        agent.run = RunDirectory(path, found)
-    return agent
-
-
-def named(env: str, config: Config) -> Any:
-    """What a user's words for an environment mean: module:Class of one's own, or the run's own id, which says nothing new."""
-    if is_path(env):
-        return imported(env)
-    if env != config.env:
-        raise UsageError(
-            f"env {env!r} is not {config.env!r}, on which the run was trained: give it to evaluate(env=...)"
-        )
-    return None
-
-
-def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
-    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
-    agent = made(adapted(load_config(path), settings, env), path, env, network)
-    agent.run = RunDirectory(path)
-    return agent
-
-
-def adapted(config: Config, settings: Settings, env: Any) -> Config:
-    """The settings of a run as this machine can serve them."""
-    settings = dict(settings)
-    if "env_kwargs" not in settings:
-        check_arguments(config.run.env_kwargs)
-    if is_ours(env):
-        settings.setdefault("device", env.device.type)
-    if config.run.device not in ("auto", "cpu") and not available(config.run.device):
-        settings.setdefault("device", "auto")
-    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:
-        settings.setdefault("backend", "auto")
-    if settings.get("device", config.run.device) != config.run.device:
-        settings.setdefault("accelerate", "auto")
-    return config.changed(**settings)
-
-
-def check_arguments(env_kwargs: Settings) -> None:
-    """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
-    for name, value in env_kwargs.items():
-        if name == "render_mode" or (isinstance(value, str) and ("/" in value or "\\" in value)):
-            raise UsageError(
-                f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
-                f"tr.load(path, env_kwargs={{...}})"
-            )
-
-
-def check_kept(before: Settings, after: Settings) -> None:
-    """Refuse settings that what was trained cannot take on."""
-    for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
-        if after[name] != before[name]:
-            raise UsageError(
-                f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"
-            )
-
-
-def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
-    """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
-    env_is_users = env is not None
-    if env_is_users:
-        check_env_object(env)
-    elif needs_import(config.env) or not has_id(config.env):  # in this order: to ask for an id may import its module
-        env = named_by_file(config.env, path, "was trained on", "env")
-    if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
-        raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
-    if config.network.network is not None and network is None:
-        network = named_by_file(config.network.network, path, "has a network of your own,", "network")
-    if is_ours(env) and env.num_envs != config.algorithm.num_envs:
-        env = env.spawn(config.algorithm.num_envs, seed=0)  # as many as were trained on
-    try:
-        agent = AGENTS[config.algo].__new__(AGENTS[config.algo])
-        agent._setup(config, env, network)  # not as a user's settings, which may import
-        return agent
-    except (NotImplementedError, AttributeError, TypeError) as error:
-        if env_is_users:
-            raise
-        raise UsageError(f"{path} names {config.env}, which cannot be made: {one_line(error)}") from error
 
 
 def check_seed(seed: int | None) -> None:

@@ -265,6 +265,11 @@ class Batch:
     def __len__(self) -> int:
         return self.log_prob.shape[0]
 
+    @property
+    def weight(self) -> Tensor | int:
+        """How many transitions there are to learn from."""
+        return len(self)
+
     def take(self, index: Tensor | slice) -> Self:
         """The rows at `index`; views if it is a slice."""
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
@@ -299,6 +304,10 @@ class Trajectories(Batch):
     """One row per trajectory, (N, T, ...). Steps after a trajectory's end are padding."""
 
     alive: Tensor  # (N, T) bool: False on padding
+
+    @property
+    def weight(self) -> Tensor:
+        return self.alive.sum()
 
     def flat(self) -> Self:
         return replace(self, **{f.name: getattr(self, f.name).flatten(0, 1) for f in fields(self)})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch import distributions as td
 
-from tightrope.engine import Optimizer
+from tightrope.engine import Optimizer, update_statistics
 from tightrope.envs import spaces
 from tightrope.errors import UsageError
 from tightrope.models import MLP, ActorCritic, NatureCNN, NetworkConfig, actor_critic
@@ -225,7 +225,7 @@ def test_a_network_of_ones_own_gets_normalised_observations() -> None:
     network = Own(3)
     policy = actor_critic(Box((3,)), Discrete(2), NetworkConfig(norm_obs=True), network=network)
     obs = 5 + 2 * observations(Box((3,)), 50)
-    policy.update_statistics(obs[None])
+    update_statistics(policy, obs[None])
     policy(obs)
     torch.testing.assert_close(network.seen[-1].mean(0), torch.zeros(3), rtol=0, atol=1e-4)
 
@@ -390,7 +390,7 @@ def test_only_real_numbers_are_normalised(spec: Composite) -> None:
     policy = policy_for(spec, norm_obs=True, hidden_sizes=(8,))
     obs = observations(spec, 400)
     shifted = torch.where(real_numbers(spec), 3 * obs + 10, obs)
-    policy.update_statistics(shifted.view(20, 20, -1))
+    update_statistics(policy, shifted.view(20, 20, -1))
     before, after = spec.split(shifted), spec.split(policy.normalizer(shifted))
     for name, part in spec.parts:
         if isinstance(part, Box) and part.dtype.is_floating_point:
@@ -428,7 +428,7 @@ def test_merged_in_any_pieces_the_moments_are_those_of_two_passes(pieces: list[i
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(len(obs), generator=generator) < 0.7 if masked else torch.ones(len(obs), dtype=torch.bool)
     for rows, counts in zip(obs.split(pieces), mask.split(pieces), strict=True):
-        policy.update_statistics(rows[:, None], counts[:, None] if masked else None)
+        update_statistics(policy, rows[:, None], counts[:, None] if masked else None)
     kept = obs[mask].double()
     moments = policy.normalizer
     assert moments.count == mask.sum()

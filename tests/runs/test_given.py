@@ -15,10 +15,10 @@ import yaml
 from test_checkpoint import find_manifest, forge, newest
 
 import tightrope as tr
-from tightrope.agent import begin_anew
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs.given import already_here, needs_import
+from tightrope.saved import begin_anew
 
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import tightrope as tr
-from tightrope.agent import begin_anew
 from tightrope.errors import MOST_LETTERS, UsageError, plain
 from tightrope.runs.config import configure
 from tightrope.runs.recover import has_checkpoints
+from tightrope.saved import begin_anew
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 

@@ -20,18 +20,24 @@ from ..engine import (
     capturable,
     collect,
     draw_noise,
+    explained_variance,
     final_values,
+    gathered,
     gradient,
     halted,
     health,
+    masked_mean,
+    merge,
     optimize,
     standardized,
     stream_seed,
+    summed,
+    update_statistics,
+    world,
 )
 from ..functional import (
     PPOLoss,
     PPOTerms,
-    explained_variance,
     gae,
     linear,
     running_returns,
@@ -114,15 +120,17 @@ class PPOConfig:
 
 @dataclass(kw_only=True)
 class PPOState(State):
+    OWN: ClassVar[tuple[str, ...]] = (*State.OWN, "run.discounted_return")
+
     clip_coef: Tensor  # a tensor, so that captured code sees it change
     discounted_return: Tensor  # (N,) discounted, of the episodes under way
 
     def state_dict(self) -> dict[str, Tensor]:
         return super().state_dict() | {"run.discounted_return": self.discounted_return.clone()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        if self.env.resumable:  # otherwise episodes start anew
+    def load_state_dict(self, state: dict[str, Tensor], fresh: bool = False) -> None:
+        super().load_state_dict(state, fresh)
+        if self.env.resumable and not fresh:  # otherwise episodes start anew
             self.discounted_return.copy_(state["run.discounted_return"])
 
 
@@ -135,13 +143,13 @@ class PPOMetrics(NamedTuple):
     explained_variance: Tensor
     reward: Tensor  # mean of what a step was paid in training; episodes report the environment's own score
     episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
-    health: Tensor  # finite where everything was
+    health: Tensor  # (ranks, parts) finite where everything was
 
 
 def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOState:
     """The state before the first phase."""
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
-    obs = env.reset(seed=stream_seed(seed, "env"))
+    obs = env.reset(seed=stream_seed(seed, "env", rank=world().rank))
     clip_coef = torch.tensor(config.clip_coef, device=env.device)
     return PPOState(
         env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed, clip_coef=clip_coef,
@@ -154,7 +162,7 @@ def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
     env, policy = state.env, state.policy
     schedule(state, config)
     while not finished(state, config):
-        shuffle = (config.update_epochs, config.batch_size)
+        shuffle = (config.update_epochs, env.num_envs * config.num_steps)
         noise = draw_noise(env, policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
         metrics = state.execution.run(phase, state, config, noise)
         state.phase += 1
@@ -182,7 +190,7 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     obs, _ = collect(state.env, state.policy, state.rollout, state.obs, noise)
     state.obs.copy_(obs)
     metrics = learn(state, config, noise.shuffle)
-    return metrics._replace(episodes=state.env.finished_episodes())
+    return metrics._replace(episodes=summed(state.env.finished_episodes()))
 
 
 @torch.no_grad()
@@ -220,10 +228,10 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         numbers += [*terms, grad_norm]
         skipped.append(stopped)
 
-    policy.update_statistics(rollout.obs, rollout.real)  # only between phases, so that a phase's first ratio is 1
+    update_statistics(policy, rollout.obs, rollout.real)  # only between phases, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
-        policy.reward_scaler.merge(returns.flatten(), rollout.real.flatten())
+        merge(policy.reward_scaler, returns.flatten(), rollout.real.flatten())
         state.discounted_return.copy_(carried)
 
     taken = 1 - torch.stack(skipped)
@@ -233,7 +241,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         grad_norm=mean[-1],
         learning_rate=learning_rate,
         explained_variance=explained_variance(batch.value, batch.target),
-        reward=(rollout.reward * rollout.real).sum() / rollout.real.sum(),
+        reward=masked_mean(rollout.reward, rollout.real),
         episodes=torch.zeros(3, device=learning_rate.device),
-        health=health(state, rollout.real, mean),
+        health=gathered(health(state, rollout.real, mean)),
     )

@@ -18,15 +18,25 @@ from ..engine import (
     Noise,
     Optimizer,
     State,
+    anywhere,
     capturable,
     collect,
     draw_noise,
     final_values,
+    gathered,
     gradient,
+    greatest,
     health,
+    masked_mean,
     masked_moments,
+    moments,
     optimize,
+    running_mask,
     stream_seed,
+    summed,
+    timestep_mean,
+    update_statistics,
+    world,
 )
 from ..errors import UsageError
 from ..functional import (
@@ -36,10 +46,8 @@ from ..functional import (
     discounted_returns,
     last_row,
     linear,
-    running_mask,
     standardize,
     successor_values,
-    timestep_mean,
 )
 from ..models import ActorCritic
 from ..types import Env, Rollout, Trajectories
@@ -148,7 +156,7 @@ class VPGMetrics(NamedTuple):
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean of what a step was paid in training
     episodes: Tensor  # number, sum of returns, sum of lengths of the lives in the rollout, cut ones included
-    health: Tensor  # finite where everything was
+    health: Tensor  # (ranks, parts) finite where everything was
 
 
 def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
@@ -156,7 +164,7 @@ def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
     if config.stop_when_solved and not getattr(env, "solved_by_surviving", False):
         raise UsageError("stop_when_solved needs an env that is solved by not failing, such as CartPole-v1: drop it")
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
-    obs = env.reset(seed=stream_seed(seed, "env"))
+    obs = env.reset(seed=stream_seed(seed, "env", rank=world().rank))
     return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed)
 
 
@@ -164,7 +172,7 @@ def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
     """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
     schedule(state, config)
     while not finished(state, config):
-        shuffle = (config.rollout_uses, config.num_envs)
+        shuffle = (config.rollout_uses, state.env.num_envs)
         noise = draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
         metrics = state.execution.run(phase, state, config, noise)
         state.phase += 1
@@ -237,20 +245,21 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
         grad_norm = optimize(optimizer, config.max_grad_norm)
         rows.append(torch.stack([*terms, grad_norm]))
 
-    policy.update_statistics(rollout.obs, alive)  # statistics move only between phases
+    update_statistics(policy, rollout.obs, alive)  # statistics move only between phases
     lifespan = alive.sum(0).float()
-    died = (rollout.terminated & alive).any()
+    lifespan_mean, lifespan_std = moments(lifespan, correction=0)
+    died = anywhere((rollout.terminated & alive).any())
     mean = torch.stack(rows).mean(0)
     return VPGMetrics(
         terms=VPGTerms(*mean[:-1]),
         grad_norm=mean[-1],
         learning_rate=learning_rate,
-        lifespan_mean=lifespan.mean(),
-        lifespan_std=lifespan.std(correction=0),
-        lifespan_max=lifespan.max(),
-        steps=collected.sum() * state.env.num_envs,
+        lifespan_mean=lifespan_mean,
+        lifespan_std=lifespan_std,
+        lifespan_max=greatest(lifespan.max()),
+        steps=collected.sum() * config.num_envs,
         solved=~died,
-        reward=(rollout.reward * alive).sum() / lifespan.sum(),
-        episodes=torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()]),
-        health=health(state, alive, mean),
+        reward=masked_mean(rollout.reward, alive),
+        episodes=summed(torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()])),
+        health=gathered(health(state, alive, mean)),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
+from ..engine.ranks import launched, said_by_first, world
 from ..errors import EnvError, NotFinite, UsageError, near_matches
 from ..version import __version__
 from .tools import bench, check, envs, probe
@@ -48,10 +50,12 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; a mistake in what was asked for is one line and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if launched() and os.environ["RANK"] != "0":  # one of several says it all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         sys.exit(dispatch(args))
     except UsageError as error:
-        print(f"tightrope: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(2)
     except EnvError as error:
         origin: BaseException = error
@@ -59,16 +63,23 @@ def main(argv: Sequence[str] | None = None) -> None:
             origin = origin.__cause__
         if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
             traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
-        print(f"tightrope: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)
     except NotFinite as error:
-        print(f"tightrope: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+
+
+def complain(error: Exception) -> None:
+    """One line; of several ranks that say the same, the first says it."""
+    if not said_by_first(str(error)):
+        rank = f"rank {world().rank}: " if world().rank else ""
+        print(f"tightrope: {rank}{error}", file=sys.stderr)
 
 
 def dispatch(args: list[str]) -> int:

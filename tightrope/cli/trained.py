@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..agent import Agent, load
+from ..agent import Agent
 from ..arguments import show_help, wants_help
 from ..errors import ExportError, UsageError
 from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.reports import write_report
+from ..saved import load
 from ..types import Settings
 from ..view import finite
 from .options import read_options

@@ -10,11 +10,14 @@ from typing import Annotated, Any
 
 import tyro
 
-from ..agent import AGENTS, Agent, begin_anew, load
+from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
+from ..engine import world
+from ..engine.ranks import join, told_by_first
 from ..errors import UsageError
 from ..runs.build import check_env
-from ..runs.config import configure, parts_of, read_settings, settings_of, unknown_setting
+from ..runs.checkpoint import CONFIG
+from ..runs.config import Config, configure, parts_of, read_settings, settings_of, unknown_setting
 from ..runs.directory import new_run_dir, resume_command
 from ..runs.evaluate import Evaluation
 from ..runs.given import imported, is_path, named_by_user
@@ -23,7 +26,11 @@ from ..runs.presets import preset
 from ..runs.recover import find, has_checkpoints, load_config
 from ..runs.reports import add_score, write_report
 from ..runs.train import Outcome
+from ..saved import begin_anew, load
+from ..types import Settings
 from .options import guess
+
+RUN_DIR = "run_dir"  # the name under which ranks that are restarted find it
 
 
 def train(args: list[str]) -> int:
@@ -31,6 +38,7 @@ def train(args: list[str]) -> int:
 
     Settings not given come from the env's preset. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
     """
+    join()
     algo = guess(args, "--algo") or "ppo"
     if wants_help(args):
         env = next((a for a in args if preset(a, algo)), "ENV")
@@ -42,7 +50,7 @@ def train(args: list[str]) -> int:
     file = guess(args, "--config")
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
-    types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool}
+    types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool, "resume": bool}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
@@ -56,16 +64,44 @@ def train(args: list[str]) -> int:
     if str(flags.get("run_dir", "x")) in ("", "."):
         raise UsageError("run_dir is empty: give a directory of the run's own")
     quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
-    flags.pop("config", None)
+    resume, _ = flags.pop("resume", False), flags.pop("config", None)
+    if resume and chosen_dir is None:
+        raise UsageError("resume needs to know which run: give its --run-dir as well")
     config = configure(env, algo, layer, flags)
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
+    begun = begun_before(chosen_dir, resume)
+    if begun is not None:
+        own = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo", "network")}
+        return go_on(begun, named_by_user(env) if is_path(env) else None, config.network.network, own, quiet)
     run_dir = new_run_dir(chosen_dir, config)
+    remember_for_restarts(run_dir)
     if is_path(env):
         agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
         agent = AGENTS[algo].from_config(config, network=config.network.network)
     return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet), run_dir)
+
+
+def begun_before(run_dir: Path | None, resume: bool) -> Path | None:
+    """The run that this job has begun already, if it is to go on: because the user says so, or torchrun has restarted us."""
+
+    def word() -> bytes:
+        board, place = world().board, run_dir
+        if place is None and board is not None and board.check([RUN_DIR]):
+            place = Path(board.get(RUN_DIR).decode())
+        return str(place).encode() if place is not None and (place / CONFIG).exists() else b""
+
+    if not resume and not world().restarts:
+        return None
+    place = told_by_first(word).decode()
+    return Path(place) if place else None
+
+
+def remember_for_restarts(run_dir: Path) -> None:
+    board = world().board
+    if board is not None and world().is_first:
+        board.set(RUN_DIR, str(run_dir.absolute()))
 
 
 def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
@@ -120,10 +156,8 @@ def resume(args: list[str]) -> int:
     run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
-    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
-    config = load_config(run_dir) if saved is None else saved.config
-    with locked(run_dir):
-        pass  # whoever trains it now is named before anything is made
+    join()
+    config = config_of(run_dir)
     types = {**settings_of(config.algo), "algo": str, "env": str, "quiet": bool}
     words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
     if words:
@@ -131,15 +165,32 @@ def resume(args: list[str]) -> int:
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
     if env is not None and ":" not in env:
         raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
-    given = (named_by_user(env) if env else None, flags.pop("network", None))
-    if saved is None:
-        agent: Agent = begin_anew(run_dir, *given, **flags)
+    return go_on(run_dir, named_by_user(env) if env else None, flags.pop("network", None), flags, quiet)
+
+
+def config_of(run_dir: Path) -> Config:
+    """The settings of a run that nobody trains at the moment: whoever does is named before anything is made."""
+    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
+
+    def word() -> bytes:
+        with locked(run_dir):
+            return b""
+
+    told_by_first(word)
+    return load_config(run_dir) if saved is None else saved.config
+
+
+def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
+    """Train a run to the end of its plan, from its newest checkpoint, or from the beginning if it has none."""
+    config = config_of(run_dir)
+    if has_checkpoints(run_dir):
+        agent: Agent = load(run_dir, env, "last", network, **settings)
+    else:
+        agent = begin_anew(run_dir, env, network, **settings)
         if not quiet:
             print(f"{run_dir} has no checkpoint yet: it begins anew")
-    else:
-        agent = load(run_dir, given[0], "last", given[1], **flags)
     before, after = config.flat(), agent.config.flat()
-    for name in flags:
+    for name in settings:
         if not quiet and before[name] != after[name]:
             print(f"{name}: {before[name]} so far, {after[name]} from here on")
     if agent.finished:
@@ -168,6 +219,11 @@ def train_options(algo: str) -> type[Any]:
         ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
         ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
+        (
+            "resume",
+            Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Go on with the run in run_dir if there is one.")],
+            False,
+        ),
         ("quiet", Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Print only the result.")], False),
     ]
     return dataclasses.make_dataclass("Train", options, kw_only=True)

@@ -1,13 +1,26 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
 from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
+from .agreement import Agreement
 from .collect import collect, final_values
 from .device import reads_are_free
-from .distributed import masked_moments, moments, standardized
+from .distributed import (
+    anywhere,
+    explained_variance,
+    masked_mean,
+    masked_moments,
+    merge,
+    moments,
+    running_mask,
+    standardized,
+    timestep_mean,
+    update_statistics,
+)
 from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
+from .ranks import gathered, greatest, summed, world
 from .snapshot import Snapshot
 from .state import State
 from .streams import apart
@@ -15,6 +28,7 @@ from .threads import choose_threads, cores, threads
 
 __all__ = [
     "Accelerate",
+    "Agreement",
     "Execution",
     "Mode",
     "Noise",
@@ -23,6 +37,7 @@ __all__ = [
     "Snapshot",
     "State",
     "Unit",
+    "anywhere",
     "apart",
     "capturable",
     "choose_threads",
@@ -31,16 +46,26 @@ __all__ = [
     "compilable",
     "cores",
     "draw_noise",
+    "explained_variance",
     "final_values",
+    "gathered",
     "gradient",
+    "greatest",
     "halted",
     "health",
+    "masked_mean",
     "masked_moments",
+    "merge",
     "moments",
     "optimize",
     "reads_are_free",
+    "running_mask",
     "standardized",
     "stream",
     "stream_seed",
+    "summed",
     "threads",
+    "timestep_mean",
+    "update_statistics",
+    "world",
 ]

@@ -12,7 +12,10 @@ from .device import reads_are_free
 from .noise import Noise
 from .on_arrays import ArrayPlayer, acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
+from .ranks import summed, world
 from .threads import threads, threads_for_acting
+
+ASKED = 16  # steps after which ranks look whether enough environments have died
 
 
 @torch.no_grad()
@@ -56,9 +59,16 @@ def together(
         row.write_judgement(*judgement)
         if dead_fraction is not None and reads_are_free(env.device) and not compiling():  # which wants one length
             dead |= row.terminated
-            if dead.sum() >= dead_fraction * env.num_envs:
+            if enough_died(dead, dead_fraction, t + 1):
                 return obs, t + 1
     return obs, len(rollout.rows)
+
+
+def enough_died(dead: Tensor, fraction: float, steps: int) -> bool:
+    """Whether that fraction of all environments has. Ranks ask each other now and then, and go on a little longer."""
+    if not world().talks:
+        return bool(dead.sum() >= fraction * len(dead))
+    return steps % ASKED == 0 and bool(summed(dead.sum()) >= fraction * len(dead) * world().size)
 
 
 @compilable(when=lambda env, *_: env.capturable)

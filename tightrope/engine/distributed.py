@@ -1,22 +1,33 @@
 """Statistics over all ranks. With one process they are the plain computation."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .. import functional
 from ..functional import standardize
+from ..models import ActorCritic
+from ..models.normalizer import Moments, moments_of
 from . import kernels
 from .accelerate import compilable, compiling, kernels_wanted
 from .device import reads_are_free
 from .kernels import has_device
+from .ranks import gathered, greatest, summed, world
 
 STD_EPS = 1e-8  # that of `standardize`
 
 
+# of a tensor ---------------------------------------------------------------------------------------------------------
+
+
 def standardized(x: Tensor) -> Tensor:
     """x with mean 0 and standard deviation 1."""
+    if world().talks:
+        return standardize(x, *moments(x))
     if kernels_wanted() is not None and has_device(x.device):
         return kernels.standardized(x)
     if reads_are_free(x.device) and not compiling():
@@ -39,15 +50,90 @@ def plainly_standardized(x: Tensor) -> Tensor:
     return standardize(x, *moments(x))
 
 
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation (0 for a single number)."""
-    std, mean = torch.std_mean(x, correction=min(1, x.numel() - 1))
-    return mean, std
+def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, unbiased if not told otherwise (0 for a single number)."""
+    if not world().talks:
+        std, mean = torch.std_mean(x, correction=min(correction, x.numel() - 1))
+        return mean, std
+    return with_std(*everyones(x.flatten(), None), correction)
 
 
 def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, over the entries where the mask is True."""
+    """Mean and unbiased standard deviation over the entries where the mask is True."""
+    if world().talks:
+        return with_std(*everyones(x.flatten(), mask.flatten()), correction=1)
     count = mask.sum()
     mean = (x * mask).sum() / count.clamp(min=1)
     variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)
     return mean, variance.sqrt()
+
+
+def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int) -> tuple[Tensor, Tensor]:
+    return mean, (variance * count / (count - correction).clamp(min=1)).sqrt().to(mean.dtype)
+
+
+def everyones(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Number, mean and variance of the rows of all ranks, from one message of each (Chan et al. 1983)."""
+    rows, mean, variance = moments_of(x, mask)
+    if not world().talks:
+        return rows, mean, variance
+    own = torch.cat([rows.view(1), mean.flatten(), variance.flatten()]).double()
+    table = gathered(own)
+    counts, (means, variances) = table[:, :1], table[:, 1:].chunk(2, 1)
+    total = counts.sum()
+    share = counts / total.clamp(min=1)
+    centre = (share * means).sum(0)
+    spread = (share * (variances + (means - centre).square())).sum(0)
+    return total.to(rows.dtype), centre.to(x.dtype).view_as(mean), spread.to(x.dtype).view_as(mean)
+
+
+def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:
+    """Add a batch (B, ...), or those of its rows where the mask is True, of every rank."""
+    statistics.add(*everyones(x, mask))
+
+
+def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = None) -> None:
+    """Merge a rollout's observations (T, N, ...) into the policy's normalizer, once its learning is done."""
+    if policy.normalizer is not None:
+        merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
+
+
+# of a rollout --------------------------------------------------------------------------------------------------------
+
+
+def timestep_mean(x: Tensor, alive: Tensor) -> Tensor:
+    """Mean over the environments still alive at each time step. (T, 1)"""
+    if not world().talks:
+        return functional.timestep_mean(x, alive)
+    total, count = summed(torch.stack([(x * alive).sum(1), alive.sum(1).to(x.dtype)]))
+    return (total / count.clamp(min=1)).unsqueeze(1)
+
+
+def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
+    """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
+    if fraction is None or not world().talks:
+        return functional.running_mask(terminated, fraction)
+    before = functional.deaths_before(terminated)
+    return summed(before) < fraction * terminated.shape[1] * world().size
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the entries where the mask is True."""
+    if not world().talks:
+        return functional.masked_mean(x, mask)
+    total, count = summed(torch.stack([torch.where(mask, x, 0.0).sum(), mask.sum().to(x.dtype)]))
+    return total / count.clamp(min=1)
+
+
+def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
+    """How much of the target's variance the prediction explains."""
+    if not world().talks:
+        return functional.explained_variance(prediction, target)
+    _, _, (variance, residual) = everyones(torch.stack([target, target - prediction], -1).flatten(0, -2), None)
+    top, bottom = greatest(torch.stack([target.max(), -target.min()]))
+    return torch.where(top > -bottom, 1 - residual / variance, 0.0)
+
+
+def anywhere(flag: Tensor) -> Tensor:
+    """Whether it is so on any rank."""
+    return greatest(flag.float()) > 0

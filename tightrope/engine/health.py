@@ -71,3 +71,12 @@ def unhealthy(entries: list[float]) -> list[str]:
         return []
     bad = [part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)]
     return list(dict.fromkeys(bad))
+
+
+def culprit(ranks: list[list[float]]) -> int:
+    """The rank on which it began: what is not finite on one soon is on all, but for what came before."""
+
+    def first(rank: int) -> int:
+        return next((i for i, x in enumerate(ranks[rank]) if not math.isfinite(x)), len(PARTS))
+
+    return min(range(len(ranks)), key=first)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..types import Env
+from .ranks import world
 
 
 class Noise(NamedTuple):
@@ -39,9 +40,10 @@ ActionNoise = Callable[[tuple[int, ...], torch.Generator], Tensor]
 
 
 def draw_noise(
-    env: Env, action_noise: ActionNoise, num_steps: int, shuffle: tuple[int, int], seed: int, phase: int, rank: int = 0
+    env: Env, action_noise: ActionNoise, num_steps: int, shuffle: tuple[int, int], seed: int, phase: int
 ) -> Noise:
-    """The noise of phase number `phase`. `shuffle` is (passes over the data, rows to shuffle in each)."""
+    """The noise of phase number `phase` for this rank. `shuffle` is (passes over the data, rows to shuffle in each)."""
+    rank = world().rank
 
     def uniform(name: str, *shape: int) -> Tensor:
         return torch.rand(shape, generator=stream(env.device, seed, name, phase, rank), device=env.device)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
@@ -24,8 +25,10 @@ from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
 from .kernels import FusedGradient, clip_and_adam, has_fused
+from .ranks import world
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
+ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
 Form = ClosedForm | ClosedFormCPU | FusedGradient
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
 Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, while its gradient is in the optimiser
@@ -38,7 +41,8 @@ class Optimizer:
     def __init__(self, module: nn.Module) -> None:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.flat = torch.cat([p.detach().flatten() for p in self.parameters])
-        self.grad = torch.zeros_like(self.flat)
+        self.message = self.flat.new_zeros(len(self.flat) + ROOM)  # what a rank tells the others of an update
+        self.grad = self.message[: len(self.flat)]
         self.first_moment = torch.zeros_like(self.flat)
         self.second_moment = torch.zeros_like(self.flat)
         self.step = torch.zeros((), device=self.flat.device)
@@ -67,12 +71,29 @@ class Optimizer:
 def gradient(
     loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms."""
+    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms. Both are
+    means over what all ranks learn from."""
     terms = derived(loss, policy, batch, optimizer)
     watcher = _watcher.get()
     if watcher is not None:
         watcher(batch, terms)
-    return terms
+    return over_ranks(terms, batch, optimizer) if world().talks else terms
+
+
+@torch.no_grad()
+def over_ranks(terms: Terms, batch: Batch, optimizer: Optimizer) -> Terms:
+    """Gradient and terms as means over the batches of all ranks, each counting as many times as it has transitions that are
+    learned from. It is one message: ranks that wait for each other twice an update wait twice as long."""
+    o, size = optimizer, len(optimizer.flat)
+    o.message[size : size + len(terms)] = torch.stack([*terms])
+    o.message[-1] = 1.0
+    o.message.mul_(batch.weight)
+    dist.all_reduce(o.message)
+    o.message.div_(o.message[-1].clone())
+    if isinstance(o.closed_form, FusedGradient):  # whose norm was that of this rank's
+        o.closed_form.squares.zero_()
+        o.closed_form.squares[0] = o.grad.dot(o.grad)
+    return type(terms)(*o.message[size : size + len(terms)].clone())
 
 
 @contextmanager

@@ -7,14 +7,20 @@ Numbers on a GPU travel by NCCL, also from within a CUDA graph; everything on th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from ..errors import UsageError
+
+ECHO = timedelta(seconds=2)  # for what the first rank says to be heard
 PATIENCE = timedelta(minutes=30)  # with a rank that lives but is busy: the first one scores and saves, the others wait
 
 
@@ -28,8 +34,7 @@ class World:
     local_size: int = 1
     talks: bool = False
     restarts: int = 0  # of the whole run, by torchrun
-    store: dist.Store | None = None  # a few words that all ranks can read, of this attempt alone
-    board: dist.Store | None = None  # the same, kept over restarts
+    board: Store | None = None  # a few words that all ranks can read, also after a restart
 
     @property
     def is_first(self) -> bool:
@@ -66,20 +71,20 @@ def join(talks: bool | None = None) -> World:
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     run = os.environ.get("TORCHELASTIC_RUN_ID", "run")
     talks = size > 1 if talks is None else talks
-    store = board = None
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
+    server = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, serves)
+    board = PrefixStore(f"tightrope/{run}", server)
+    store = PrefixStore(f"{restarts}", board)  # or a restart reads addresses of processes that are gone
     if talks:
-        server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-        board = dist.PrefixStore(f"tightrope/{run}", server)
-        store = dist.PrefixStore(f"{restarts}", board)  # or a restart reads addresses of processes that are gone
         backend = "gloo"
         if torch.cuda.is_available():
             backend = "cpu:gloo,cuda:nccl"
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         if not dist.is_initialized():  # or by whoever called
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     _world = World(
         rank, size, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
-        talks, restarts, store, board,
+        talks, restarts, board,
     )  # fmt: skip
     return _world
 
@@ -90,6 +95,17 @@ def leave() -> None:
     if _world.talks and dist.is_initialized():
         dist.destroy_process_group()
     _world = ALONE
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Inside, this rank speaks to nobody: what it does there the others do not do with it."""
+    global _world
+    before, _world = _world, replace(_world, talks=False)
+    try:
+        yield
+    finally:
+        _world = before
 
 
 # what they say -------------------------------------------------------------------------------------------------------
@@ -130,18 +146,43 @@ def as_first(*tensors: Tensor) -> None:
 
 
 def told_by_first(word: Callable[[], bytes]) -> bytes:
-    """What the first rank says; the others are not asked."""
+    """What the first rank says; the others are not asked. A mistake that it finds is everyone's."""
+    return told_by(0, word)
+
+
+def told_by(rank: int, word: Callable[[], bytes]) -> bytes:
+    """The same of another rank."""
     if not _world.talks:
         return word()
-    said = word() if _world.is_first else b""
+    said = b""
+    if _world.rank == rank:
+        try:
+            said = b"+" + word()
+        except UsageError as error:
+            said = b"!" + str(error).encode()
     size = torch.tensor(len(said))
-    dist.broadcast(size, 0)
-    content = (
-        torch.frombuffer(bytearray(said), dtype=torch.uint8) if said else torch.empty(int(size), dtype=torch.uint8)
-    )
-    if len(content):
-        dist.broadcast(content, 0)
-    return content.numpy().tobytes()
+    dist.broadcast(size, rank)
+    content = torch.frombuffer(bytearray(said or bytes(int(size))), dtype=torch.uint8)
+    dist.broadcast(content, rank)
+    said = content.numpy().tobytes()
+    if said.startswith(b"!"):
+        raise UsageError(said[1:].decode())
+    return said[1:]
+
+
+def said_by_first(line: str) -> bool:
+    """Whether the first rank says this line too, so that another need not."""
+    board, key = _world.board, f"{_world.restarts}/said"
+    if board is None or _world.size == 1:
+        return False
+    try:
+        if _world.is_first:
+            board.set(key, line)
+            return False
+        board.wait([key], ECHO)
+        return board.get(key) == line.encode()
+    except (RuntimeError, ValueError):  # nobody has said anything, or nobody is there to ask
+        return False
 
 
 def handed_to_first(content: bytes) -> list[bytes]:

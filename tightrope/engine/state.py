@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,12 +14,15 @@ from ..types import Env, Rollout
 from .accelerate import Execution
 from .noise import stream_seed
 from .optimize import Optimizer
+from .ranks import world
 from .streams import Streams
 
 
 @dataclass(kw_only=True)
 class State:
     """The state of a run between two phases. The rollout is scratch space: each phase overwrites it."""
+
+    OWN: ClassVar[tuple[str, ...]] = ("env.", "streams.", "run.obs")  # what is each rank's own, of several
 
     env: Env
     policy: ActorCritic
@@ -35,7 +39,8 @@ class State:
     execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
 
     def __post_init__(self) -> None:
-        self.streams = Streams(self.seed, self.env.device)
+        rank = world().rank
+        self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor and counter, flat, by dotted name."""
@@ -55,23 +60,25 @@ class State:
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from a saved state. Environments that cannot give theirs back start fresh episodes."""
+    def load_state_dict(self, state: dict[str, Tensor], fresh: bool = False) -> None:
+        """Go on from a saved state. Environments that cannot give theirs back start fresh episodes, and so do all if `fresh`:
+        what is each rank's own is then not looked for, since it is that of another number of ranks."""
 
         def part(name: str) -> dict[str, Tensor]:
             return {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
 
         self.policy.load_state_dict(part("policy"))
         self.optimizer.load_state_dict(part("optimizer"))
-        self.streams.load_state_dict(part("streams"))
+        if not fresh:
+            self.streams.load_state_dict(part("streams"))
         run = part("run")
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
         self.best_score, self.seconds = float(run["best_score"]), float(run["seconds"])
         self.solved = bool(run["solved"])
-        if self.env.resumable:
+        if self.env.resumable and not fresh:
             if run["obs"].shape != self.obs.shape:
                 raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")
             self.env.load_state_dict(part("env"))
             self.obs.copy_(run["obs"])
         else:  # in streams that the run has not used yet
-            self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase)))
+            self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase, world().rank)))

@@ -5,6 +5,8 @@ import os
 import torch
 from torch import nn
 
+from .ranks import world
+
 LARGE = 4_000_000_000  # parameters x rows of a minibatch: below it a second thread costs more than it brings
 
 FEW = 32  # rows
@@ -14,7 +16,7 @@ def choose_threads(network: nn.Module, minibatch_rows: int) -> int:
     """All cores for convolutions and very large batches, otherwise one: most of the time goes into small operations."""
     convolves = any(isinstance(layer, nn.Conv2d) for layer in network.modules())
     work = sum(p.numel() for p in network.parameters()) * minibatch_rows
-    return cores() if convolves or work >= LARGE else 1
+    return max(1, cores() // world().local_size) if convolves or work >= LARGE else 1
 
 
 def threads_for_acting(rows: int) -> int:

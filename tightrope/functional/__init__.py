@@ -2,6 +2,7 @@
 
 from .estimators import (
     alive_mask,
+    deaths_before,
     discounted_returns,
     explained_variance,
     gae,
@@ -39,6 +40,7 @@ __all__ = [
     "clip_fraction",
     "clipped_surrogate",
     "clipped_value_loss",
+    "deaths_before",
     "discounted_returns",
     "entropy_bonus",
     "explained_variance",

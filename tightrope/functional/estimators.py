@@ -8,7 +8,7 @@ that of the final observation before the reset, where the paper has no time limi
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 LONG, NARROW = 32, 256  # steps from which on, and environments up to which, sums over time are not taken row by row
@@ -99,8 +99,12 @@ def running_mask(terminated: Bool[Tensor, "T N"], fraction: float | None) -> Boo
     """True up to and including the step at which that fraction of the columns has terminated; None for everywhere."""
     if fraction is None:
         return torch.ones_like(terminated[:, :1])
-    deaths_before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1).sum(1, keepdim=True)
-    return deaths_before < fraction * terminated.shape[1]
+    return deaths_before(terminated) < fraction * terminated.shape[1]
+
+
+def deaths_before(terminated: Bool[Tensor, "T N"]) -> Int[Tensor, "T 1"]:
+    """The number of columns that have terminated before each step."""
+    return (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1).sum(1, keepdim=True)
 
 
 def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:

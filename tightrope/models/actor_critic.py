@@ -184,11 +184,6 @@ class ActorCritic(nn.Module):
         features = x if self.critic is self.actor else self.critic(x)
         return self.value_head(features).float().squeeze(-1)
 
-    def update_statistics(self, obs: Tensor, mask: Tensor | None = None) -> None:
-        """Merge a rollout's observations (T, N, ...) into the normalizer, once its learning is done."""
-        if self.normalizer is not None:
-            self.normalizer.merge(obs.flatten(0, 1), None if mask is None else mask.flatten())
-
 
 def actor_critic(
     observation: Spec, action: Spec, config: NetworkConfig, critic: bool = True, network: nn.Module | None = None

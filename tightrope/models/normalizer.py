@@ -21,17 +21,15 @@ class Moments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
-    @torch.no_grad()
     def merge(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch (B, *shape), or those of its rows where the mask (B,) is True."""
-        if mask is None:
-            mask = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
-        counts = mask.view(-1, *(1 for _ in x.shape[1:]))
-        rows = mask.sum()
-        mean = torch.where(counts, x, 0.0).sum(0) / rows.clamp(min=1)
-        variance = torch.where(counts, (x - mean).square(), 0.0).sum(0) / rows.clamp(min=1)
+        self.add(*moments_of(x, mask))
+
+    @torch.no_grad()
+    def add(self, rows: Tensor, mean: Tensor, variance: Tensor) -> None:
+        """Add so many rows with these moments."""
         total = self.count + rows
-        share = (rows / total.clamp(min=1)).to(x.dtype)
+        share = (rows / total.clamp(min=1)).to(mean.dtype)
         delta = mean - self.mean
         self.variance.copy_((1 - share) * self.variance + share * variance + share * (1 - share) * delta.square())
         self.mean.add_(share * delta)
@@ -40,6 +38,18 @@ class Moments(nn.Module):
     @property
     def std(self) -> Tensor:
         return (self.variance + EPS).sqrt()
+
+
+@torch.no_grad()
+def moments_of(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Number, mean and variance of a batch's rows, or of those where the mask is True."""
+    if mask is None:
+        mask = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+    counts = mask.view(-1, *(1 for _ in x.shape[1:]))
+    rows = mask.sum()
+    mean = torch.where(counts, x, 0.0).sum(0) / rows.clamp(min=1)
+    variance = torch.where(counts, (x - mean).square(), 0.0).sum(0) / rows.clamp(min=1)
+    return rows, mean, variance
 
 
 class ObservationNormalizer(Moments):

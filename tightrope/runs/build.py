@@ -7,7 +7,8 @@ import math
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, State, Unit, chosen_mode, stream_seed
+from ..engine import Execution, State, Unit, chosen_mode, stream_seed, world
+from ..engine.ranks import as_first
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import choose, make
 from ..envs.engines import Choice
@@ -19,6 +20,7 @@ from .config import Config
 from .devices import memory_of, resolve_device, suits_cpu
 from .given import Network, is_path, own_network
 from .names import ENVS, here_called
+from .shares import share_of
 
 
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
@@ -72,22 +74,23 @@ def build(config: Config, env: Env | None = None, network: Network | None = None
         ) from None
 
 
-def check_memory(config: Config, env: Env) -> None:
+def check_memory(config: Config, batch_size: int, env: Env) -> None:
     """Refuse rollouts that no memory of this machine could hold, before any of it is taken."""
     sizes = [2 * math.prod(env.observation.shape) * env.observation.dtype.itemsize]
     sizes += [math.prod(env.action.shape) * env.action.dtype.itemsize, 5 * 4]
-    needed, there = config.algorithm.batch_size * sum(sizes), memory_of(env.device)
+    needed, there = batch_size * sum(sizes), memory_of(env.device)
     if needed > there:
         rows = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
 
 
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
+    share = share_of(config.algorithm, world().size)
     if env is None:
-        env = make_env(config, config.run.train_env or config.env, config.algorithm.num_envs)
+        env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
-    check_memory(config, env)
+    check_memory(config, share.batch_size, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
@@ -96,6 +99,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
+    as_first(*(x.data for x in policy.parameters()), *policy.buffers())  # whatever a network of one's own draws from
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)
     unit: Unit = "phase" if env.capturable else "part"
     mode = chosen_mode(config.run.accelerate, env.device)

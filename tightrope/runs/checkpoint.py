@@ -6,6 +6,7 @@ RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
     manifest.json          what wrote it, the settings, the spaces, size and hash of each file, and its own hash
     model.safetensors      networks and normalizers: what acting needs
     training.safetensors   everything else that makes the run
+    rank-0001.safetensors  what is another rank's own of it, where several trained it together
 
 A checkpoint is written under another name, waited for until the disk has it, then renamed: under its own name it is whole. What
 is read is checked first, all of it. The newest whole one is taken; one that is not is named and passed over.
@@ -17,6 +18,7 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..engine import State, cores
+from ..engine import State, cores, world
 from ..errors import UsageError, plain
 from ..types import Composite, Spec
 from ..version import __version__
@@ -72,10 +74,15 @@ class Checkpoint:
     def config(self) -> Config:
         return configured(self.manifest["config"], self.path / MANIFEST)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All of its tensors, by dotted name."""
+    @property
+    def ranks(self) -> int:
+        """How many trained it; 0 if what is each one's own was left out."""
+        return int(self.manifest.get("ranks", 1))
+
+    def tensors(self, rank: int = 0) -> dict[str, Tensor]:
+        """All of its tensors that concern a rank, by dotted name."""
         found: dict[str, Tensor] = {}
-        for name in (MODEL, TRAINING):
+        for name in files_of(rank):
             try:
                 with opened(self.path / name, MOST_BYTES) as file:
                     found |= load(file.read())
@@ -91,27 +98,51 @@ def save_config(run_dir: Path, config: Config) -> None:
     write_file(run_dir / CONFIG, yaml.safe_dump(config.flat(), sort_keys=False).encode())
 
 
+def files_of(rank: int) -> list[str]:
+    """The files that a rank goes on from."""
+    return [MODEL, TRAINING] if rank == 0 else [MODEL, TRAINING, f"rank-{rank:04d}.safetensors"]
+
+
+def on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: v.cpu().contiguous() for k, v in tensors.items()}
+
+
+def own_part(state: State) -> bytes:
+    """What is this rank's own of the state."""
+    return save(on_cpu({k: v for k, v in state.state_dict().items() if k.startswith(state.OWN)}))
+
+
 def save_checkpoint(
-    run_dir: Path, state: State, config: Config, *, keep: int, score: float | None = None, log_bytes: int = 0
+    run_dir: Path,
+    state: State,
+    config: Config,
+    others: Sequence[bytes] = (),
+    *,
+    keep: int,
+    score: float | None = None,
+    log_bytes: int = 0,
 ) -> int:
     """Write the newest checkpoint of a run, drop what is too old, and return its serial number.
 
-    `score` is that of an evaluation just made, `log_bytes` the length of the metrics file at this moment.
+    `others` are the other ranks' own parts; without them, one of several leaves out its own. `score` is that of an evaluation
+    just made, `log_bytes` the length of the metrics file at this moment.
     """
+    ranks = 1 + len(others) if 1 + len(others) == world().size else 0
     folder = run_dir / CHECKPOINTS
     folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
     tidy(folder)
     serial = min(newest_serial(run_dir) + 1, MOST_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
-    tensors = {k: v.cpu().contiguous() for k, v in state.state_dict().items()}
+    tensors = on_cpu({k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)})
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
         TRAINING: save({k: v for k, v in tensors.items() if not k.startswith("policy.")}),
+        **{files_of(rank)[-1]: part for rank, part in enumerate(others, 1)},
     }
     manifest = canonical(sealed({
         "schema": SCHEMA,
         "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
-        "score": score, "log_bytes": log_bytes,
+        "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "config": config.flat(),
         "observation": described(state.env.observation), "action": described(state.env.action),
@@ -166,7 +197,7 @@ def looks_whole(path: Path) -> bool:
         manifest = read_canonical(path / MANIFEST)
         if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}) or manifest["name"] != path.name:
             return False
-        return all((path / file).lstat().st_size == manifest["files"][file]["size"] for file in (MODEL, TRAINING))
+        return all((path / file).lstat().st_size == manifest["files"][file]["size"] for file in manifest["files"])
     except (Unreadable, OSError, KeyError, TypeError):
         return False
 

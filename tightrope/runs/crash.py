@@ -24,8 +24,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, Snapshot, State, reads_are_free, stream_seed
-from ..engine.health import LOSSES
+from ..engine import Execution, Snapshot, State, ranks, reads_are_free, stream_seed, world
+from ..engine.health import LOSSES, culprit
 from ..engine.optimize import watched_by
 from ..envs.host import one_line
 from ..envs.replayed import Replayed
@@ -62,28 +62,40 @@ class Guard:
             parts = reading.unhealthy()
             if parts:
                 del pending[i:]
-                raise NotFinite(self._told(row | reading.row(), parts))
+                raise NotFinite(self._told_by(culprit(reading.ranks), row | reading.row(), parts))
             self.recent.append((row, reading))
 
     def go_back(self, pending: list[tuple[dict[str, Any], Reading]]) -> None:
         """To after the last phase that was whole and good: something broke in the middle of the next."""
         newest = self.snapshots[-1]
-        with suppress(Exception):  # a device that is gone
+        with suppress(Exception), ranks.apart():  # a device that is gone; others may not know yet
             if newest.phase == self.state.phase:  # no phase has ended since
                 put_back(newest)
             self.look(pending)
 
+    def _told_by(self, rank: int, row: dict[str, Any], parts: list[str]) -> str:
+        """What the rank on which it began has found, alone; to all of them."""
+
+        def word() -> bytes:
+            with ranks.apart():
+                return (f"rank {rank}: " if world().size > 1 else "").encode() + self._told(row, parts).encode()
+
+        line = ranks.told_by(rank, word).decode()
+        put_back(self._before(row))
+        return line
+
+    def _before(self, row: dict[str, Any]) -> Snapshot:
+        return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
+
     def _told(self, row: dict[str, Any], parts: list[str]) -> str:
         """Go back, find out, write down; the line to be raised. Nothing that fails on the way may take its place."""
-        snapshot = next(s for s in self.snapshots if s.phase == row["phase"] - 1)
+        snapshot = self._before(row)
         rows = [seen | reading.row() for seen, reading in self.recent]
         try:
             evidence = gathered(snapshot, self.config, row, parts, recorded=self.late == 0)
             diagnosis = diagnose(evidence, self.config, rows, self.state.policy)
         except Exception as error:
             return f"phase {row['phase']} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
-        finally:
-            put_back(snapshot)
         if self.run_dir is None:
             return f"{diagnosis.line()}; the agent is as it was before"
         folder = self.run_dir / "crash" / f"phase-{row['phase']:06d}"
@@ -113,7 +125,7 @@ def put_back(snapshot: Snapshot) -> None:
         state.optimizer.asked = None  # whether there is one that agrees is no question to ask of a bad batch
     if not state.env.resumable:  # fresh episodes, as when a run is resumed
         with suppress(Exception):  # an env that is beyond that has had its say
-            state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase)))
+            state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))
 
 
 # the phase once more -------------------------------------------------------------------------------------------------
@@ -149,7 +161,7 @@ def gathered(snapshot: Snapshot, config: Config, row: dict[str, Any], parts: lis
     state = snapshot.state
     taken = len(state.rollout.reward)
     if recorded and reads_are_free(state.env.device):  # a rollout may have been broken off
-        taken = (row["step"] - int(snapshot.counters["steps"])) // state.env.num_envs
+        taken = (row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
     rollout, last_obs = on_cpu(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
     evidence = Evidence(row["phase"], parts, rollout, last_obs, before=parameters(state))

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from ..engine import world
 from ..envs.host import HostEnv
 from ..errors import UsageError
 from ..models.networks import sees_images
@@ -19,6 +20,11 @@ def available(name: str) -> bool:
 
 def resolve_device(name: str) -> torch.device:
     """The torch device behind a setting."""
+    if name in ("auto", "cuda") and torch.cuda.is_available() and world().local_size > torch.cuda.device_count():
+        raise UsageError(
+            f"{world().local_size} ranks on this machine are more than its {torch.cuda.device_count()} CUDA devices: start "
+            f"torchrun with --nproc-per-node {torch.cuda.device_count()}, or train with device cpu"
+        )
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not available(name):

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..engine import State
+from ..engine import State, world
+from ..engine.ranks import handed_to_first, told_by_first
 from ..errors import UsageError
 from ..view import MetricsFile
-from .checkpoint import CONFIG, Checkpoint, newest_serial, save_checkpoint, save_config, warn
+from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config, warn
 from .config import Config
 from .files import sync_directory
 from .given import is_path
@@ -93,11 +94,12 @@ class RunDirectory:
         """A checkpoint of the state; if the disk does not take it, the last one stays."""
         assert self.metrics is not None
         self.saved_at = time.perf_counter()
+        others = handed_to_first(b"")[1:]
         try:
             self.check_is_there()
             log_bytes = self.metrics.sync()  # before what counts on it
             keep = config.run.keep_checkpoints
-            self.serial = save_checkpoint(self.path, state, config, keep=keep, score=score, log_bytes=log_bytes)
+            self.serial = save_checkpoint(self.path, state, config, others, keep=keep, score=score, log_bytes=log_bytes)
         except OSError as error:
             if self.trouble is None:
                 self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
@@ -147,6 +149,33 @@ class RunDirectory:
         )
 
 
+class Companion(RunDirectory):
+    """The same as a rank sees it that is not the first: it hands over what is its own, and the first one writes."""
+
+    @contextmanager
+    def opened(self, config: Config) -> Iterator[None]:
+        yield
+
+    @property
+    def seconds_since_saving(self) -> float:
+        return 0.0  # the first rank's clock decides
+
+    def log(self, row: dict[str, Any]) -> None:
+        pass
+
+    def save(self, state: State, config: Config, score: float | None = None) -> None:
+        self.saved_steps = state.steps
+        handed_to_first(own_part(state))
+
+    def save_apart(self, state: State, config: Config) -> None:
+        pass
+
+
+def directory(path: Path, checkpoint: Checkpoint | None = None, new: bool = False) -> RunDirectory:
+    """A run's directory as this rank sees it."""
+    return (RunDirectory if world().is_first else Companion)(path, checkpoint, new)
+
+
 @contextmanager
 def held(path: Path) -> Iterator[int | Path]:
     """Something to know a directory by, even after it was removed."""
@@ -179,7 +208,11 @@ def already_a_run(path: Path) -> str:
 
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
-    """Where a new run will live; refused if a run lives there already. Creates nothing."""
+    """Where a new run will live, for all ranks; refused if a run lives there already. Creates nothing."""
+    return Path(told_by_first(lambda: str(place_for(run_dir, config)).encode()).decode())
+
+
+def place_for(run_dir: Path | None, config: Config) -> Path:
     if run_dir is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         base = Path("runs") / f"{config.env.replace('/', '-')}__{config.algo}__{config.run.seed}__{stamp}"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
 from ..envs.engines import ENGINES
@@ -66,9 +67,9 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
     if is_ours(env):
         limit = getattr(env, "max_episode_steps", None)
-        fixed |= {"num_envs": env.num_envs, "device": env.device.type, "max_episode_steps": limit}
+        fixed |= {"num_envs": env.num_envs * world().size, "device": env.device.type, "max_episode_steps": limit}
     elif hasattr(env, "num_envs"):
-        fixed |= {"num_envs": env.num_envs}
+        fixed |= {"num_envs": env.num_envs * world().size}
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
             raise UsageError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..engine.health import unhealthy
+from ..engine.health import PARTS, culprit, unhealthy
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
 APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
@@ -26,7 +26,9 @@ class Reading:
         named = {**metrics.terms._asdict(), **metrics._asdict()}
         scalars = {tag(name): value for name, value in named.items() if name not in APART}
         self.tags = list(scalars)
-        numbers = torch.cat([torch.stack([v.float() for v in scalars.values()]), metrics.health, metrics.episodes])
+        numbers = torch.cat(
+            [torch.stack([v.float() for v in scalars.values()]), metrics.health.flatten(), metrics.episodes]
+        )
         self.numbers, self.arrival = numbers, None
         if numbers.is_cuda:
             self.numbers = torch.empty(numbers.shape, pin_memory=True).copy_(numbers, non_blocking=True)
@@ -46,7 +48,14 @@ class Reading:
 
     def unhealthy(self) -> list[str]:
         """What was not finite in the phase, cause before consequence; nothing where all is well."""
-        return unhealthy(self.values[len(self.tags) : -3])
+        ranks = self.ranks
+        return unhealthy(ranks[0] if len(ranks) == 1 else ranks[culprit(ranks)])
+
+    @property
+    def ranks(self) -> list[list[float]]:
+        """The health of each rank."""
+        entries = self.values[len(self.tags) : -3]
+        return [entries[i : i + len(PARTS)] for i in range(0, len(entries), len(PARTS))]
 
     def row(self) -> dict[str, float]:
         """Every scalar by its tag. Return and length appear only if an episode finished."""

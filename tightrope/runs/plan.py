@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..engine import Execution, State, choose_threads
+from ..engine import Execution, State, choose_threads, world
 from .build import engine_for
 from .config import Config
 from .given import is_path
@@ -17,6 +17,7 @@ class Plan:
     phases: int
     batch: int
     minibatch: int
+    ranks: int
     updates: int
     steps: int
     parameters: int
@@ -31,6 +32,9 @@ class Plan:
         """The plan in words."""
         threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
         where = f"{self.device}{threads}{self.execution}"
+        if self.ranks > 1:
+            share = f"batch {self.batch // self.ranks:,}, minibatches of {self.minibatch // self.ranks:,}"
+            where += f"; on each of {self.ranks} ranks: {share}"
         count = f"at least {self.phases}" if self.may_stop_early else f"{self.phases}"
         return [
             f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
@@ -78,12 +82,13 @@ def plan(state: State, config: Config) -> Plan:
         phases=phases,
         batch=algorithm.batch_size,
         minibatch=algorithm.minibatch_size,
+        ranks=world().size,
         updates=updates,
         steps=phases * algorithm.batch_size,
         parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
         engine=engine_of(state, config),
-        threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size),
+        threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size),
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,

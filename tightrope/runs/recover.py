@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..engine import State
+from ..engine import State, world
 from ..errors import UsageError, plain
 from ..version import __version__
 from .checkpoint import (
@@ -31,6 +31,7 @@ from .checkpoint import (
     Checkpoint,
     by_score,
     configured,
+    files_of,
     named,
     one_line,
     sealed,
@@ -39,6 +40,7 @@ from .checkpoint import (
 from .config import Config, read_settings
 from .files import Unreadable, digest, digest_of, opened, read_canonical
 
+MOST_RANKS = 1_000_000
 LOOKS = 3  # at a run whose checkpoints are dropped while they are read
 MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
@@ -74,8 +76,12 @@ def malformed(manifest: dict[str, Any]) -> str | None:
             return f"does not say what its {key} is"
     if not NAME.fullmatch(manifest["name"]):
         return "names a checkpoint as none is named"
-    if {*manifest["files"]} != {MODEL, TRAINING}:
-        return f"names other files than {MODEL} and {TRAINING}"
+    ranks = manifest.get("ranks", 1)
+    if type(ranks) is not int or not 0 <= ranks <= MOST_RANKS:
+        return "counts ranks that nobody has"
+    files, expected = manifest["files"], max(ranks, 1) + 1
+    if len(files) != expected or {*files} != {file for rank in range(expected - 1) for file in files_of(rank)}:
+        return f"names other files than {MODEL}, {TRAINING} and those of its ranks"
     for facts in manifest["files"].values():
         size = facts.get("size") if isinstance(facts, dict) else None
         if type(size) is not int or not 0 <= size <= MOST_BYTES:
@@ -186,15 +192,17 @@ def load_config(run_dir: Path) -> Config:
 
 def restore(state: State, checkpoint: Checkpoint) -> None:
     """Put a checkpoint into a freshly built state."""
-    expected = sum(tensor.nbytes for tensor in state.state_dict().values())
-    there = sum(facts["size"] for facts in checkpoint.manifest["files"].values())
+    fresh, rank = checkpoint.ranks != world().size, world().rank
+    files = files_of(0 if fresh else rank)
+    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in state.state_dict().values())
+    there = sum(checkpoint.manifest["files"][file]["size"] for file in files)
     if there > 2 * expected + MOST_HEADER:
         raise UsageError(
             f"the checkpoint in {checkpoint.path} does not fit the settings: it is far larger than they make it"
         )
-    tensors = checkpoint.tensors()
+    tensors = checkpoint.tensors(0 if fresh else rank)
     try:
-        state.load_state_dict(tensors)
+        state.load_state_dict(tensors, fresh)
     except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise UsageError(f"the checkpoint in {checkpoint.path} does not fit the settings: {reason}") from None
@@ -207,15 +215,15 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
     try:
-        for name in (MODEL, TRAINING):
+        for name in checkpoint.manifest["files"]:
             check_header(checkpoint.path / name)
         with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
             shapes = [model.get_slice(name).get_shape() for name in model.keys()]  # noqa: SIM118
-            envs = training.get_slice("run.obs").get_shape()[0]
+            envs = training.get_slice("run.obs").get_shape()[0] * checkpoint.ranks if checkpoint.ranks else None
     except (SafetensorError, Unreadable, OSError, ValueError, IndexError) as error:
         raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
-    if config.algorithm.num_envs != envs:
+    if envs is not None and config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
     check_progress(checkpoint, misfit)
     sizes = config.network.hidden_sizes
@@ -250,6 +258,9 @@ def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
         lines.append(
             f"note: saved under torch {plain(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
         )
-    if state.phase and not state.env.resumable:
+    if checkpoint.ranks != world().size:
+        many = f"{checkpoint.ranks} ranks" if checkpoint.ranks else "several ranks, one of which saved it"
+        lines.append(f"note: saved by {many}, this is {world().size}: episodes start afresh")
+    elif state.phase and not state.env.resumable:
         lines.append("note: this environment cannot give its state back, so episodes start afresh")
     return lines

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+from ..engine.ranks import launched
+
+ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
 STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -15,6 +19,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -25,8 +30,13 @@ class Interrupts:
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._restore()
+        if self.received is None:
+            self.received, self.since = number, time.monotonic()
+            if not launched():
+                self._restore()
+        elif time.monotonic() - self.since > ECHO:  # torchrun passes on what the terminal has sent to all of us
+            self._restore()
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

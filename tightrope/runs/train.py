@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, stream_seed, threads
-from ..errors import EnvError
+from ..engine import Agreement, State, stream_seed, threads, world
+from ..engine.ranks import told_by_first
+from ..errors import EnvError, NotFinite
 from ..types import Env
 from ..view import Audience, Onlooker
 from ..view.sinks import check_trackers
@@ -44,6 +46,7 @@ def train(
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
     everything about the run there. `guests` are onlookers besides those whom the settings invite."""
     check_trackers(config.run.log)
+    quiet = quiet or not world().is_first
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
@@ -51,11 +54,11 @@ def train(
         if not quiet:
             for line in the_plan.lines():
                 print(line, flush=True)
-        audience = Audience(invited(config, run, quiet))
-        audience.onlookers.extend(guests)
+        audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
         audience.tell("begin", about(state, config, the_plan, run))
         log = Log(state, audience, run, lateness(state.env))
         guard = Guard(state, config, log.late, None if run is None else run.path)
+        agreement, stop = Agreement(2), 0.0
         try:
             with threads(the_plan.threads), state.streams.in_force():
                 guard.remember()
@@ -63,7 +66,8 @@ def train(
                 for metrics in ALGORITHMS[config.algo].loop(state, config.algorithm):
                     row, score = log.add(state, metrics), None
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
-                    to_save = run is not None and run.seconds_since_saving >= config.run.save_seconds
+                    due = run is not None and run.seconds_since_saving >= config.run.save_seconds
+                    stop, to_save = agreement.on(interrupts.received or 0, due)
                     guard.look(log.unread, but=0 if to_score or to_save else log.late)  # nothing bad is scored or kept
                     with log.clock_stopped():
                         audience.tell("phase", state)
@@ -80,15 +84,16 @@ def train(
                         log.report(everything=True)
                         with log.clock_stopped():
                             run.save(state, config, score)
-                    if interrupts.received is not None or (until is not None and state.steps >= until):
+                    if stop or (until is not None and state.steps >= until):
                         break
                     guard.remember()
+                stop = max(stop, agreement.close()[0])
                 guard.look(log.unread)
         except BaseException as error:
             guard.go_back(log.unread)  # to after the last whole phase
             log.report(everything=True)
-            if run is not None and isinstance(error, Exception):  # a second Ctrl-C does not wait for a disk
-                run.save(state, config)
+            if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
+                run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
                 if isinstance(error, EnvError):
                     raise EnvError(f"{error}; {run.left(state)}") from error
                 error.add_note(run.left(state))
@@ -102,7 +107,8 @@ def train(
             audience.tell("end", state)  # who keeps the trained agent finds it saved
     if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
-    return Outcome(evaluations, interrupts.received, None if run is None else run.trouble)
+    received = int(stop) if world().talks else interrupts.received
+    return Outcome(evaluations, received or None, None if run is None else run.trouble)
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:
@@ -111,7 +117,12 @@ def is_due(every: int, steps_before: int, steps: int) -> bool:
 
 
 def evaluate_during(state: State, config: Config, score_env: Env) -> Evaluation:
-    """An evaluation whose episodes follow from the seed and the phase alone."""
-    seed = stream_seed(config.run.seed, "evaluation", state.phase)
-    captured = state.execution.unit == "phase"
-    return evaluate(state.policy, score_env, config.run.eval_episodes, seed, captured)
+    """An evaluation whose episodes follow from the seed and the phase alone; the first rank tells the others."""
+
+    def word() -> bytes:
+        seed = stream_seed(config.run.seed, "evaluation", state.phase)
+        captured = state.execution.unit == "phase"
+        found = evaluate(state.policy, score_env, config.run.eval_episodes, seed, captured)
+        return json.dumps(asdict(found)).encode()
+
+    return Evaluation(**json.loads(told_by_first(word)))

@@ -1,0 +1,142 @@
+"""What was saved comes back: an agent from a run's directory, whoever wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from .agent import AGENTS, Agent
+from .engine import world
+from .engine.ranks import join, told_by_first
+from .envs.engines import ENGINES
+from .envs.host import one_line
+from .errors import UsageError
+from .models import NetworkConfig
+from .runs.checkpoint import Checkpoint
+from .runs.config import Config
+from .runs.devices import available
+from .runs.directory import directory
+from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
+from .runs.recover import LOOKS, check_plausible, find, load_config, restore
+from .runs.shares import share_of
+from .types import Settings
+
+
+def load(
+    path: str | Path,
+    env: Any = None,
+    checkpoint: str = "last",
+    network: Network | None = None,
+    **settings: Any,
+) -> Agent:
+    """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
+
+    An environment or network of one's own is passed. Settings given here win. Loaded from its newest checkpoint a run goes on
+    where it was: `learn` writes to its directory.
+    """
+    path = Path(path)
+    join()
+    for left in reversed(range(LOOKS)):
+        found = the_same(path, checkpoint)
+        try:
+            env = named(env, found.config) if isinstance(env, str) else env
+            config = adapted(found.config, settings, env)
+            check_kept(found.config.flat(), config.flat())
+            check_plausible(found, config)
+            agent = made(config, path, env, network)
+            restore(agent.state, found)
+            break
+        except UsageError:
+            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
+                raise
+    agent.loaded = found
+    if checkpoint == "last" and found.path != path:
+        agent.run = directory(path, found)
+    return agent
+
+
+def the_same(path: Path, which: str) -> Checkpoint:
+    """The checkpoint that was asked for; of several ranks, the one that the first has found. All read it themselves."""
+    if not world().talks:
+        return find(path, which)
+    name = told_by_first(lambda: find(path, which).path.name.encode()).decode()
+    return find(path, path.name if name == path.name else name)
+
+
+def named(env: str, config: Config) -> Any:
+    """What a user's words for an environment mean: module:Class of one's own, or the run's own id, which says nothing new."""
+    if is_path(env):
+        return imported(env)
+    if env != config.env:
+        raise UsageError(
+            f"env {env!r} is not {config.env!r}, on which the run was trained: give it to evaluate(env=...)"
+        )
+    return None
+
+
+def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
+    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
+    join()
+    agent = made(adapted(load_config(path), settings, env), path, env, network)
+    agent.run = directory(path)
+    return agent
+
+
+def adapted(config: Config, settings: Settings, env: Any) -> Config:
+    """The settings of a run as this machine can serve them."""
+    settings = dict(settings)
+    if "env_kwargs" not in settings:
+        check_arguments(config.run.env_kwargs)
+    if is_ours(env):
+        settings.setdefault("device", env.device.type)
+    if config.run.device not in ("auto", "cpu") and not available(config.run.device):
+        settings.setdefault("device", "auto")
+    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:
+        settings.setdefault("backend", "auto")
+    if settings.get("device", config.run.device) != config.run.device:
+        settings.setdefault("accelerate", "auto")
+    return config.changed(**settings)
+
+
+def check_arguments(env_kwargs: Settings) -> None:
+    """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
+    for name, value in env_kwargs.items():
+        if name == "render_mode" or (isinstance(value, str) and ("/" in value or "\\" in value)):
+            raise UsageError(
+                f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
+                f"tr.load(path, env_kwargs={{...}})"
+            )
+
+
+def check_kept(before: Settings, after: Settings) -> None:
+    """Refuse settings that what was trained cannot take on."""
+    for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
+        if after[name] != before[name]:
+            raise UsageError(
+                f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"
+            )
+
+
+def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
+    """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
+    env_is_users = env is not None
+    if env_is_users:
+        check_env_object(env)
+    elif needs_import(config.env) or not has_id(config.env):  # in this order: to ask for an id may import its module
+        env = named_by_file(config.env, path, "was trained on", "env")
+    if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
+        raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
+    if config.network.network is not None and network is None:
+        network = named_by_file(config.network.network, path, "has a network of your own,", "network")
+    count = share_of(config.algorithm, world().size).num_envs
+    if is_ours(env) and env.num_envs != count:
+        env = env.spawn(count, seed=0)  # as many as were trained on
+    try:
+        agent = AGENTS[config.algo].__new__(AGENTS[config.algo])
+        agent._setup(config, env, network)  # not as a user's settings, which may import
+        return agent
+    except (NotImplementedError, AttributeError, TypeError) as error:
+        if env_is_users:
+            raise
+        raise UsageError(f"{path} names {config.env}, which cannot be made: {one_line(error)}") from error
