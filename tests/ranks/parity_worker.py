@@ -1,0 +1,186 @@
+"""Run by two ranks: what they compute together from halves, the first one computes from the whole alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tightrope as tr
+from tightrope.algorithms import ALGORITHMS
+from tightrope.engine import (
+    Optimizer,
+    explained_variance,
+    gradient,
+    masked_mean,
+    masked_moments,
+    merge,
+    moments,
+    ranks,
+    running_mask,
+    standardized,
+    timestep_mean,
+)
+from tightrope.functional import PPOLoss, VPGLoss
+from tightrope.models import NetworkConfig, actor_critic
+from tightrope.models.normalizer import Moments
+from tightrope.types import Batch, Box, Discrete, Row, Trajectories
+
+world = ranks.join()
+agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
+found: dict[str, float] = {}  # how far together and alone are apart
+moved: dict[str, float] = {}  # how far learning has come, so that there is something to compare
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """How far two tensors are apart, by the larger one's size."""
+    return float((a.double() - b.double()).norm() / (b.double().norm() + 1e-12))
+
+
+def compare(name: str, together: Tensor | tuple[Tensor, ...], alone: Callable[[], Tensor | tuple[Tensor, ...]]) -> None:
+    with as_the_only_one():
+        expected = alone()
+    pairs = zip(flat(together), flat(expected), strict=True)
+    found[name] = max(apart(a, b) for a, b in pairs)
+
+
+def flat(x: Any) -> list[Tensor]:
+    return [x] if isinstance(x, Tensor) else list(x)
+
+
+def mine(x: Tensor, sizes: tuple[int, int], dim: int = 0) -> Tensor:
+    return torch.split(x, list(sizes), dim)[world.rank]
+
+
+def statistics() -> None:
+    torch.manual_seed(451)
+    x, mask = torch.randn(10, 12) * 3 + 100, torch.rand(10, 12) < 0.6
+    halves = (5, 7)
+    a, m = mine(x, halves, 1), mine(mask, halves, 1)
+    compare("moments", moments(a), lambda: moments(x))
+    compare("masked moments", masked_moments(a, m), lambda: masked_moments(x, mask))
+    compare("masked mean", masked_mean(a, m), lambda: masked_mean(x, mask))
+    compare("timestep mean", timestep_mean(a, m), lambda: timestep_mean(x, mask))
+    compare("standardized", standardized(a), lambda: mine(standardized(x), halves, 1))
+    guess = x + torch.randn(10, 12)
+    compare(
+        "explained variance",
+        explained_variance(mine(guess, halves, 1), a),
+        lambda: explained_variance(guess, x),
+    )
+    died = torch.rand(10, 12) < 0.1
+    equal = (6, 6)
+    compare("running mask", running_mask(mine(died, equal, 1), 0.3).float(), lambda: running_mask(died, 0.3).float())
+    rows, seen = torch.randn(40, 3) * 5 - 7, torch.rand(40) < 0.7
+    together, alone = Moments((3,)), Moments((3,))
+    for start in (0, 20):
+        merge(together, mine(rows[start : start + 20], (8, 12)), mine(seen[start : start + 20], (8, 12)))
+        alone.merge(rows[start : start + 20], seen[start : start + 20])
+    compare("normalizer", (together.mean, together.variance, together.count), lambda: tuple(alone.buffers()))
+
+
+def gradients() -> None:
+    """PPO's and VPG's, of batches that do not split evenly."""
+    torch.manual_seed(452)
+    for kind, space in (("discrete", Discrete(3)), ("box", Box((2,), (-1.0, -1.0), (1.0, 1.0)))):
+        policy = actor_critic(Box((4,), -1.0, 1.0), space, NetworkConfig(norm_obs=True))
+        optimizer = Optimizer(policy)
+        obs = torch.randn(8, 8, 4)
+        noise = policy.head.noise((64,), torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            distribution, value = policy(obs.view(64, 4))
+            action = distribution.sample(noise)
+            log_prob = distribution.log_prob(action) + 0.3 * torch.randn(64)
+        columns = obs.view(64, 4), action, log_prob, value + torch.randn(64), torch.randn(64), torch.randn(64)
+        batch = Batch(*columns)
+        share = batch.take(slice(0, 40) if world.rank == 0 else slice(40, 64))
+        loss = PPOLoss(torch.tensor(0.2), 0.5, 0.01, clip_vloss=True)
+        compare_gradients(f"ppo {kind}", loss, policy, optimizer, share, batch)
+        lives = Trajectories(*(x.view(8, 8, *x.shape[1:]) for x in columns), alive=torch.rand(8, 8) < 0.5)
+        loss_of_lives = VPGLoss(True, 0.2, 0.5, 0.01)
+        part = lives.take(slice(0, 3) if world.rank == 0 else slice(3, 8)).flat()
+        compare_gradients(f"vpg {kind}", loss_of_lives, policy, optimizer, part, lives.flat())
+
+
+def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, share: Batch, whole: Batch) -> None:
+    for again in ("", " again"):  # the second time without asking whether the closed form agrees
+        terms = torch.stack([*gradient(loss, policy, share, optimizer)])
+        together = optimizer.grad.clone(), terms
+
+        def alone() -> tuple[Tensor, ...]:
+            terms = torch.stack([*gradient(loss, policy, whole, optimizer)])
+            return optimizer.grad.clone(), terms
+
+        compare(f"{name} gradient{again}", together, alone)
+
+
+def learning(algo: str, settings: dict[str, Any]) -> None:
+    """A whole phase's learning from one rollout: halves of it on two ranks against all of it on one."""
+    settings = {"num_envs": 8, "num_steps": 16, "total_timesteps": 1280, "norm_obs": True, "device": "cpu", **settings}
+    page = ALGORITHMS[algo].loop.__globals__
+    with as_the_only_one():
+        whole = agents[algo]("CartPole-v1", **settings)
+        state, config = whole.state, whole.config.algorithm
+        noise = page["draw_noise"](state.env, state.policy.head.noise, 16, (1, 1), 451, 0)
+        obs, _ = page["collect"](state.env, state.policy, state.rollout, state.obs, noise)
+        state.obs.copy_(obs)
+    agent = agents[algo]("CartPole-v1", **settings)
+    part = slice(0, 4) if world.rank == 0 else slice(4, 8)
+    before = state.optimizer.flat.clone()
+    agent.state.policy.load_state_dict(state.policy.state_dict())
+    for name in Row._fields:
+        getattr(agent.state.rollout, name).copy_(getattr(state.rollout, name)[:, part])
+    agent.state.obs.copy_(state.obs[part])
+    page["schedule"](state, config)
+    page["schedule"](agent.state, agent.config.algorithm)
+    rows = [agent.state.env.num_envs * 16 if algo == "ppo" else 4, 128 if algo == "ppo" else 8]
+    shuffles = [torch.rand(config_passes(config), n) for n in rows]
+
+    def learn(state: Any, config: Any, shuffle: Tensor) -> Any:
+        args = (shuffle,) if algo == "ppo" else (16, shuffle)
+        return page["learn"](state, config, *args)
+
+    together = learn(agent.state, agent.config.algorithm, shuffles[0])
+
+    def everything(state: Any, metrics: Any) -> tuple[Tensor, ...]:
+        numbers = [x.float() for x in (*metrics.terms, metrics.grad_norm, metrics.reward)]
+        buffers = [x.float() for x in state.policy.buffers()]
+        return state.optimizer.flat.clone(), torch.stack(numbers), *buffers
+
+    compare(
+        f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}",
+        everything(agent.state, together),
+        lambda: everything(state, learn(state, config, shuffles[1])),
+    )
+    moved[algo] = apart(state.optimizer.flat, before)
+
+
+def config_passes(config: Any) -> int:
+    return int(getattr(config, "update_epochs", getattr(config, "rollout_uses", 1)))
+
+
+@contextmanager
+def as_the_only_one() -> Iterator[None]:
+    """As if there were one rank in all, so that both have the same whole."""
+    before, ranks._world = ranks._world, ranks.World()
+    try:
+        yield
+    finally:
+        ranks._world = before
+
+
+statistics()
+gradients()
+learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
+learning(
+    "ppo", {"num_minibatches": 1, "update_epochs": 6, "target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
+)
+learning("vpg", {"baseline": "timestep", "normalize_returns": True})
+learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
+Path(sys.argv[-1], f"{world.rank}.json").write_text(json.dumps({"found": found, "moved": moved}))

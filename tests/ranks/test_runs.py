@@ -1,0 +1,164 @@
+"""Runs of several ranks: one writer, exact resume, and what happens when a rank is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+from tightrope.runs.shares import share_of
+
+from .launcher import finished, pid_of, results, started, wait_for
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def train(run: Path, *flags: str, launcher: tuple[str, ...] = (), ranks: int = 2) -> subprocess.Popen[str]:
+    words = ["-m", "tightrope", "train", "CartPole-v1", "--run-dir", str(run), "--video-every", "0"]
+    return started(*words, *flags, launcher=launcher, ranks=ranks)
+
+
+def test_two_ranks_solve_cartpole_and_one_of_them_speaks(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, said = finished(train(run, "--total-timesteps", "100000", "--seed", "451"))
+    assert code == 0, said
+    assert said.count("plan: ") == 1
+    assert "on each of 2 ranks: batch 512, minibatches of 256" in said
+    assert said.count("greedy return mean") == 1
+    agent = tr.load(run)
+    assert agent.evaluate(100).mean > 475
+    assert [row["phase"] for row in rows(run)] == list(range(1, len(rows(run)) + 1))
+
+
+def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = results("resume_worker.py", "whole", str(tmp_path / "whole"))
+    half = results("resume_worker.py", "half", str(tmp_path / "parts"))
+    shutil.copytree(tmp_path / "parts-ppo", tmp_path / "others-ppo")
+    shutil.copytree(tmp_path / "parts-vpg", tmp_path / "others-vpg")
+    rest = results("resume_worker.py", "on", str(tmp_path / "parts"))
+    for algo in ("ppo", "vpg"):
+        first, second = whole[0][algo], whole[1][algo]
+        assert half[0][algo]["steps"] < first["steps"]
+        for rank in (0, 1):
+            mine, theirs = whole[rank][algo], rest[rank][algo]
+            assert mine["sums"] == theirs["sums"]
+            assert mine["obs"] == theirs["obs"]
+            assert mine["scores"] == half[rank][algo]["scores"] + theirs["scores"]
+        assert first["scores"]
+        assert first["weights"] == second["weights"]  # ranks agree
+        assert first["obs"] != second["obs"]  # but each has envs of its own
+        assert [first["envs"], second["envs"]] == [4, 4]
+        assert numbers(tmp_path / f"whole-{algo}") == numbers(tmp_path / f"parts-{algo}")
+
+    alone = tr.load(tmp_path / "others-ppo")
+    assert alone.state.env.num_envs == 8
+    assert alone.state.optimizer.flat.tolist()[:50] == half[0]["ppo"]["weights"]
+    alone.learn(until=alone.steps + 128)
+    assert "saved by 2 ranks, this is 1: episodes start afresh" in capsys.readouterr().out
+    four = results("resume_worker.py", "on", str(tmp_path / "others"), ranks=4)
+    assert [row["ppo"]["envs"] for row in four] == [2] * 4
+    assert four[0]["ppo"]["steps"] == 1280
+    assert len({json.dumps(row["vpg"]["weights"]) for row in four}) == 1
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, but for the clock."""
+    return [{k: v for k, v in row.items() if k not in ("time", "charts/SPS")} for row in rows(run)]
+
+
+def test_a_killed_rank_ends_the_run_at_once_and_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = train(run, "--total-timesteps", "100000000", "--save-seconds", "0.5")
+    try:
+        wait_for(lambda: (run / "checkpoints" / "latest").exists())
+        os.kill(pid_of(process.pid, 1), signal.SIGKILL)
+        began = time.monotonic()
+        code, said = finished(process, within=30)
+    finally:
+        process.kill()
+    assert time.monotonic() - began < 30
+    assert code != 0
+    assert "rank 1" in said
+    assert tr.load(run).steps > 0  # what was saved is whole
+
+
+def test_torchrun_restarts_a_run_and_it_goes_on_by_itself(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = train(run, "--total-timesteps", "150000", "--save-seconds", "0.2", launcher=("--max-restarts", "2"))
+    try:
+        wait_for(lambda: (run / "checkpoints" / "latest").exists())
+        os.kill(pid_of(process.pid, 1), signal.SIGKILL)
+        code, said = finished(process)
+    finally:
+        process.kill()
+    assert code == 0, said
+    assert "going on from" in said
+    assert "greedy return mean" in said
+    assert [row["phase"] for row in rows(run)] == list(range(1, 150000 // 1024 + 1))
+
+
+def test_sigterm_to_torchrun_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = train(run, "--total-timesteps", "100000000")
+    try:
+        wait_for(lambda: len(rows(run)) > 3)
+        process.send_signal(signal.SIGTERM)
+        _, said = finished(process, within=30)
+    finally:
+        process.kill()
+    assert "stopped after" in said
+    agent = tr.load(run)
+    assert agent.steps == rows(run)[-1]["step"]
+    assert agent.loaded is not None
+    assert agent.loaded.ranks == 2
+
+
+def test_a_nan_on_one_rank_ends_all_of_them_with_one_line_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "sick.py").write_text(
+        "import os, torch\n"
+        "from tightrope.envs import CartPole\n"
+        "class Sick(CartPole):\n"
+        "    def reward(self, *args):\n"
+        "        reward = super().reward(*args)\n"
+        "        return reward * (torch.nan if os.environ['RANK'] == '1' else 1.0)\n"
+    )
+    words = ["-m", "tightrope", "train", "sick:Sick", "--run-dir", str(tmp_path / "run"), "--num-envs", "8"]
+    code, said = finished(started(*words, "--total-timesteps", "20000", cwd=tmp_path))
+    assert code != 0
+    assert said.count("tightrope: ") == 1, said
+    assert "tightrope: rank 1: " in said
+    assert "reward" in said
+    assert (tmp_path / "run" / "crash").is_dir()
+
+
+def test_an_uneven_split_is_refused_once(tmp_path: Path) -> None:
+    code, said = finished(train(tmp_path / "run", "--num-envs", "65"))
+    assert code != 0
+    assert said.count("tightrope: ") == 1
+    assert "tightrope: num_envs 65 does not split evenly over 2 ranks: give 64 or 66" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_does_not_divide_a_share_is_refused_with_what_would() -> None:
+    whole = tr.algorithms.PPOConfig(num_envs=8, num_steps=4, num_minibatches=16)
+    assert share_of(whole, 1) is whole
+    assert share_of(whole, 2).phases == whole.phases
+    with pytest.raises(
+        tr.UsageError, match=r"on each of 4 ranks, with num_envs 2: num_minibatches 16 .* try num_minibatches 8"
+    ):
+        share_of(whole, 4)
+    with pytest.raises(tr.UsageError, match="num_envs 8 does not split evenly over 16 ranks: give 16"):
+        share_of(whole, 16)
