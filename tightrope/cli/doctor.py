@@ -126,16 +126,20 @@ class PlainLines:
 
     def close(self, found: list[Finding]) -> None:
         """What is missing comes last, where it is read."""
-        for title, verdicts in (("what to do", ("broken", "warning")), ("what could be added", ("absent",))):
-            to_do = [finding for finding in found if finding.verdict in verdicts and finding.fix]
-            if to_do:
-                self.title(title)
-            for finding in to_do:
-                self.row(MARKS[finding.verdict], finding.name, finding.fix, COLORS[finding.verdict])
+        wrong = [finding for finding in found if finding.verdict in ("broken", "warning")]
+        missing = [finding for finding in found if finding.verdict == "absent" and finding.fix]
+        if wrong:
+            self.title("what to look at")
+        for finding in wrong:
+            words = f"{finding.fix} ({finding.words})" if finding.fix else finding.words
+            self.row(MARKS[finding.verdict], finding.name, words, COLORS[finding.verdict])
+        if missing:
+            self.title("what could be added")
+        for finding in missing:
+            self.row(MARKS[finding.verdict], finding.name, finding.fix, COLORS[finding.verdict])
         broken = [finding.name for finding in found if finding.verdict == "broken"]
-        self.title(
-            f"no run works here: see {', '.join(broken)}" if broken else "runs work here: tightrope train CartPole-v1"
-        )
+        works = "runs work here: tightrope train CartPole-v1"
+        self.title(f"no run works here: see {', '.join(broken)}" if broken else works)
 
     def title(self, words: str) -> None:
         print(f"{words}" if not self.part else f"\n{words}", flush=True)

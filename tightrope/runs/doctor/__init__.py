@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..devices import available
 from . import devices, machine, packages, peers, pictures, together
 from .findings import Check, Finding, findings_of
 from .together import Rank
@@ -24,14 +25,21 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
         Check("machine", "threads", machine.threads),
         Check("machine", "variables", machine.variables),
         Check("machine", "runs", machine.disk, if_it_fails="broken"),
+        Check("pictures", "videos", pictures.encoder),
+        Check("pictures", "MuJoCo pictures", pictures.rendering),
         Check("devices", "gpu", devices.gpus),
         Check("devices", "between GPUs", peers.copies),
         Check("devices", "torchrun", peers.backends),
-        Check("devices", "device", lambda: devices.chosen(device)),
+        Check("devices", "device", lambda: devices.chosen(device), if_it_fails="broken"),
+        *(on_device(device, quick) if device == "auto" or available(device) else []),
+    ]
+
+
+def on_device(device: str, quick: bool) -> list[Check]:
+    """What is tried on the device of a run."""
+    return [
         Check("devices", "precision", lambda: devices.precision(device)),
         Check("devices", "CUDA graph", lambda: devices.graphs(device)),
-        Check("pictures", "videos", pictures.encoder),
-        Check("pictures", "MuJoCo pictures", pictures.rendering),
         Check("training", "training", lambda: devices.training(device), if_it_fails="broken"),
         Check("training", "compile", lambda: devices.compiling(device, quick)),
     ]

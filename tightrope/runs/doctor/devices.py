@@ -44,7 +44,7 @@ REMEDIES = {  # by what the complaint contains
     "Python.h": "apt install python3-dev",
     "InvalidCxxCompiler": "apt install g++" if sys.platform == "linux" else "xcode-select --install",
     "C compiler": "apt install gcc" if sys.platform == "linux" else "xcode-select --install",
-    "triton": "pip install triton",
+    "triton installation": "pip install triton",
 }
 
 
@@ -188,7 +188,12 @@ def remedy(tried: Trial) -> str:
 def training(device: str) -> Iterator[Finding]:
     """Three phases of CartPole in memory: as written, captured and replayed, where there are graphs."""
     began = time.perf_counter()
-    state, remarks = trained(device)
+    try:
+        state, remarks = trained(device)
+    except Exception as error:
+        fix = "" if resolve_device(device).type == "cpu" else "train with --device cpu"
+        yield Finding("training", f"does not work: {in_words(error)}", "broken", fix)
+        return
     seconds = time.perf_counter() - began
     on, mode = state.env.device.type, state.execution.mode
     facts: Settings = {"device": on, "mode": mode, "seconds": seconds}

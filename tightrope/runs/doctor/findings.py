@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from ...errors import plain
+from ...errors import UsageError, plain
 
 Verdict = Literal["ok", "absent", "warning", "broken"]  # absent: not here and not needed; broken: no run without it
 
@@ -48,12 +48,15 @@ def findings_of(check: Check) -> list[Finding]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a library's panic is none of Python's ordinary exceptions
-        found.append(Finding(check.name, f"cannot be looked at: {in_words(error)}", check.if_it_fails))
+        words = in_words(error) if isinstance(error, UsageError) else f"cannot be looked at: {in_words(error)}"
+        found.append(Finding(check.name, words, check.if_it_fails))
     return [replace(finding, part=check.part) for finding in found]
 
 
 def in_words(error: BaseException) -> str:
     """An exception in one line; the first of what it says is what matters."""
+    if isinstance(error, UsageError):
+        return str(error)
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return plain(f"{type(error).__name__}: {said}" if said else type(error).__name__)[:300]
 

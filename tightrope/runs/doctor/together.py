@@ -57,10 +57,10 @@ class Rank:
 
     @property
     def line(self) -> str:
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         plural = "" if self.threads == 1 else "s"
         device = self.device if self.device == self.model else f"{self.device} ({self.model})"
-        return f"{self.host}, {device}, {self.threads} torch thread{plural}; {versions}; work {in_seconds(self.work)}"
+        work = f"a product of {WORK} x {WORK} matrices in {in_seconds(self.work)}"
+        return f"{self.host}, {device}, {self.threads} torch thread{plural}; {work}"
 
 
 def speak() -> list[Rank]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def trial(code: str, limit: float, **environment: str) -> Trial:
     if process.returncode < 0:
         return Trial(False, f"its process died of {signal.Signals(-process.returncode).name}", out + err, taken)
     worked = process.returncode == 0
-    return Trial(worked, last_line(out if worked else err), out + err, taken)
+    return Trial(worked, last_line(out) if worked else complaint(err), out + err, taken)
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -56,6 +57,12 @@ def end(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def complaint(text: str) -> str:
+    """The exception that a traceback ends with; some libraries say more after it, and less."""
+    raised = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
+    return last_line(raised[-1] if raised else text)
 
 
 def last_line(text: str) -> str:
