@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench."""
+"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench | doctor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from ..engine.ranks import launched, said_by_first, world
 from ..errors import EnvError, NotFinite, UsageError, near_matches
 from ..version import __version__
+from .doctor import doctor
 from .tools import bench, check, envs, probe
 from .trained import evaluate, export, record, report
 from .training import resume, train
@@ -28,6 +29,7 @@ usage: tightrope COMMAND ...
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
   probe         find a bug in the agent  tightrope probe --algo ppo
   bench ENV     measure its speed        tightrope bench CartPole-v1 --num-envs 64 1024
+  doctor        look at this machine     tightrope doctor
 
 `tightrope COMMAND --help` says more. Documentation: README.md and docs/.
 """
@@ -44,6 +46,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "probe": probe,
     "bench": bench,
+    "doctor": doctor,
 }
 
 
