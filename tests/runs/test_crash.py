@@ -169,7 +169,7 @@ def test_a_divergence_that_rose_over_phases_is_told_as_such() -> None:
     for metrics in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
         metrics = metrics._replace(terms=metrics.terms._replace(approx_kl=torch.tensor(next(kls))))
         if agent.state.phase == 5:
-            metrics.health[-1] = NAN
+            metrics.health[..., -1] = NAN
             break
         guard.look([({"phase": agent.state.phase, "step": agent.state.steps}, Reading(metrics))])
         guard.remember()

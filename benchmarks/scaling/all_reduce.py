@@ -1,0 +1,117 @@
+"""One message an update, or DistributedDataParallel: which gradient step is quicker?
+
+    torchrun --standalone --nproc-per-node 2 benchmarks/scaling/all_reduce.py [--device cpu] [--repeats 5]
+
+Each network takes the same gradient of the same loss three ways, by turns: with nobody to talk to; with torch's DDP around
+the module (gradients as views of its buckets, static graph); and as Tightrope does it, one all-reduce over the flat buffer
+with the loss's terms at its end. Prints milliseconds of an update and DDP's time over ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tightrope.engine import Optimizer, ranks
+from tightrope.engine.optimize import autograd, over_ranks
+from tightrope.functional import PPOLoss
+from tightrope.models import ActorCritic, NetworkConfig, actor_critic
+from tightrope.types import Batch, Box, Discrete
+
+CASES: dict[str, tuple[tuple[int, ...], torch.dtype, tuple[int, ...], int]] = {
+    "MLP 2 x 64 (CartPole)": ((4,), torch.float32, (64, 64), 256),
+    "MLP 2 x 256": ((17,), torch.float32, (256, 256), 512),
+    "Nature CNN (Atari)": ((4, 84, 84), torch.uint8, (512,), 64),
+}
+
+
+class Loss(nn.Module):
+    """A loss as a module, which is what DDP wants."""
+
+    def __init__(self, policy: ActorCritic, loss: PPOLoss) -> None:
+        super().__init__()
+        self.policy, self.loss = policy, loss
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.loss(self.policy, batch)[0]
+
+
+def batch_for(policy: ActorCritic, obs: Tensor) -> Batch:
+    with torch.no_grad():
+        distribution, value = policy(obs)
+        action = distribution.mode()
+        return Batch(obs, action, distribution.log_prob(action), value, torch.randn_like(value), value + 1)
+
+
+def seconds(update: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Of one update, once it is warm; ranks begin together."""
+    ranks.summed(torch.zeros(1))
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        update()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / repeats
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=int, default=5, help="times that each way is measured")
+    args = parser.parse_args()
+    world, device = ranks.join(talks=True), torch.device(args.device)
+    torch.set_num_threads(1)
+    if world.is_first:
+        print(f"{world.size} ranks, {device}, torch {torch.__version__}")
+        print(f"{'network':<24} {'numbers':>10} {'alone':>9} {'DDP':>9} {'one message':>12} {'DDP / ours':>11}")
+    for name, (shape, dtype, hidden, rows) in CASES.items():
+        torch.manual_seed(451)
+        space = Box(shape, 0, 255, dtype) if dtype == torch.uint8 else Box(shape, -1.0, 1.0)
+        policy = actor_critic(space, Discrete(4), NetworkConfig(hidden_sizes=hidden)).to(device)
+        obs = torch.randint(0, 255, (rows, *shape), dtype=dtype) if dtype == torch.uint8 else torch.randn(rows, *shape)
+        batch, loss = batch_for(policy, obs.to(device)), PPOLoss(0.2, 0.5, 0.01, clip_vloss=False)
+        optimizer = Optimizer(policy)
+        wrapped = DistributedDataParallel(Loss(policy, loss), gradient_as_bucket_view=True, static_graph=True)
+
+        def by_ddp(wrapped: nn.Module = wrapped, batch: Batch = batch) -> None:
+            wrapped.zero_grad(set_to_none=False)
+            wrapped(batch).backward()
+
+        def alone(
+            loss: PPOLoss = loss, policy: ActorCritic = policy, batch: Batch = batch, optimizer: Optimizer = optimizer
+        ) -> tuple[Tensor, ...]:
+            return autograd(loss, policy, batch, optimizer)
+
+        def by_message(
+            alone: Callable[[], tuple[Tensor, ...]] = alone, batch: Batch = batch, optimizer: Optimizer = optimizer
+        ) -> None:
+            over_ranks(alone(), batch, optimizer)
+
+        ways = {"alone": alone, "ddp": by_ddp, "message": by_message}
+        count = 10 if rows * policy.value_head.in_features < 2e4 and dtype == torch.uint8 else 40
+        for way in ways.values():
+            seconds(way, device, 5)
+        taken: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(args.repeats):
+            for way, update in ways.items():
+                taken[way].append(seconds(update, device, count))
+        middle = {way: 1e3 * statistics.median(times) for way, times in taken.items()}
+        if world.is_first:
+            numbers = len(optimizer.flat)
+            print(
+                f"{name:<24} {numbers:>10,} {middle['alone']:>6.2f} ms {middle['ddp']:>6.2f} ms {middle['message']:>9.2f} ms "
+                f"{middle['ddp'] / middle['message']:>11.2f}"
+            )
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
