@@ -278,14 +278,20 @@ class Batch:
         """One transition a row."""
         return self
 
-    def minibatches(self, count: int, keys: Tensor) -> Iterator[Self]:
-        """For each row of random keys, one pass over the batch in `count` disjoint, shuffled minibatches of equal size
-        (to one row, where the batch is short of rows that were not real). They are views of one shuffled copy."""
-        length = len(self)
-        ends = [length * i // count for i in range(count + 1)]
-        sizes = [end - start for start, end in pairwise(ends) if end > start]
-        for order in keys[:, :length].argsort():  # all at once: on a GPU, many sorts cost little more than one
-            columns = (torch.split(rows_at(getattr(self, f.name), order), sizes) for f in fields(self))
+    def order(self, keys: Tensor) -> Tensor:
+        """A random order of the rows for each pass, from random keys (passes, B or more)."""
+        return keys[:, : len(self)].argsort()  # all at once: on a GPU, many sorts cost little more than one
+
+    def sizes(self, count: int) -> list[int]:
+        """Of `count` minibatches: equal, to one row where the batch is short of rows that were not real."""
+        ends = [len(self) * i // count for i in range(count + 1)]
+        return [end - start for start, end in pairwise(ends) if end > start]
+
+    def minibatches(self, count: int, order: Tensor) -> Iterator[Self]:
+        """For each pass's order, one pass over the batch in `count` disjoint minibatches, views of one shuffled copy."""
+        sizes = self.sizes(count)
+        for rows in order:
+            columns = (torch.split(rows_at(getattr(self, f.name), rows), sizes) for f in fields(self))
             for minibatch in zip(*columns, strict=True):
                 yield type(self)(*minibatch).flat()
 

@@ -3,7 +3,7 @@
     python benchmarks/scaling/model.py --phase-ms 4 --numbers 9155 --steps 131072 [--latency-us 20 --bandwidth-gb 45]
 
 Weak scaling: every rank has as many environments as one GPU is good for, so that a phase takes as long on each. It sends, an
-update, one message of its gradient (and three numbers of the advantages), and once a phase a handful of small ones. An
+update, one message of its gradient, and once a phase a handful of small ones. An
 all-reduce of S bytes over R ranks, by a ring within a node and a tree between them, is taken as
 
     latency x ceil(log2 R)  +  2 (R - 1) / R x S / bandwidth
@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 
 ROOM = 16  # numbers beside the gradient in its message
-SMALL = 8  # messages a phase besides those of updates: normalizers, metrics, episodes, health
+SMALL = 9  # messages a phase besides those of updates: advantages, normalizers, metrics, episodes, health
 RANKS = (1, 2, 8, 16, 64, 256, 1024, 4096, 16384)
 
 
@@ -31,7 +31,6 @@ class Work:
     updates: int  # of a phase
     numbers: int  # parameters
     steps: int  # of one rank in a phase
-    standardizes: bool = True  # advantages, with a message of their own
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ def all_reduce(size: int, ranks: int, network: Network) -> float:
 def talking(work: Work, ranks: int, network: Network) -> float:
     """Seconds a phase that a rank waits for the others."""
     gradient = all_reduce(4 * (work.numbers + ROOM), ranks, network)
-    small = all_reduce(24, ranks, network)
-    return work.updates * (gradient + work.standardizes * small) + SMALL * small
+    return work.updates * gradient + SMALL * all_reduce(24, ranks, network)
 
 
 def main() -> None:

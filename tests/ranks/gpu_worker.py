@@ -14,8 +14,8 @@ from tightrope.engine import ranks
 
 agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 SIZES: dict[str, dict[str, Any]] = {
-    "ppo": {"num_envs": 64, "num_steps": 16, "total_timesteps": 64 * 16 * 12, "norm_obs": True, "norm_reward": True},
-    "vpg": {"num_envs": 64, "num_steps": 32, "total_timesteps": 64 * 32 * 12, "baseline": "timestep"},
+    "ppo": {"num_envs": 64, "num_steps": 16, "total_timesteps": 64 * 16 * 4, "norm_obs": True, "norm_reward": True},
+    "vpg": {"num_envs": 64, "num_steps": 32, "total_timesteps": 64 * 32 * 4, "baseline": "timestep"},
 }
 
 

@@ -17,6 +17,7 @@ from ..engine import (
     Noise,
     Optimizer,
     State,
+    advantage_scales,
     capturable,
     collect,
     draw_noise,
@@ -216,9 +217,13 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
     stopped = torch.zeros_like(learning_rate)
     numbers: list[Tensor] = []  # of each step, in a row
     skipped: list[Tensor] = []
-    for minibatch in batch.minibatches(config.num_minibatches, shuffle):  # [detail 6]
+    order = batch.order(shuffle)  # of each pass
+    scales = advantage_scales(
+        batch, config.num_minibatches, order
+    )  # of each minibatch, where ranks have to ask each other
+    for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
         if config.norm_adv:
-            minibatch.advantage = standardized(minibatch.advantage)  # [detail 7]
+            minibatch.advantage = standardized(minibatch.advantage, scale)  # [detail 7]
         terms = gradient(loss, policy, minibatch, optimizer)
         if config.target_kl is not None and numbers:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())

@@ -5,6 +5,7 @@ from .agreement import Agreement
 from .collect import collect, final_values
 from .device import reads_are_free
 from .distributed import (
+    advantage_scales,
     anywhere,
     explained_variance,
     masked_mean,
@@ -37,6 +38,7 @@ __all__ = [
     "Snapshot",
     "State",
     "Unit",
+    "advantage_scales",
     "anywhere",
     "apart",
     "capturable",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from .. import functional
 from ..functional import standardize
 from ..models import ActorCritic
 from ..models.normalizer import Moments, moments_of
+from ..types import Batch
 from . import kernels
 from .accelerate import compilable, compiling, kernels_wanted
 from .device import reads_are_free
@@ -19,15 +22,16 @@ from .kernels import has_device
 from .ranks import gathered, greatest, summed, world
 
 STD_EPS = 1e-8  # that of `standardize`
+Scale = tuple[Tensor, Tensor]  # mean and standard deviation
 
 
 # of a tensor ---------------------------------------------------------------------------------------------------------
 
 
-def standardized(x: Tensor) -> Tensor:
-    """x with mean 0 and standard deviation 1."""
-    if world().talks:
-        return standardize(x, *moments(x))
+def standardized(x: Tensor, scale: Scale | None = None) -> Tensor:
+    """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
+    if scale is not None or world().talks:
+        return standardize(x, *(moments(x) if scale is None else scale))
     if kernels_wanted() is not None and has_device(x.device):
         return kernels.standardized(x)
     if reads_are_free(x.device) and not compiling():
@@ -68,23 +72,46 @@ def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance.sqrt()
 
 
-def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int) -> tuple[Tensor, Tensor]:
+def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int = 1) -> Scale:
     return mean, (variance * count / (count - correction).clamp(min=1)).sqrt().to(mean.dtype)
 
 
+def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale | None]:
+    """Mean and unbiased standard deviation of the advantages of each minibatch of all ranks, in the order in which they will
+    come: one message for a whole phase. Nothing to say where there is one rank, which has them at hand when it needs them."""
+    if not world().talks:
+        return repeat(None)
+    shuffled, sizes = batch.advantage[order], batch.sizes(count)
+    if len({*sizes}) == 1:
+        variance, mean = torch.var_mean(shuffled.view(-1, sizes[0]), 1, correction=0)
+        rows = torch.full_like(mean, sizes[0])
+    else:
+        pieces = [torch.var_mean(piece, 0, correction=0) for row in shuffled for piece in row.split(sizes)]
+        variance, mean = (torch.stack(column) for column in zip(*pieces, strict=True))
+        rows = torch.tensor(sizes * len(order), device=mean.device)
+    means, stds = with_std(*pooled(gathered(torch.stack([rows, mean, variance]).double()), mean.dtype))
+    return zip(means, stds, strict=True)
+
+
 def everyones(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of the rows of all ranks, from one message of each (Chan et al. 1983)."""
+    """Number, mean and variance of the rows of all ranks, from one message of each."""
     rows, mean, variance = moments_of(x, mask)
     if not world().talks:
         return rows, mean, variance
-    own = torch.cat([rows.view(1), mean.flatten(), variance.flatten()]).double()
-    table = gathered(own)
-    counts, (means, variances) = table[:, :1], table[:, 1:].chunk(2, 1)
-    total = counts.sum()
+    own = torch.stack([rows.expand(mean.shape).double(), mean.double(), variance.double()])
+    total, centre, spread = pooled(gathered(own), x.dtype)
+    return total.flatten()[0].to(rows.dtype), centre, spread
+
+
+@compilable()
+def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Number, mean and variance of several groups together, from theirs (groups, 3, ...), exactly (Chan et al. 1983)."""
+    counts, means, variances = table.unbind(1)
+    total = counts.sum(0)
     share = counts / total.clamp(min=1)
     centre = (share * means).sum(0)
     spread = (share * (variances + (means - centre).square())).sum(0)
-    return total.to(rows.dtype), centre.to(x.dtype).view_as(mean), spread.to(x.dtype).view_as(mean)
+    return total, centre.to(dtype), spread.to(dtype)
 
 
 def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:

@@ -86,7 +86,7 @@ def over_ranks(terms: Terms, batch: Batch, optimizer: Optimizer) -> Terms:
     learned from. It is one message: ranks that wait for each other twice an update wait twice as long."""
     o, size = optimizer, len(optimizer.flat)
     o.message[size : size + len(terms)] = torch.stack([*terms])
-    o.message[-1] = 1.0
+    o.message[-1:].fill_(1.0)
     o.message.mul_(batch.weight)
     dist.all_reduce(o.message)
     o.message.div_(o.message[-1].clone())

@@ -20,7 +20,11 @@ def available(name: str) -> bool:
 
 def resolve_device(name: str) -> torch.device:
     """The torch device behind a setting."""
-    if name in ("auto", "cuda") and torch.cuda.is_available() and world().local_size > max(torch.cuda.device_count(), 1):
+    if (
+        name in ("auto", "cuda")
+        and torch.cuda.is_available()
+        and world().local_size > max(torch.cuda.device_count(), 1)
+    ):
         raise UsageError(
             f"{world().local_size} ranks on this machine are more than its {torch.cuda.device_count()} CUDA devices: start "
             f"torchrun with --nproc-per-node {torch.cuda.device_count()}, or train with device cpu"
