@@ -1,6 +1,7 @@
 """Stands for a run: the ranks sum numbers, over and over. torchrun ... benchmarks/scaling/loop.py --seconds 10"""
 
 import argparse
+import ctypes
 import functools
 import os
 import sys
@@ -34,13 +35,18 @@ def loop(world: ranks.World, args: argparse.Namespace) -> None:
     going = torch.ones(())
     while float(ranks.greatest(going)):
         if world.rank == world.size - 1:
-            time.sleep(args.busy)
+            hold_all_threads(args.busy)
         if world.rank == args.fails:
             raise ValueError("made up")
         if float(ranks.summed(torch.ones(()))) != world.size:
             raise AssertionError("not everyone was counted")
         going = torch.tensor(float(time.monotonic() < end))
         time.sleep(0.01)
+
+
+def hold_all_threads(seconds: float) -> None:
+    """As a long call into a library may: no other thread of this process gets to run, the vigil's neither."""
+    ctypes.PyDLL(None).usleep(int(1e6 * seconds))
 
 
 if __name__ == "__main__":

@@ -125,5 +125,6 @@ def test_a_restart_by_the_launcher_meets_anew(launch: Launch) -> None:
     run = launch("--seconds=3", restarts=1)
     os.kill(run.pids()[1], signal.SIGKILL)
     run.pids(attempt=1)
+    assert "has died: torchrun starts the run again" in run.said
     assert run.process.wait(60) == 0
     assert run.said.count("is done") == 2

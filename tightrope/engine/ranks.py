@@ -122,6 +122,12 @@ def watched() -> Iterator[None]:
         raise
 
 
+def when_one_is_lost(words: Callable[[], str]) -> None:
+    """What the line that names a lost rank ends with, such as how to go on; it is said from a thread of its own."""
+    if _vigil is not None:
+        _vigil.epilogue = words
+
+
 def leave() -> None:
     """Be alone again."""
     global _world, _vigil

@@ -65,7 +65,7 @@ class Vigil:
         self.me, self.roll, self.first_host = roll.members[rank], roll, first_host
         self.beat, self.silence, self.patience, self.grace = beat, silence, patience, grace
         self.verdict: str | None = None
-        self.epilogue: Callable[[], str] = lambda: "the run ends here"
+        self.epilogue: Callable[[], str] = what_follows
         self._after, self._before = (rank + 1) % len(roll.members), (rank - 1) % len(roll.members)
         self._listener = listener
         self._lines: list[Line] = []
@@ -256,6 +256,12 @@ class Vigil:
     def _host_of(self, member: Member) -> str:
         """Where to find it from here. The first rank's machine may know itself by its loopback alone."""
         return self.first_host if is_loopback(member.address) and member.machine != self.me.machine else member.address
+
+
+def what_follows() -> str:
+    """As far as the launcher tells."""
+    done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return "torchrun starts the run again" if done < most else "the run ends here"
 
 
 def _how_it_ended(end: Exception) -> str:
