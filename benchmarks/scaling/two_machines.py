@@ -111,14 +111,12 @@ class Machine:
         self.process.wait()
         self.ended = time.monotonic()
 
-    def rank(self) -> int | None:
-        """The process that trains: the child of torchrun, itself the child of what we have started."""
-        pid: int | None = self.process.pid
+    def kill_rank(self) -> None:
+        """End the process that trains: the child of torchrun, itself the child of what we have started."""
+        pid = self.process.pid
         for _ in range(2):
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            words = children.read_text().split() if children.exists() else []
-            pid = int(words[0]) if words else None
-        return pid
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
 
     def verdict(self) -> tuple[float, str] | None:
         return next(((when, line) for when, line in self.said if line.startswith("tightrope: ")), None)
@@ -126,6 +124,8 @@ class Machine:
     def stop(self) -> None:
         self.process.kill()  # and with it all that runs inside
         self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @contextmanager
@@ -199,12 +199,12 @@ def link_cut(long: "Command", short: "Command") -> None:
 
 def killed(long: "Command", short: "Command") -> None:
     """The rank on the second machine is killed: the one on the first ends and names it."""
-    breaks(long, lambda both: os.kill(both[1].rank() or 0, signal.SIGKILL), within=10)
+    breaks(long, lambda both: both[1].kill_rank(), within=10)
 
 
 def killed_first(long: "Command", short: "Command") -> None:
     """The same of the first rank, next to which the store of the launcher lives."""
-    breaks(long, lambda both: os.kill(both[0].rank() or 0, signal.SIGKILL), within=10)
+    breaks(long, lambda both: both[0].kill_rank(), within=10)
 
 
 def restarts(long: "Command", short: "Command") -> None:
@@ -213,7 +213,7 @@ def restarts(long: "Command", short: "Command") -> None:
         until(trains(both[0], short.begun), "the start of training")
         time.sleep(2)
         since = time.monotonic()
-        os.kill(both[1].rank() or 0, signal.SIGKILL)
+        both[1].kill_rank()
         until(lambda: all(m.ended for m in both), "the end of the run")
         report(both, since)
         assert [m.process.poll() for m in both] == [0, 0], "both end well"
@@ -249,14 +249,16 @@ def training(steps: int) -> Command:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=list(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all if none is given")
     parser.add_argument("--loop", action="store_true", help="sums in place of training")
     args = parser.parse_args()
+    if unknown := set(args.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(unknown)}")
     reason = why_not()
     if reason is not None:
         sys.exit(f"skipped: {reason}")
     long, short = (loop(600), loop(5)) if args.loop else (training(1_000_000_000), training(100_000))
-    for name in args.cases:
+    for name in args.cases or CASES:
         print(f"{name}: {CASES[name].__doc__}")
         CASES[name](long, short)
 

@@ -1,7 +1,5 @@
 """Two machines in two network namespaces, where there are the rights to make them: a run completes, and broken ones end."""
 
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -25,4 +23,4 @@ def test_a_cut_link_ends_both_sides_within_the_stated_time() -> None:
 
 
 def test_a_rank_killed_on_one_machine_ends_the_other() -> None:
-    two_machines.breaks(LONG, lambda both: os.kill(both[0].rank() or 0, signal.SIGKILL), within=6)
+    two_machines.breaks(LONG, lambda both: both[0].kill_rank(), within=6)
