@@ -9,7 +9,6 @@ an address of the loopback, which is what libraries that ask for it by name then
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 LOOP = Path(__file__).with_name("loop.py")
 ADDRESSES = {"tightrope-a": "10.77.0.1", "tightrope-b": "10.77.0.2"}
 NAMESPACE = {name: f"{name}-{os.getpid()}" for name in ADDRESSES}  # two of these scripts do not get in each other's way
-PHASE = re.compile(r"phase (\d+)/")
 DEADLINE = 120  # seconds for whatever is waited for
 # Inside its namespaces a machine takes its name, and the hosts file that it was given.
 BOOT = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
@@ -217,34 +215,28 @@ def restarts(long: "Command", short: "Command") -> None:
         until(lambda: all(m.ended for m in both), "the end of the run")
         report(both, since)
         assert [m.process.poll() for m in both] == [0, 0], "both end well"
-        phases = [(when - since, int(n)) for when, line in both[0].said for n in PHASE.findall(line)]
-        if phases:
-            start, again = next(
-                (when, n) for (when, n), (_, last) in zip(phases[1:], phases, strict=False) if n <= last
-            )
-            print(
-                f"  training was at phase {max(n for when, n in phases if when < start)}, and {start:.1f} s later at {again}"
-            )
-            assert again > phases[0][1], "it goes on from a checkpoint"
+        again = [(when - since, line) for when, line in both[0].said if short.again in line]
+        assert again, "it goes on from where it was"
+        print(f"  tightrope-a: {again[0][0]:5.1f} s  {again[0][1]}")
 
 
 CASES = {"completes": completes, "cut": link_cut, "killed": killed, "killed_first": killed_first, "restarts": restarts}
 
 
 class Command:
-    """What torchrun starts, and a part of a line by which one sees that it has begun."""
+    """What torchrun starts, and parts of lines by which one sees that it has begun, and that it has begun again."""
 
-    def __init__(self, *words: str, begun: str) -> None:
-        self.words, self.begun = list(words), begun
+    def __init__(self, *words: str, begun: str, again: str = "") -> None:
+        self.words, self.begun, self.again = list(words), begun, again
 
 
 def loop(seconds: float) -> Command:
-    return Command(str(LOOP), f"--seconds={seconds}", begun="attempt 0")
+    return Command(str(LOOP), f"--seconds={seconds}", begun="attempt 0", again="attempt 1")
 
 
 def training(steps: int) -> Command:
     words = f"-m tightrope train CartPole-v1 --total-timesteps {steps} --run-dir run --save-seconds 1".split()
-    return Command(*words, begun="phase ")
+    return Command(*words, begun="phase ", again="going on from")
 
 
 def main() -> None:
