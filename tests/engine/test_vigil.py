@@ -97,12 +97,12 @@ def test_a_killed_rank_ends_the_others_in_seconds_and_is_named_once(launch: Laun
 def test_a_rank_that_stands_still_is_missed_after_the_silence(launch: Launch) -> None:
     run = launch("--seconds=60", "--silence=2")
     first, second = run.pids()
-    os.kill(second, signal.SIGSTOP)
-    took = run.wait_until(lambda: gone(first), 20)
-    os.kill(second, signal.SIGKILL)  # or torchrun waits half a minute for it
+    os.kill(first, signal.SIGSTOP)
+    took = run.wait_until(lambda: gone(second), 20)
+    os.kill(first, signal.SIGKILL)  # or torchrun waits half a minute for it
     assert took > 1.5
     assert len(run.lines) == 1
-    assert f"rank 1 (pid {second} on" in run.lines[0]
+    assert f"rank 0 (pid {first} on" in run.lines[0]
     assert "has not been heard for" in run.lines[0]
 
 

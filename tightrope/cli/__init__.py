@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except NotFinite as error:
         complain(error)
         sys.exit(1)
-    except RankLost:  # the vigil has told, once a machine
+    except RankLost as error:
+        if not error.told:
+            print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)

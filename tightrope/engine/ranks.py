@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ..errors import UsageError
+from ..errors import RankLost, UsageError
 from .network import address_toward, is_loopback, open_ear, speak_toward
 from .roll import Roll, call_roll, this_process
 from .vigil import Vigil
@@ -77,7 +77,10 @@ def join(talks: bool | None = None) -> World:
     talks = size > 1 if talks is None else talks
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    board = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
+    try:
+        board = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
+    except dist.DistError as error:
+        raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
     if talks:
         roll = keep_vigil(board, rank, size, restarts, host, port)
         restarts = roll.restarts

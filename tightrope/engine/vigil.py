@@ -72,6 +72,7 @@ class Vigil:
         self._last_heard: dict[int, float] = {}
         self._decided = threading.Event()
         self._resigned = False
+        self._mute: int | None = None
         self._spoken = threading.Lock()
         self._last_word: str | None = None
         self._ears = selectors.DefaultSelector()
@@ -105,13 +106,14 @@ class Vigil:
 
     def explain(self, error: BaseException) -> None:
         """Raise RankLost if this error comes of a rank that is gone; otherwise have it end the other ranks too."""
-        if isinstance(error, RankLost):
+        if isinstance(error, RankLost) or self._last_word is not None:
             return
         if _in_a_collective(error) and self._decided.wait(2 * self.beat + self.grace):
             self._speak()
             self._resigned = True
-            raise RankLost(self.verdict) from error
-        self.stop(f"{FAILED}{self.me.name} has failed: {plain(f'{type(error).__name__}: {error}')}")
+            raise RankLost(self.verdict, told=True) from error
+        words = f"{self.me.name} has failed: {plain(f'{type(error).__name__}: {error}')}"
+        self.stop(f"{FAILED}{self.me.rank} {words}")
 
     def _at_exit(self) -> None:
         """The interpreter ends, and nobody has called `stop`."""
@@ -169,7 +171,7 @@ class Vigil:
         except (EOFError, OSError) as end:
             self._drop(line)
             if line.rank is not None:
-                self._lose(f"{self.roll.members[line.rank].name} {_how_it_ended(end)}")
+                self._lose(line.rank, f"{self.roll.members[line.rank].name} {_how_it_ended(end)}")
             return
         for word in words:
             self._hear(line, word)
@@ -183,10 +185,10 @@ class Vigil:
         if word == BYE:
             self._last_heard.pop(line.rank)
             self._drop(line)
-        elif word.startswith(LOST):
-            self._lose(plain(word.removeprefix(LOST)))
-        elif word.startswith(FAILED):
-            self._lose(plain(word.removeprefix(FAILED)), FAILED)
+        elif word.startswith((LOST, FAILED)):
+            kind = LOST if word.startswith(LOST) else FAILED
+            rank, _, words = word.removeprefix(kind).partition(" ")
+            self._lose(int(rank), plain(words), kind)
         return None
 
     def _miss_the_silent(self, now: float) -> None:
@@ -195,20 +197,22 @@ class Vigil:
             if here and not alive(member.pid):  # a child that it leaves behind may hold its connection open
                 self._hear_out(rank)
                 if rank in self._last_heard:
-                    self._lose(f"{member.name} has died")
+                    self._lose(rank, f"{member.name} has died")
             quiet = now - self._last_heard.get(rank, now)
             if quiet > (self.patience if here and not standing_still(member.pid) else self.silence):
-                self._lose(f"{member.name} has not been heard for {quiet:.0f} s: it, its machine or the link is lost")
+                self._lose(
+                    rank, f"{member.name} has not been heard for {quiet:.0f} s: it, its machine or the link is lost"
+                )
 
     def _hear_out(self, rank: int) -> None:
         """It may have said goodbye just now."""
         for line in [line for line in self._lines if line.rank == rank]:
             self._listen(line)
 
-    def _lose(self, words: str, kind: str = LOST) -> None:
+    def _lose(self, rank: int, words: str, kind: str = LOST) -> None:
         """Pass it on, say it, and end this process, which nothing else may be able to do."""
-        self._tell(kind + words)
-        self.verdict = words
+        self._tell(f"{kind}{rank} {words}")
+        self.verdict, self._mute = words, rank if kind == LOST else None
         self._decided.set()
         if kind == LOST:
             self._speak()
@@ -217,8 +221,8 @@ class Vigil:
         self._leave_at_once()
 
     def _speak(self) -> None:
-        """Once a machine: by its lowest rank that is there."""
-        here = [member for member in self.roll.members if member.machine == self.me.machine]
+        """Once a machine: by its lowest rank that can."""
+        here = [m for m in self.roll.members if m.machine == self.me.machine and m.rank != self._mute]
         if self._spoken.acquire(blocking=False) and next(m for m in here if m is self.me or alive(m.pid)) is self.me:
             os.write(2, f"tightrope: {self.verdict}: {self.epilogue()}\n".encode())
 
