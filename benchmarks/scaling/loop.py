@@ -19,11 +19,15 @@ def main() -> None:
     parser.add_argument("--silence", type=float, help="of the vigil, where the usual one is too long to wait for")
     parser.add_argument("--busy", type=float, default=0, help="seconds for which the last rank is busy")
     parser.add_argument("--fails", type=int, help="a rank that raises an error")
+    parser.add_argument("--child", action="store_true", help="leave behind a process that holds what was open open")
     args = parser.parse_args()
     if args.silence:
         ranks.Vigil = functools.partial(ranks.Vigil, silence=args.silence, beat=args.silence / 5)
     world = ranks.join()
     print(f"rank {world.rank} pid {os.getpid()} attempt {world.restarts}", flush=True)
+    if args.child and os.fork() == 0:
+        time.sleep(args.seconds)
+        os._exit(0)
     with ranks.watched():
         loop(world, args)
     ranks.leave()
