@@ -94,7 +94,8 @@ class Vigil:
         line.say(self._greeting(self.me.rank))
         self._thread.start()
         atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=self._forget)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     def stop(self, last_word: str = BYE) -> None:
         """Take leave of the neighbours, who then do not miss this rank."""
