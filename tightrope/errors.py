@@ -31,6 +31,17 @@ class NotFinite(ArithmeticError):
     """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
 
 
+class RankLost(RuntimeError):
+    """A process that trains together with this one is gone. One line: which one, and how it is known.
+
+    `told` if someone has said that line to the user already.
+    """
+
+    def __init__(self, message: str | None, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told
+
+
 def near_matches(name: str, known: Iterable[str]) -> str:
     """' Did you mean A or B?' for the closest known names, or nothing."""
     by_folded = {k.lower(): k for k in known}

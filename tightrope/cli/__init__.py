@@ -7,8 +7,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from ..engine.ranks import launched, said_by_first, world
-from ..errors import EnvError, NotFinite, UsageError, near_matches
+from ..engine.ranks import launched, said_by_first, watched, world
+from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
 from ..version import __version__
 from .doctor import doctor
 from .tools import bench, check, envs, probe
@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if launched() and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        sys.exit(dispatch(args))
+        with watched():
+            code = dispatch(args)
+        sys.exit(code)
     except UsageError as error:
         complain(error)
         sys.exit(2)
@@ -70,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except NotFinite as error:
         complain(error)
+        sys.exit(1)
+    except RankLost as error:
+        if not error.told:
+            print(f"tightrope: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)

@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ..errors import UsageError
+from ..errors import RankLost, UsageError
+from .network import address_toward, is_loopback, open_ear, speak_toward
+from .roll import Roll, call_roll, this_process
+from .vigil import Vigil
 
 ECHO = timedelta(seconds=2)  # for what the first rank says to be heard
 PATIENCE = timedelta(minutes=30)  # with a rank that lives but is busy: the first one scores and saves, the others wait
@@ -48,6 +51,7 @@ class World:
 
 ALONE = World()
 _world = ALONE
+_vigil: Vigil | None = None
 
 
 def world() -> World:
@@ -72,16 +76,22 @@ def join(talks: bool | None = None) -> World:
     run = os.environ.get("TORCHELASTIC_RUN_ID", "run")
     talks = size > 1 if talks is None else talks
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
-    server = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, serves)
-    board = PrefixStore(f"tightrope/{run}", server)
-    store = PrefixStore(f"{restarts}", board)  # or a restart reads addresses of processes that are gone
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        board = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
+    except dist.DistError as error:
+        raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
     if talks:
+        roll = keep_vigil(board, rank, size, restarts, host, port)
+        restarts = roll.restarts
+        store = PrefixStore(f"{roll.attempt}", board)  # or a restart reads addresses of processes that are gone
         backend = "gloo"
         if torch.cuda.is_available():
             backend = "cpu:gloo,cuda:nccl"
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         if not dist.is_initialized():  # or by whoever called
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+            with watched():
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     _world = World(
         rank, size, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         talks, restarts, board,
@@ -89,9 +99,44 @@ def join(talks: bool | None = None) -> World:
     return _world
 
 
+def keep_vigil(board: Store, rank: int, size: int, restarts: int, host: str, port: int) -> Roll:
+    """Find out who the others are, and from now on whether they live."""
+    global _vigil
+    ear = open_ear()
+    me = this_process(rank, restarts, address_toward(host, port), ear.getsockname()[1])
+    roll = call_roll(board, me, size)
+    elsewhere = [m.address for m in roll.members if m.machine != me.machine and not is_loopback(m.address)]
+    if elsewhere:
+        speak_toward(elsewhere[0], port)
+    if size > 1:
+        _vigil = Vigil(rank, roll, ear, host)
+        _vigil.start()
+    return roll
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """What fails in here for want of a rank that is gone raises RankLost; what fails by itself ends the other ranks too."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if _vigil is not None:
+            _vigil.explain(error)
+        raise
+
+
+def when_one_is_lost(words: Callable[[], str]) -> None:
+    """What the line that names a lost rank ends with, such as how to go on; it is said from a thread of its own."""
+    if _vigil is not None:
+        _vigil.epilogue = words
+
+
 def leave() -> None:
     """Be alone again."""
-    global _world
+    global _world, _vigil
+    if _vigil is not None:
+        _vigil.stop()
+        _vigil = None
     if _world.talks and dist.is_initialized():
         dist.destroy_process_group()
     _world = ALONE

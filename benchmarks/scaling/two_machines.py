@@ -1,0 +1,259 @@
+"""Two machines on one: network namespaces with a cable between them, a torchrun in each, and what happens when things break.
+
+python benchmarks/scaling/two_machines.py                     # all cases; needs to be root, on Linux
+python benchmarks/scaling/two_machines.py cut killed --loop   # some, with a loop of sums in place of training
+
+Each machine has its own network, process numbers, host name and hosts file. As on Debian, a machine knows its own name by
+an address of the loopback, which is what libraries that ask for it by name then tell the others.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LOOP = Path(__file__).with_name("loop.py")
+ADDRESSES = {"tightrope-a": "10.77.0.1", "tightrope-b": "10.77.0.2"}
+NAMESPACE = {name: f"{name}-{os.getpid()}" for name in ADDRESSES}  # two of these scripts do not get in each other's way
+DEADLINE = 120  # seconds for whatever is waited for
+# Inside its namespaces a machine takes its name, and the hosts file that it was given.
+BOOT = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+# torchrun's agent waits for an answer over a cut link for as long as the system does, a quarter of an hour by default, and
+# no option of its own shortens that: this many attempts are some 13 s.
+RETRIES = os.environ.get("TCP_RETRIES2", "5")
+
+
+def why_not() -> str | None:
+    """Why there can be no such machines here, if so."""
+    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "needs Linux with ip and unshare"
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    try:
+        with cable():
+            run(f"{inside('tightrope-a')} true")
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces are not to be had: {error.stderr.strip()}"
+    return None
+
+
+def inside(name: str) -> str:
+    """What a command that runs on one of the machines starts with."""
+    return f"ip netns exec {NAMESPACE[name]} unshare --uts --pid --mount --fork --mount-proc --kill-child"
+
+
+def run(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def cable() -> Iterator[None]:
+    """The two namespaces and what joins them; nothing of it is left at the end."""
+    try:
+        a, b = NAMESPACE.values()
+        for space in (a, b):
+            run(f"ip netns add {space}")
+        run(f"ip link add eth0 netns {a} type veth peer name eth0 netns {b}")
+        for name, space in NAMESPACE.items():
+            run(f"ip -n {space} address add {ADDRESSES[name]}/24 dev eth0")
+            run(f"ip -n {space} link set eth0 up")
+            run(f"ip -n {space} link set lo up")
+            run(f"ip netns exec {space} sysctl -w net.ipv4.tcp_retries2={RETRIES}")
+        yield
+    finally:
+        remove_all()
+
+
+def remove_all() -> None:
+    for space in NAMESPACE.values():
+        subprocess.run(["ip", "netns", "del", space], capture_output=True)  # the cable goes with them
+
+
+def cut() -> None:
+    run(f"ip -n {NAMESPACE['tightrope-a']} link set eth0 down")
+
+
+class Machine:
+    """One of the two, with a torchrun in it. `said` has all its lines, each with the time."""
+
+    def __init__(self, name: str, folder: Path, command: list[str], options: list[str]) -> None:
+        hosts = folder / f"hosts-{name}"
+        own = {name: "127.0.1.1"}
+        hosts.write_text("".join(f"{a} {n}\n" for n, a in {"localhost": "127.0.0.1", **ADDRESSES, **own}.items()))
+        self.name, self.ended = name, 0.0
+        self.said: list[tuple[float, str]] = []
+        self.process = subprocess.Popen(
+            [*inside(name).split(), "sh", "-c", BOOT, "sh", name, str(hosts),
+             sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
+             "--rdzv-backend=c10d", "--rdzv-endpoint=tightrope-a:29400", "--rdzv-id=two-machines",
+             *options, *command],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append((time.monotonic(), line.rstrip()))
+        self.process.wait()
+        self.ended = time.monotonic()
+
+    def kill_rank(self) -> None:
+        """End the process that trains: the child of torchrun, itself the child of what we have started."""
+        pid = self.process.pid
+        for _ in range(2):
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+
+    def verdict(self) -> tuple[float, str] | None:
+        return next(((when, line) for when, line in self.said if line.startswith("tightrope: ")), None)
+
+    def stop(self) -> None:
+        self.process.kill()  # and with it all that runs inside
+        self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def machines(command: list[str], *options: str) -> Iterator[list[Machine]]:
+    with tempfile.TemporaryDirectory() as folder, cable():
+        both = [Machine(name, Path(folder), command, list(options)) for name in ADDRESSES]
+        try:
+            yield both
+        except BaseException:
+            for machine in both:
+                print(f"--- {machine.name}", *(line for _, line in machine.said[-40:]), sep="\n")
+            raise
+        finally:
+            for machine in both:
+                machine.stop()
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > seconds:
+            raise AssertionError(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
+
+
+def trains(machine: Machine, begun: str) -> Callable[[], bool]:
+    return lambda: any(begun in line for _, line in machine.said)
+
+
+def report(both: list[Machine], since: float) -> None:
+    for machine in both:
+        verdict = machine.verdict()
+        if verdict is not None:
+            print(f"  {machine.name}: {verdict[0] - since:5.1f} s  {verdict[1]}")
+        print(
+            f"  {machine.name}: {machine.ended - since:5.1f} s  torchrun has ended, exit code {machine.process.poll()}"
+        )
+
+
+# cases ---------------------------------------------------------------------------------------------------------------
+
+
+def completes(long: "Command", short: "Command") -> None:
+    """A run over both machines comes to its end."""
+    start = time.monotonic()
+    with machines(short.words) as both:
+        until(lambda: all(m.ended for m in both), "the end of the run")
+        report(both, start)
+        assert [m.process.poll() for m in both] == [0, 0], "both end well"
+        assert not any(m.verdict() for m in both), "nobody was missed"
+
+
+def breaks(long: "Command", event: Callable[[list[Machine]], None], within: float, by: int = 1) -> None:
+    with machines(long.words) as both:
+        until(trains(both[0], long.begun), "the start of training")
+        time.sleep(3)
+        since = time.monotonic()
+        event(both)
+        until(lambda: all(m.ended for m in both), "the end of both torchruns")
+        report(both, since)
+        survivors = [m for m in both if m.verdict()]
+        assert len(survivors) == by, "whoever is left says what was lost"
+        assert all(m.verdict()[0] - since < within for m in survivors), f"said within {within} s"
+        assert all(m.process.poll() != 0 for m in both), "both end with an error"
+
+
+def link_cut(long: "Command", short: "Command") -> None:
+    """The cable is cut: both ends say so within the stated time."""
+    breaks(long, lambda both: cut(), within=31, by=2)
+
+
+def killed(long: "Command", short: "Command") -> None:
+    """The rank on the second machine is killed: the one on the first ends and names it."""
+    breaks(long, lambda both: both[1].kill_rank(), within=10)
+
+
+def killed_first(long: "Command", short: "Command") -> None:
+    """The same of the first rank, next to which the store of the launcher lives."""
+    breaks(long, lambda both: both[0].kill_rank(), within=10)
+
+
+def restarts(long: "Command", short: "Command") -> None:
+    """A killed rank with --max-restarts: both machines start again and come to the end."""
+    with machines(short.words, "--max-restarts=1") as both:
+        until(trains(both[0], short.begun), "the start of training")
+        time.sleep(2)
+        since = time.monotonic()
+        both[1].kill_rank()
+        until(lambda: all(m.ended for m in both), "the end of the run")
+        report(both, since)
+        assert [m.process.poll() for m in both] == [0, 0], "both end well"
+        again = [(when - since, line) for when, line in both[0].said if short.again in line]
+        assert again, "it goes on from where it was"
+        print(f"  tightrope-a: {again[0][0]:5.1f} s  {again[0][1]}")
+
+
+CASES = {"completes": completes, "cut": link_cut, "killed": killed, "killed_first": killed_first, "restarts": restarts}
+
+
+class Command:
+    """What torchrun starts, and parts of lines by which one sees that it has begun, and that it has begun again."""
+
+    def __init__(self, *words: str, begun: str, again: str = "") -> None:
+        self.words, self.begun, self.again = list(words), begun, again
+
+
+def loop(seconds: float) -> Command:
+    return Command(str(LOOP), f"--seconds={seconds}", begun="attempt 0", again="attempt 1")
+
+
+def training(steps: int) -> Command:
+    words = f"-m tightrope train CartPole-v1 --total-timesteps {steps} --run-dir run --save-seconds 1".split()
+    return Command(*words, begun="phase ", again="going on from")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all if none is given")
+    parser.add_argument("--loop", action="store_true", help="sums in place of training")
+    args = parser.parse_args()
+    if unknown := set(args.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(unknown)}")
+    reason = why_not()
+    if reason is not None:
+        sys.exit(f"skipped: {reason}")
+    long, short = (loop(600), loop(5)) if args.loop else (training(1_000_000_000), training(100_000))
+    for name in args.cases or CASES:
+        print(f"{name}: {CASES[name].__doc__}")
+        CASES[name](long, short)
+
+
+if __name__ == "__main__":
+    main()
