@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.ranks import handed_to_first, told_by_first
+from ..engine.vigil import what_follows
 from ..errors import UsageError
 from ..view import MetricsFile
 from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config, warn
@@ -136,6 +137,12 @@ class RunDirectory:
         if not newest_serial(self.path):
             return "and what was saved is no longer there"
         return f"the newest checkpoint is that of {self.saved_steps:,} steps"
+
+    def after_a_loss(self, config: Config) -> str:
+        """What follows when another rank is lost, in words."""
+        if self.saved_steps is None:
+            return f"{what_follows()}; nothing is saved yet"
+        return f"{what_follows()}; `{resume_command(self.path, config)}` goes on from {self.saved_steps:,} steps"
 
     def left(self, state: State) -> str:
         """What a training that broke off has left behind, in words."""

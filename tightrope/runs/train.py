@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from ..algorithms import ALGORITHMS
 from ..engine import Agreement, State, stream_seed, threads, world
-from ..engine.ranks import told_by_first
+from ..engine.ranks import told_by_first, watched, when_one_is_lost
 from ..errors import EnvError, NotFinite
 from ..types import Env
 from ..view import Audience, Onlooker
@@ -50,7 +50,9 @@ def train(
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
-    with Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
+    if run is not None:
+        when_one_is_lost(lambda: run.after_a_loss(config))
+    with watched(), Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
         if not quiet:
             for line in the_plan.lines():
                 print(line, flush=True)
