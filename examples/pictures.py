@@ -1,0 +1,213 @@
+"""Charts, maps, tables and film strips for the notebooks: plain SVG, PNG and HTML, which every viewer shows offline."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+from html import escape
+
+import cv2
+import numpy as np
+
+import tightrope as tr
+
+WIDTH, HEIGHT = 640, 300
+LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes
+COLORS = ("#2667b3", "#d67a2e", "#3a8f5c", "#b0406f", "#7a5bb5", "#262b36")
+FAINT, INK, GRID, PAPER = "#a8adb5", "#262b36", "#e4e4df", "#fafaf7"
+
+
+@dataclass(frozen=True, repr=False)
+class Svg:
+    """A drawing that a notebook shows."""
+
+    body: str
+    width: int = WIDTH
+    height: int = HEIGHT
+    says: str = "a picture"
+
+    def _repr_svg_(self) -> str:
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
+            f'height="{self.height}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">'
+            f'<rect width="100%" height="100%" fill="{PAPER}"/>{self.body}</svg>'
+        )
+
+    def __repr__(self) -> str:
+        return self.says
+
+
+@dataclass(frozen=True, repr=False)
+class Png:
+    """Pixels (H, W, 3) that a notebook shows."""
+
+    frame: np.ndarray
+
+    def _repr_png_(self) -> bytes:
+        return cv2.imencode(".png", self.frame[..., ::-1])[1].tobytes()
+
+    def __repr__(self) -> str:
+        return "a picture"
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Rows by name; every row has the same columns."""
+
+    rows: dict[str, dict[str, str]]
+
+    def _repr_html_(self) -> str:
+        columns = next(iter(self.rows.values()))
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        body = "".join(
+            f'<tr><th style="text-align: left">{escape(name)}</th>'
+            + "".join(f"<td>{escape(cell)}</td>" for cell in row.values())
+            + "</tr>"
+            for name, row in self.rows.items()
+        )
+        return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: " + ", ".join(f"{k} {v}" for k, v in row.items()) for name, row in self.rows.items())
+
+
+# charts ----------------------------------------------------------------------------------------------------------------
+
+
+def lines(curves: dict, title: str, x: str = "", y: str = "", faint: tuple[str, ...] = (), zero: bool = True) -> Svg:
+    """Curves by name, each (x, y). Where y has a row per seed, the line is their mean and the band goes from the lowest to
+    the highest. Curves named in `faint` are there for comparison."""
+    data = {name: (np.asarray(a, float), np.atleast_2d(np.asarray(b, float))) for name, (a, b) in curves.items()}
+    every = np.concatenate([b.ravel() for _, b in data.values()])
+    across = Axis.over(np.concatenate([a for a, _ in data.values()]), LEFT, WIDTH - RIGHT)
+    up = Axis.over(np.append(every, 0.0) if zero else every, HEIGHT - BOTTOM, TOP)
+    body = [frame(across, up, title, x, y)]
+    color = dict(zip([name for name in data if name not in faint], COLORS, strict=False))
+    labels = []
+    for name, (a, b) in sorted(data.items(), key=lambda item: item[0] not in faint):
+        ink = color.get(name, FAINT)
+        if len(b) > 1:
+            edge = [*zip(a, b.max(0), strict=True), *zip(a[::-1], b.min(0)[::-1], strict=True)]
+            body.append(f'<polygon points="{points(edge, across, up)}" fill="{ink}" opacity="0.15"/>')
+        path = points(zip(a, b.mean(0), strict=True), across, up)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2" stroke-linejoin="round"/>')
+        labels.append((up(b.mean(0)[-1]), name, ink))
+    for height, name, ink in apart(labels):
+        body.append(text(WIDTH - RIGHT + 8, height + 4, name, fill=ink, weight=600))
+    return Svg("".join(body), says=f"a chart of {', '.join(data)}: {title}")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From numbers to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    step: float
+
+    @classmethod
+    def over(cls, numbers: np.ndarray, start: float, end: float) -> Axis:
+        low, high = float(numbers.min()), float(numbers.max())
+        low = 0.0 if 0 < low < high / 10 else low
+        rough = ((high - low) or 1.0) / 5
+        unit = 10 ** math.floor(math.log10(rough))
+        step = next(unit * n for n in (1, 2, 2.5, 5, 10) if unit * n >= rough * 0.999)
+        return cls(low, high if high > low else low + 1.0, start, end, step)
+
+    def __call__(self, number: float) -> float:
+        return round(self.start + (number - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        first = math.ceil(self.low / self.step - 1e-9)
+        return [n * self.step for n in range(first, math.floor(self.high / self.step + 1e-9) + 1)]
+
+
+def frame(across: Axis, up: Axis, title: str, x: str, y: str) -> str:
+    """What is behind the curves."""
+    parts = [text(LEFT, 20, title, size=14, weight=600)]
+    for tick in up.ticks:
+        parts.append(f'<path d="M{across.start} {up(tick)}H{across.end}" stroke="{GRID}"/>')
+        parts.append(text(across.start - 8, up(tick) + 4, f"{tick:g}", anchor="end"))
+    for tick in across.ticks:
+        parts.append(
+            text(across(tick), up.start + 18, f"{tick:,g}" if tick < 1e4 else f"{tick / 1e3:g}k", anchor="middle")
+        )
+    parts.append(f'<path d="M{across.start} {up.start}H{across.end}" stroke="{FAINT}"/>')
+    parts.append(text((across.start + across.end) / 2, up.start + 36, x, anchor="middle"))
+    middle = (up.start + up.end) / 2
+    parts.append(text(14, middle, y, anchor="middle", turn=f"rotate(-90 14 {middle})"))
+    return "".join(parts)
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    anchor: str = "start",
+    size: int = 12,
+    weight: int = 400,
+    fill: str = INK,
+    turn: str = "",
+) -> str:
+    turned = f' transform="{turn}"' if turn else ""
+    return (
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="{fill}"{turned}>'
+        f"{escape(words)}</text>"
+    )
+
+
+def points(pairs, across: Axis, up: Axis) -> str:
+    return " ".join(f"{across(a)},{up(b)}" for a, b in pairs)
+
+
+def apart(labels: list[tuple[float, str, str]], gap: float = 16) -> list[tuple[float, str, str]]:
+    """The same labels, moved down as far as they must to be read."""
+    placed: list[tuple[float, str, str]] = []
+    for height, name, ink in sorted(labels):
+        placed.append((max(height, placed[-1][0] + gap) if placed else height, name, ink))
+    over = max(0.0, placed[-1][0] - (HEIGHT - BOTTOM)) if placed else 0.0
+    return [(height - over, name, ink) for height, name, ink in placed]
+
+
+# maps and films --------------------------------------------------------------------------------------------------------
+
+
+def maps(panels: dict[str, np.ndarray], x: tuple[str, float, float], y: tuple[str, float, float]) -> Svg:
+    """Numbers from 0 (orange) to 1 (blue) over two quantities, side by side; the first row of an array is the lowest."""
+    side, gap = 220, 70
+    body = []
+    for i, (name, values) in enumerate(panels.items()):
+        left = LEFT + i * (side + gap)
+        across, up = Axis.over(np.array(x[1:]), left, left + side), Axis.over(np.array(y[1:]), TOP + side, TOP)
+        body.append(frame(across, up, "", x[0], y[0] if i == 0 else ""))
+        body.append(text(left, 22, name, size=14, weight=600))
+        body.append(
+            f'<image x="{left}" y="{TOP}" width="{side}" height="{side}" preserveAspectRatio="none" '
+            f'href="data:image/png;base64,{base64.b64encode(Png(tinted(values[::-1], side))._repr_png_()).decode()}"/>'
+        )
+    return Svg("".join(body), LEFT + len(panels) * (side + gap), TOP + side + BOTTOM, f"maps of {', '.join(panels)}")
+
+
+def tinted(values: np.ndarray, side: int) -> np.ndarray:
+    """Numbers as colours, softly enlarged."""
+    large = cv2.resize(values.astype(np.float32), (side, side), interpolation=cv2.INTER_LINEAR)[..., None]
+    low, middle, high = (np.array(color, float) for color in (tr.draw.WARM, tr.draw.BACKGROUND, tr.draw.ACCENT))
+    mixed = np.where(large < 0.5, low + (middle - low) * 2 * large, middle + (high - middle) * (2 * large - 1))
+    return mixed.clip(0, 255).astype(np.uint8)
+
+
+def strip(clip, count: int = 8, columns: int = 4, width: int = 200) -> Png:
+    """Moments of a video at equal distances, for where videos do not play: read them row by row."""
+    import av
+
+    with av.open(io.BytesIO(clip.mp4)) as file:
+        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, count).round().astype(int)]
+    height = round(width * chosen[0].shape[0] / chosen[0].shape[1])
+    small = [cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA) for frame in chosen]
+    return Png(tr.draw.grid(np.stack(small), columns))
