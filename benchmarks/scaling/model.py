@@ -74,7 +74,7 @@ def main() -> None:
     for ranks in RANKS:
         talk = talking(work, ranks, network)
         speed = ranks * work.steps / (work.phase + talk)
-        print(f"| {ranks:>6,} | {talk * 1e3:>13.3f} ms | {work.phase / (work.phase + talk):>10.0%} | {speed:>18,.0f} |")
+        print(f"| {ranks:>6,} | {talk * 1e3:>13.3f} ms | {work.phase / (work.phase + talk):>10.1%} | {speed:>18,.0f} |")
 
 
 if __name__ == "__main__":
