@@ -36,6 +36,9 @@ Unit = Literal["phase", "part"]
 P = ParamSpec("P")
 R = TypeVar("R")
 CPU = torch.device("cpu")
+ADVICE = (  # of the compiler's, which is not for users: precision is a setting, and the other is about itself
+    r"\s*TensorFloat32 tensor cores", r"\s*Online softmax is disabled",
+)  # fmt: skip
 SMALL = 64  # numbers: results up to this size are handed out as copies, larger ones stay in place until the next call
 
 _current: ContextVar[Execution | None] = ContextVar("execution", default=None)
@@ -60,6 +63,8 @@ class Execution:
         if self.compiles:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            for words in ADVICE:
+                warnings.filterwarnings("ignore", words)
 
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result, with this execution in force while it runs."""
