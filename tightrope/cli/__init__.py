@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench."""
+"""The command line: tightrope train | sweep | resume | eval | record | report | export | envs | check | probe | bench."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import EnvError, NotFinite, UsageError, near_matches
 from ..version import __version__
+from .many import sweep
 from .tools import bench, check, envs, probe
 from .trained import evaluate, export, record, report
 from .training import resume, train
@@ -16,6 +17,7 @@ USAGE = """\
 usage: tightrope COMMAND ...
 
   train ENV     train an agent           tightrope train CartPole-v1
+  sweep ENV     search good settings     tightrope sweep CartPole-v1 --trials 30
   resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
   record RUN    film what was trained    tightrope record runs/demo --out pole.mp4
@@ -33,6 +35,7 @@ usage: tightrope COMMAND ...
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "sweep": sweep,
     "resume": resume,
     "eval": evaluate,
     "record": record,
