@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import EnvError, NotFinite, UsageError, near_matches
 from ..version import __version__
-from .many import sweep
+from .sweep import sweep
 from .tools import bench, check, envs, probe
 from .trained import evaluate, export, record, report
 from .training import resume, train

@@ -24,6 +24,9 @@ from ..runs.recover import find, has_checkpoints, load_config
 from ..runs.reports import add_score, write_report
 from ..runs.train import Outcome
 from .options import guess
+from .seeds import train_seeds
+
+SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
 
 
 def train(args: list[str]) -> int:
@@ -43,6 +46,7 @@ def train(args: list[str]) -> int:
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool}
+    types |= {"seeds": str, "jobs": int}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
@@ -57,7 +61,13 @@ def train(args: list[str]) -> int:
         raise UsageError("run_dir is empty: give a directory of the run's own")
     quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
     flags.pop("config", None)
+    seeds, jobs = flags.pop("seeds", None), flags.pop("jobs", None)
+    if seeds is not None:
+        given = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
+        return train_seeds(args, env, algo, given, seeds, jobs, chosen_dir, quiet)
     config = configure(env, algo, layer, flags)
+    if jobs is not None:
+        raise UsageError(f"jobs {jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     run_dir = new_run_dir(chosen_dir, config)
@@ -167,6 +177,12 @@ def train_options(algo: str) -> type[Any]:
         ("run", omit[run]),
         ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
         ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
+        ("seeds", Annotated[str | None, arg(help=SEEDS_HELP)], None),
+        (
+            "jobs",
+            Annotated[int | None, arg(help="Of --seeds, how many at once; one to a GPU or core if not given.")],
+            None,
+        ),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
         ("quiet", Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Print only the result.")], False),
     ]

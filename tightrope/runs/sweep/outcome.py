@@ -29,6 +29,9 @@ from .trial import SCORES, SETTINGS, Task
 BEST, PAGE = "best.yaml", "sweep.html"
 REFRESH = 30.0  # seconds between pages of a sweep under way
 MOST_SLICES, MOST_AXES = 16, 8
+COLORS = {"blue": "#3b82c4", "orange": "#e08a2e", "red": "#d64550", "green": "#3a9d5d", "gray": "#8a8f99"}
+ENDS = (154, 163, 178), (224, 112, 31)  # grey and orange
+SCALE = [[i, "rgb({}, {}, {})".format(*color)] for i, color in enumerate(ENDS)]
 
 
 @dataclass
@@ -154,7 +157,7 @@ def figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
             ),
         ]
     if len(names) > 1:
-        says = "A line is a trial; drag along an axis to choose some."
+        says = "A line is a trial: the better, the more orange."
         plots.append((Drawn("parallel", "Settings that go together", says, wide=True),
                       lambda: v.plot_parallel_coordinate(study, params=ranked[:MOST_AXES])))  # fmt: skip
     plots.append((Drawn("timeline", "When", "Each trial, whoever did it.", wide=True), lambda: v.plot_timeline(study)))
@@ -182,5 +185,25 @@ def drawn(draw: Callable[[], Any]) -> dict[str, Any] | None:
         content = json.loads(draw().to_json())
     except (ValueError, RuntimeError, IndexError, KeyError, ZeroDivisionError):
         return None
+    for trace in content["data"]:
+        recolor(trace)
     layout = {key: value for key, value in content["layout"].items() if key not in ("template", "title")}
+    layout["margin"] = {
+        "r": 44 if any(trace["type"] == "bar" for trace in content["data"]) else 10
+    }  # bars have numbers behind them
     return {"data": content["data"], "layout": layout}
+
+
+def recolor(trace: dict[str, Any]) -> None:
+    """Colours that can be seen on light and on dark, and no scale that takes the place of the plot."""
+    shade = str(trace.get("line", {}).get("color", ""))
+    if shade.startswith("rgb("):  # from almost white, the worst trial, to dark blue
+        share = 1 - float(shade[4:].split(",")[0]) / 255
+        trace["line"]["color"] = "rgb({}, {}, {})".format(
+            *(round(a + share * (b - a)) for a, b in zip(*ENDS, strict=True))
+        )
+    if isinstance(marker := trace.get("marker"), dict):
+        if isinstance(color := marker.get("color"), str):
+            marker["color"] = COLORS.get(color, color)
+        elif color is not None and trace["type"] == "scatter":
+            marker |= {"colorscale": SCALE, "reversescale": False, "showscale": False, "line": {"width": 0}}

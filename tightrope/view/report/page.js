@@ -77,11 +77,12 @@
     const small = { font: { color: css("--muted"), size: 11 } };
     const dressedAxis = (key) => {
       const title = figure.layout[key].title;
-      return [key, { ...figure.layout[key], ...axis, tickfont: small.font, automargin: true, ...(title ? { title: { ...title, ...small } } : {}) }];
+      return [key, { ...figure.layout[key], ...axis, tickfont: small.font, automargin: true, ticklabeloverflow: "allow", ...(title ? { title: { ...title, ...small } } : {}) }];
     };
     return {
       ...figure.layout, ...quiet, ...Object.fromEntries(axes.map(dressedAxis)), font, hoverlabel, modebar,
-      margin: { l: 8, r: 10, t: 12, b: 28, pad: 4, ...figure.margin }, dragmode: onTouch ? false : "zoom",
+      margin: { l: 8, r: 10, t: 12, b: 28, pad: 4, ...figure.layout.margin }, dragmode: onTouch ? false : "zoom",
+      annotations: (figure.layout.annotations || []).map((note) => ({ ...note, font: { ...note.font, color: css("--muted") } })),
       width: undefined, height: undefined, autosize: true,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     };

@@ -1,4 +1,4 @@
-"""tightrope sweep, and train --seeds: many runs at once."""
+"""tightrope sweep: a search for good settings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Annotated, get_type_hints
 import tyro
 import yaml
 
-from ..agent import AGENTS, Agent
+from ..agent import Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..errors import UsageError
 from ..models.networks import sees_images
-from ..runs.build import check_env
-from ..runs.config import Config, RunConfig, configure, read_settings, settings_of, unknown_setting
-from ..runs.given import imported, is_path
+from ..runs.config import Config, RunConfig, read_settings, settings_of, unknown_setting
 from ..runs.sweep.space import Space, check_space, default_space, read_space, usual_point
 from ..types import Settings
 from .options import guess
+from .seeds import maker_of
 
 MOST_TRIALS = 10_000
 MACHINES = ("device", "accelerate", "threads", "backend", "log", "project", "entity", "run_name", "watch", "tags",
@@ -71,7 +70,7 @@ def sweep(args: list[str]) -> int:
     options, flags = read_sweep(args)
     layer = read_settings(options.config) if options.config else {}
     given = {k.replace("-", "_"): v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
-    config, make = trial_maker(options.env, options.algo, given)
+    config, make = maker_of(options.env, options.algo, given)
     check_sweep(options, config, given)
     space = searched(options, config, make, given)
     if options.print_search:
@@ -96,19 +95,6 @@ def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
         raise UsageError("sweep needs an env and a number of trials, such as `tightrope sweep CartPole-v1 --trials 30`")
     ours = {name: flags.pop(name) for name in own if name in flags}
     return SweepOptions(**{"env": words[0], "trials": 1, **ours, "algo": algo}), flags
-
-
-def trial_maker(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Settings], Agent]]:
-    """(the usual settings, a maker of untrained agents that differ from them in some)."""
-    if is_path(env):
-        own = imported(env)
-        first: Agent = AGENTS[algo](env, **given)
-        config = first.config
-        first.state.env.close()
-        return config, lambda settings: AGENTS[algo](own, **{**given, **settings})
-    check_env(env, str(given.get("backend", "auto")))
-    config = configure(env, algo, given)
-    return config, lambda settings: AGENTS[algo].from_config(config.changed(**settings), network=config.network.network)
 
 
 def check_sweep(options: SweepOptions, config: Config, given: Settings) -> None:
