@@ -41,7 +41,9 @@ def train_seeds(
     name = f"{env.replace('/', '-').replace(':', '-')}__{algo}__seeds__{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path("runs") / name if run_dir is None else run_dir
     if (folder / CONFIG).exists():
-        raise UsageError(f"run_dir {folder} is a run of one seed: give another directory, in which each seed has its own")
+        raise UsageError(
+            f"run_dir {folder} is a run of one seed: give another directory, in which each seed has its own"
+        )
     probe = make({})  # whatever is wrong with the environment is said once
     device, threads = probe.state.env.device.type, config.run.threads
     threads = threads or choose_threads(probe.policy, config.algorithm.minibatch_size)

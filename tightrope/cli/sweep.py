@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 import tyro
 import yaml
@@ -16,15 +16,19 @@ from ..agent import Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..errors import UsageError
 from ..models.networks import sees_images
-from ..runs.config import Config, RunConfig, read_settings, settings_of, unknown_setting
+from ..runs.config import Config, read_settings, settings_of, unknown_setting
 from ..runs.sweep.space import Space, check_space, default_space, read_space, usual_point
 from ..types import Settings
 from .options import guess
 from .seeds import maker_of
 
+if TYPE_CHECKING:  # they need Optuna
+    from optuna.storages import BaseStorage
+
+    from ..runs.sweep.trial import Task
+
 MOST_TRIALS = 10_000
-MACHINES = ("device", "accelerate", "threads", "backend", "log", "project", "entity", "run_name", "watch", "tags",
-            "save_seconds", "keep_checkpoints", "video_every", "eval_every", "seed")  # fmt: skip
+OF_MACHINES = ("device", "accelerate", "threads", "backend", "project", "entity", "tags")
 OF_SINGLE_RUNS = ("eval_every", "video_every", "log", "watch", "run_name", "save_seconds", "keep_checkpoints")
 
 
@@ -131,36 +135,37 @@ def search(
     options: SweepOptions, config: Config, make: Callable[[Settings], Agent], space: Space, given: list[str]
 ) -> int:
     """Take part in the study until it is done; returns the exit code."""
-    from ..runs.sweep.outcome import BEST, PAGE, Leaving
-    from ..runs.sweep.places import Places
-    from ..runs.sweep.storage import masked, open_storage
-    from ..runs.sweep.study import Worker, best, open_study
+    from ..runs.sweep.storage import StorageLost, connected
     from ..runs.sweep.trial import Task
 
-    usual = config.flat()
     folder = options.sweep_dir or Path("sweeps") / f"{config.env.replace('/', '-').replace(':', '-')}__{config.algo}"
-    storage = options.storage or str(folder / "study.journal")
-    name = options.study or folder.name
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"sweep_dir {folder} is a file: give a directory")
     seeds = [config.run.seed + i for i in range(options.seeds_per_trial)]
-    run_settings = {field.name for field in fields(RunConfig)} & set(MACHINES)
-    terms = {
-        "env": config.env,
-        "algo": config.algo,
-        "seed": config.run.seed,
-        "seeds_per_trial": options.seeds_per_trial,
-        "evaluations": options.evaluations,
-        "settings": {k: v for k, v in usual.items() if k not in run_settings and k not in space},
-        "search": {setting: where.data() for setting, where in space.items()},
-    }
-    study, new = open_study(open_storage(storage), name, terms)
-    task = Task(config.algo, make, usual, space, seeds, options.evaluations)
-    places = Places(study, options.trials, usual_point(space, usual))
-    leaving = Leaving(folder, study, task, places, config, given, masked(storage))
+    task = Task(config.algo, make, config.flat(), space, seeds, options.evaluations)
+    url = options.storage or str(folder / "study.journal")
+    try:
+        with connected(url) as storage:
+            return take_part(options, config, task, given, folder, url, storage)
+    except StorageLost as error:
+        print(f"tightrope: {error}; the same command goes on, once it is there again", file=sys.stderr)
+        return 1
+
+
+def take_part(
+    options: SweepOptions, config: Config, task: Task, given: list[str], folder: Path, url: str, storage: BaseStorage
+) -> int:
+    from ..runs.sweep.outcome import BEST, PAGE, Leaving
+    from ..runs.sweep.places import Places
+    from ..runs.sweep.storage import masked
+    from ..runs.sweep.study import Worker, best, open_study
+
     say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(line, flush=True))
-    say(f"{'a new study' if new else 'going on with study'} {name!r} in {masked(storage)}: {options.trials} trials of "
-        f"{len(seeds)} seeds x {config.algorithm.total_timesteps:,} steps, searching {', '.join(space)}")  # fmt: skip
+    study, new = open_study(storage, options.study or folder.name, terms(options, config, task.space))
+    places = Places(study, options.trials, usual_point(task.space, task.usual))
+    leaving = Leaving(folder, study, task, places, config, given, masked(url))
+    say(f"{'new study' if new else 'going on with study'} {study.study_name!r} in {masked(url)}: {options.trials} trials of "
+        f"{len(task.seeds)} seeds x {config.algorithm.total_timesteps:,} steps over {', '.join(task.space)}")  # fmt: skip
     stopped = Worker(study, task, places, config.run.seed, say, leaving.now_and_then).work(new)
     leaving.write("stopped" if stopped is not None else "ended")
     if stopped is not None:
@@ -173,3 +178,16 @@ def search(
     print(f"best: trial {ours.number}, score {ours.value:.6g}; `tightrope train --config {folder / BEST}` trains it")
     print(folder / PAGE)
     return 0
+
+
+def terms(options: SweepOptions, config: Config, space: Space) -> Settings:
+    """What must be the same for all who take part; not what a machine decides, nor how many trials there are to be."""
+    return {
+        "env": config.env,
+        "algo": config.algo,
+        "seed": config.run.seed,
+        "seeds_per_trial": options.seeds_per_trial,
+        "evaluations": options.evaluations,
+        "settings": {k: v for k, v in config.flat().items() if k not in OF_MACHINES and k not in space},
+        "search": {setting: where.data() for setting, where in space.items()},
+    }

@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
 
@@ -88,6 +90,32 @@ def open_storage(storage: str) -> BaseStorage:
             raise UsageError(f"storage {masked(storage)} needs {package}, which is not installed: {hint}")
         storage = full + storage[len(scheme) :]
     return opened(storage, lambda: RDBStorage(storage, {"pool_pre_ping": True}))
+
+
+class StorageLost(RuntimeError):
+    """The storage no longer answers, or takes nothing more. Its message is one line."""
+
+
+@contextmanager
+def connected(storage: str) -> Iterator[BaseStorage]:
+    """The storage, while it is used; what goes wrong with it then is one line."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    made = open_storage(storage)
+    try:
+        yield made
+    except (StorageInternalError, SQLAlchemyError, OSError) as error:
+        raise StorageLost(f"storage {masked(storage)} failed: {without_secrets(error, storage)}") from error
+    finally:
+        with suppress(Exception):
+            close_storage(made)
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Hang up, where there is a line to hang up."""
+    if isinstance(storage, RDBStorage):
+        storage.scoped_session.remove()
+        storage.engine.dispose()
 
 
 def journal(path: Path) -> BaseStorage:

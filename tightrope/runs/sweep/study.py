@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import warnings
@@ -28,6 +29,7 @@ PATIENCE = 5.0  # seconds that whoever began a study has for saying what it is, 
 def open_study(storage: BaseStorage, name: str, terms: Settings) -> tuple[optuna.Study, bool]:
     """(the study of that name, whether it is new). One that was begun on other terms is refused."""
     quiet_optuna()
+    terms = json.loads(json.dumps(terms))  # as a storage gives them back
     try:
         study = optuna.create_study(study_name=name, storage=storage, direction="maximize", pruner=pruner())
         study.set_user_attr(SAME, terms)
