@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
@@ -26,6 +25,7 @@ DRIVERS = {
     "postgresql": ("psycopg", "postgresql+psycopg", 'pip install -c constraints.txt -e ".[postgres]"'),
     "mysql": ("pymysql", "mysql+pymysql", 'pip install -c constraints.txt -e ".[mysql]"'),
 }
+SECRET = re.compile(r"://([^:@/]*):(.*)@")  # user, password: whatever is in it
 ATTEMPTS = 8  # to open: processes that start together may all want to make the tables
 
 
@@ -169,14 +169,11 @@ def masked(storage: str) -> str:
     """For eyes: without a password, and without what follows the database's name, which may hold one."""
     if "://" not in storage:
         return storage
-    return re.sub(r"://([^:@/]*):[^@]*@", r"://\1:***@", storage.partition("?")[0])
+    return SECRET.sub(r"://\1:***@", storage).partition("?")[0]
 
 
 def without_secrets(error: BaseException, url: str) -> str:
     """The gist of a driver's message in one line."""
     line = next((line for line in str(error.__cause__ or error).splitlines() if line.strip()), type(error).__name__)
-    try:
-        secret = urlsplit(url).password
-    except ValueError:
-        secret = None
-    return line.replace(secret, "***") if secret else line
+    secret = SECRET.search(url)
+    return line.replace(secret[2], "***") if secret and secret[2] else line
