@@ -80,7 +80,7 @@ class Seed:
     @property
     def said(self) -> Path:
         """What its process prints."""
-        return self.run_dir.with_name(f"{self.run_dir.name}.txt")
+        return self.run_dir.with_name(f"output-{self.seed}.txt")  # no name that seed* finds, for `tightrope report`
 
     def command(self, words: Sequence[str]) -> list[str]:
         """To begin it, or to go on with it."""

@@ -31,6 +31,7 @@ from ...types import Settings
 PLACE, BEAT, WORKER, OUTCOME = "place", "beat", "worker", "outcome"
 DEAD, ASIDE, STOPPED = "its process died", "another trial has its place", "stopped, to be done again"
 GIVEN_UP = "given up: its process died each time"
+WINDOW = 64  # places that have a waiting trial at once: every look reads all of those
 MOST_DEATHS = 5  # of processes at one place, before it is left alone: its settings may be what kills them
 
 
@@ -56,18 +57,22 @@ class Places:
         return self.study.get_trials(deepcopy=False)
 
     def fill(self) -> None:
-        """A waiting trial for each place that has none."""
-        for place in self.empty():
-            first = self.first if place == 0 else {}
-            self.study.enqueue_trial(first, user_attrs={PLACE: place})
+        """A waiting trial for each of the next places that have none."""
+        for place in self.empty()[:WINDOW]:
+            self.offer(place)
 
     def fill_forgotten(self) -> None:
-        """The same for places that have been empty for a while: whoever was about to fill them is no more."""
+        """The same once nobody has done it for a while, in no order and looking each time: others may have the same idea."""
         empty, now = self.empty(), time.monotonic()
         if empty != self.were_empty[0]:
-            self.were_empty = (empty, now + random.uniform(*self.patience))  # two who wait do not act together
-        if empty and now > self.were_empty[1]:
-            self.fill()
+            self.were_empty = (empty, now + random.uniform(*self.patience))
+        if now > self.were_empty[1]:
+            for place in random.sample(empty[:WINDOW], len(empty[:WINDOW])):
+                if place in self.empty():
+                    self.offer(place)
+
+    def offer(self, place: int) -> None:
+        self.study.enqueue_trial(self.first if place == 0 else {}, user_attrs={PLACE: place})
 
     def empty(self) -> list[int]:
         taken = {trial.user_attrs.get(PLACE) for trial in self.trials() if fills(trial)}
