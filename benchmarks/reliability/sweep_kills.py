@@ -3,9 +3,9 @@
 python benchmarks/reliability/sweep_kills.py
 python benchmarks/reliability/sweep_kills.py --kills 60 --storage postgresql://USER@HOST/DB
 
-Trials here only sleep and report, so that kills fall into what processes do to the storage: claiming, beating, reporting, ending,
-failing the trials of the dead. Over a journal, SQLite and, where one is given, a database. Leaves with an error if a place is
-not filled by exactly one trial, or a trial is left running.
+Trials here only sleep and report, so that kills fall into what processes do to the storage: claiming, beating, reporting,
+ending, failing the trials of the dead. Over a journal, SQLite and, where one is given, a database. Leaves with an error if a
+place is not filled by exactly one trial, or a trial is left running.
 """
 
 from __future__ import annotations

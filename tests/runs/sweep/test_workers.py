@@ -73,25 +73,21 @@ def trials_of(storage: str) -> list[FrozenTrial]:
         close_storage(opened)
 
 
-def kill_at_work(worker: "subprocess.Popen[str]", storage: str) -> int:
-    """Kill it in the midst of a trial, once some are done; the trial's number."""
+def kill_half_way(worker: "subprocess.Popen[str]", storage: str) -> list[int]:
+    """Kill it once it has ended a trial and taken another; the numbers of the trials it leaves behind, almost always one."""
+
+    def its(*states: TrialState) -> list[FrozenTrial]:
+        mine = [trial for trial in trials_of(storage) if trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid]
+        return [trial for trial in mine if trial.state in states]
+
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+    while not (its(*ENDED) and its(TrialState.RUNNING)):
         assert worker.poll() is None, worker.communicate()[0]
-        if sum(trial.state in ENDED for trial in trials_of(storage)) >= 2:
-            worker.send_signal(signal.SIGSTOP)  # nothing changes while we look
-            mine = [
-                trial
-                for trial in trials_of(storage)
-                if trial.state == TrialState.RUNNING and trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid
-            ]
-            if mine:
-                worker.kill()
-                worker.communicate()
-                return mine[0].number
-            worker.send_signal(signal.SIGCONT)
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    raise AssertionError("it never worked on a trial")
+    worker.kill()
+    worker.communicate()
+    return [trial.number for trial in its(TrialState.RUNNING, TrialState.FAIL)]
 
 
 @pytest.mark.parametrize("kind", ["journal", "sqlite", "postgres"])
@@ -102,7 +98,10 @@ def test_two_processes_share_a_study_and_one_is_killed_half_way(
     storage = storages.get(kind) or request.getfixturevalue("postgres")
     one, other = start(tmp_path, storage), start(tmp_path, storage)
     try:
-        killed = kill_at_work(one, storage)
+        killed = kill_half_way(one, storage)
+        while not killed:  # it was between two trials
+            one = start(tmp_path, storage)
+            killed = kill_half_way(one, storage)
         said, _ = other.communicate(timeout=180)
     finally:
         one.kill()
@@ -121,12 +120,12 @@ def test_two_processes_share_a_study_and_one_is_killed_half_way(
     assert {trial.state for trial in trials} <= {*ENDED, TrialState.FAIL}
     assert len({tuple(sorted(trial.params.items())) for trial in ended}) == TRIALS
 
-    lost = next(trial for trial in trials if trial.number == killed)
+    lost = next(trial for trial in trials if trial.number == killed[0])
     assert (lost.state, lost.user_attrs[OUTCOME]) == (TrialState.FAIL, DEAD)
     again = next(trial for trial in places[lost.user_attrs[PLACE]] if fills(trial))
     assert again.params.items() >= lost.params.items()
     assert again.user_attrs[WORKER]["pid"] == other.pid
-    assert f"trial {killed}: its process is no more" in said
+    assert f"trial {killed[0]}: its process is no more" in said
 
     best = yaml.safe_load((tmp_path / "sweeps/CartPole-v1__ppo/best.yaml").read_text())
     top = max((t for t in ended if t.state == TrialState.COMPLETE), key=lambda t: t.value or 0.0)
