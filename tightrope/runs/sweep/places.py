@@ -62,14 +62,19 @@ class Places:
             self.offer(place)
 
     def fill_forgotten(self) -> None:
-        """The same once nobody has done it for a while, in no order and looking each time: others may have the same idea."""
+        """The same once nobody has done it for a while. Where others are at work, who may have the same idea, in no order and
+        looking each time; alone in order, so that the study is that of a sweep that never stopped."""
         empty, now = self.empty(), time.monotonic()
         if empty != self.were_empty[0]:
             self.were_empty = (empty, now + random.uniform(*self.patience))
-        if now > self.were_empty[1]:
-            for place in random.sample(empty[:WINDOW], len(empty[:WINDOW])):
-                if place in self.empty():
-                    self.offer(place)
+        if now <= self.were_empty[1]:
+            return
+        coming = empty[:WINDOW]
+        if any(trial.state == TrialState.RUNNING for trial in self.trials()):
+            random.shuffle(coming)
+        for place in coming:
+            if place in self.empty():
+                self.offer(place)
 
     def offer(self, place: int) -> None:
         self.study.enqueue_trial(self.first if place == 0 else {}, user_attrs={PLACE: place})
