@@ -11,7 +11,7 @@ demo: $(VENV)/installed            ## train CartPole, then evaluate what was lea
 	$(BIN)/tightrope train CartPole-v1 --run-dir runs/demo
 	$(BIN)/tightrope eval runs/demo
 
-test: $(VENV)/installed-dev $(VENV)/browser ## the whole test suite
+test: $(VENV)/installed-dev $(VENV)/browser $(VENV)/postgres ## the whole test suite
 	$(BIN)/python -m pytest -n 2
 
 test-kernels: $(VENV)/installed-dev ## the Triton kernels in Triton's interpreter (300 MB more, in a folder of its own)
@@ -52,6 +52,16 @@ $(VENV)/browser: | $(BIN)/python
 	            || { timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends chromium; }; } \
 	       >$(VENV)/browser.log 2>&1; } \
 	  || echo "note: no chromium here, so that the report is not tested in a browser"
+	@touch $@
+
+# For the test of a sweep over a database, which is skipped where there is none: never a reason to fail.
+$(VENV)/postgres: | $(BIN)/python
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	       && { timeout 300 apt-get install -y -qq --no-install-recommends postgresql \
+	            || { timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends postgresql; }; } \
+	       >$(VENV)/postgres.log 2>&1; } \
+	  || echo "note: no PostgreSQL here, so that sweeps are not tested over a database"
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tightrope as tr
+from tightrope.cli import main
 from tightrope.runs.reports import write_report
 from tightrope.view import Video
 
@@ -199,3 +200,41 @@ def test_hostile_names_run_nothing(tmp_path: Path, look: Open) -> None:
     assert "hacked" not in page.title()
     assert complaints == []
     assert len(requests) == 1
+
+
+# a sweep ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    words = (
+        "sweep CartPole-v1 --trials 6 --total-timesteps 1024 --num-envs 8 --evaluations 2 --seeds-per-trial 1 --quiet"
+    )
+    with pytest.raises(SystemExit) as stop:
+        main([*words.split(), "--eval-episodes", "2", "--sweep-dir", str(folder)])
+    assert not stop.value.code
+    return folder / "sweep.html"
+
+
+@pytest.mark.parametrize(("width", "dark", "touch"), [(1200, True, False), (390, False, True)])
+def test_the_page_of_a_sweep_draws_the_studys_own_figures(
+    swept: Path, look: Open, width: int, dark: bool, touch: bool
+) -> None:
+    page, complaints, requests = look(swept, width, 2000, dark, touch)
+    draw_everything(page)
+    assert complaints == []
+    assert requests == [swept.absolute().as_uri()]
+    assert len(page.query_selector_all("#study .plot")) >= 5
+    assert len(page.query_selector_all("#slices .plot")) == 12
+    for plot in page.query_selector_all(".plot"):
+        marks = plot.query_selector_all(".scatterlayer path, .barlayer path, .contourlayer path")
+        assert marks, plot.get_attribute("aria-label")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert len(page.query_selector_all("#trials tbody tr")) == 6
+    assert len(page.query_selector_all("#trials tr.marked")) == 1
+    shown = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
+    page.click("#theme")
+    page.wait_for_function(
+        f"() => getComputedStyle(document.querySelector('.xtick text')).fill !== '{shown}'"
+    )  # the figures follow

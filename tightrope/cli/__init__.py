@@ -1,4 +1,4 @@
-"""The command line: tightrope train | resume | eval | record | report | export | envs | check | probe | bench | doctor."""
+"""The command line: tightrope train | sweep | resume | eval | record | report | export | envs | check | probe | bench | doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..engine.ranks import launched, said_by_first, watched, world
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
 from ..version import __version__
 from .doctor import doctor
+from .sweep import sweep
 from .tools import bench, check, envs, probe
 from .trained import evaluate, export, record, report
 from .training import resume, train
@@ -19,6 +20,7 @@ USAGE = """\
 usage: tightrope COMMAND ...
 
   train ENV     train an agent           tightrope train CartPole-v1
+  sweep ENV     search good settings     tightrope sweep CartPole-v1 --trials 30
   resume RUN    go on with a run         tightrope resume runs/demo
   eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
   record RUN    film what was trained    tightrope record runs/demo --out pole.mp4
@@ -37,6 +39,7 @@ usage: tightrope COMMAND ...
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "sweep": sweep,
     "resume": resume,
     "eval": evaluate,
     "record": record,

@@ -13,7 +13,7 @@ import tyro
 from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..engine import world
-from ..engine.ranks import join, told_by_first
+from ..engine.ranks import join, launched, told_by_first
 from ..errors import UsageError
 from ..runs.build import check_env
 from ..runs.checkpoint import CONFIG
@@ -29,6 +29,9 @@ from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings
 from .options import guess
+from .seeds import train_seeds
+
+SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
 
 RUN_DIR = "run_dir"  # the name under which ranks that are restarted find it
 
@@ -51,6 +54,7 @@ def train(args: list[str]) -> int:
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool, "resume": bool}
+    types |= {"seeds": str, "jobs": int}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
@@ -67,7 +71,15 @@ def train(args: list[str]) -> int:
     resume, _ = flags.pop("resume", False), flags.pop("config", None)
     if resume and chosen_dir is None:
         raise UsageError("resume needs to know which run: give its --run-dir as well")
+    seeds, jobs = flags.pop("seeds", None), flags.pop("jobs", None)
+    if seeds is not None:
+        if launched():
+            raise UsageError(f"seeds {seeds} are processes of their own: start them without torchrun")
+        given = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
+        return train_seeds(args, env, algo, given, seeds, jobs, chosen_dir, quiet)
     config = configure(env, algo, layer, flags)
+    if jobs is not None:
+        raise UsageError(f"jobs {jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     begun = begun_before(chosen_dir, resume)
@@ -218,6 +230,12 @@ def train_options(algo: str) -> type[Any]:
         ("run", omit[run]),
         ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
         ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
+        ("seeds", Annotated[str | None, arg(help=SEEDS_HELP)], None),
+        (
+            "jobs",
+            Annotated[int | None, arg(help="Of --seeds, how many at once; one to a GPU or core if not given.")],
+            None,
+        ),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
         (
             "resume",

@@ -67,6 +67,27 @@
       shapes: limit,
     };
   };
+
+  // a figure that somebody else has made keeps its traces and gets our colours
+  const quiet = { title: undefined, template: undefined, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" };
+  const dressed = (figure) => {
+    const { font, hoverlabel, modebar, xaxis } = layout({});
+    const axis = Object.fromEntries(["gridcolor", "zerolinecolor", "linecolor", "tickcolor"].map((key) => [key, xaxis[key]]));
+    const axes = Object.keys(figure.layout).filter((key) => /^[xy]axis/.test(key));
+    const small = { font: { color: css("--muted"), size: 11 } };
+    const dressedAxis = (key) => {
+      const title = figure.layout[key].title;
+      return [key, { ...figure.layout[key], ...axis, tickfont: small.font, automargin: true, ticklabeloverflow: "allow", ...(title ? { title: { ...title, ...small } } : {}) }];
+    };
+    return {
+      ...figure.layout, ...quiet, ...Object.fromEntries(axes.map(dressedAxis)), font, hoverlabel, modebar,
+      margin: { l: 8, r: 10, t: 12, b: 28, pad: 4, ...figure.layout.margin }, dragmode: onTouch ? false : "zoom",
+      annotations: (figure.layout.annotations || []).map((note) => ({ ...note, font: { ...note.font, color: css("--muted") } })),
+      width: undefined, height: undefined, autosize: true,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    };
+  };
+
   const settings = {
     displaylogo: false, responsive: true, doubleClick: "reset", displayModeBar: onTouch ? false : "hover",
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // none that leads to the network
@@ -77,8 +98,10 @@
     const chart = data.charts[Number(plot.dataset.chart)];
     const first = !drawn.has(plot);
     drawn.add(plot);
-    return Plotly.react(plot, chart.traces.map(trace), layout(chart), settings).then(() => {
-      if (first) plot.on("plotly_relayout", (change) => follow(plot, change));
+    const made = chart.figure;
+    const [traces, frame] = made ? [made.data, dressed(made)] : [chart.traces.map(trace), layout(chart)];
+    return Plotly.react(plot, traces, frame, settings).then(() => {
+      if (first && !made) plot.on("plotly_relayout", (change) => follow(plot, change));
       plot.dataset.drawn = "yes";
     });
   };

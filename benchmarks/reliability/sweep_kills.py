@@ -1,0 +1,109 @@
+"""Kill the processes of a sweep at random moments, start others, and count: no trial lost, none doubled.
+
+python benchmarks/reliability/sweep_kills.py
+python benchmarks/reliability/sweep_kills.py --kills 60 --storage postgresql://USER@HOST/DB
+
+Trials here only sleep and report, so that kills fall into what processes do to the storage: claiming, beating, reporting,
+ending, failing the trials of the dead. Over a journal, SQLite and, where one is given, a database. Leaves with an error if a
+place is not filled by exactly one trial, or a trial is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import random
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from tightrope.runs.sweep import places as p
+from tightrope.runs.sweep.places import Places, by_place, fills
+from tightrope.runs.sweep.storage import close_storage, open_storage
+from tightrope.runs.sweep.study import open_study, quiet_optuna
+
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def work(url: str, name: str, trials: int, seed: int) -> None:
+    """One process of the sweep: the loop of `Worker`, with trials that take no time to speak of."""
+    p.MOST_DEATHS = 10**6  # whoever is killed here has done nothing wrong
+    random.seed(seed)
+    study, new = open_study(open_storage(url), name, {"kills": True})
+    places = Places(study, trials, {"x": 0.5}, beat_seconds=0.1, grace_seconds=3.0, patience=(0.5, 1.0))
+    if new:
+        places.fill()
+    while places.done() < trials:
+        places.bury()
+        trial = places.take()
+        if trial is None:
+            time.sleep(0.1)
+            places.fill_forgotten()
+            continue
+        with places.alive(trial):
+            try:
+                trial.suggest_float("x", 0, 1)
+                for step in range(3):
+                    time.sleep(0.02)
+                    trial.report(random.random(), step)
+                study.tell(trial, random.random(), skip_if_finished=True)
+            except optuna.exceptions.UpdateFinishedTrialError:
+                pass
+
+
+def besiege(url: str, kills: int, workers: int, trials: int) -> Counter[str]:
+    """So many kills; then everybody is left in peace."""
+    quiet_optuna()
+    context, name = mp.get_context("fork"), f"kills-{uuid.uuid4().hex[:8]}"
+    seeds = iter(range(10**6))
+    crowd = [context.Process(target=work, args=(url, name, trials, next(seeds))) for _ in range(workers)]
+    for process in crowd:
+        process.start()
+    for _ in range(kills):
+        time.sleep(random.uniform(0.02, 0.4 if "://" not in url else 2.0))  # a database takes a second to open
+        victim = random.randrange(workers)
+        crowd[victim].kill()
+        crowd[victim].join()
+        crowd[victim] = context.Process(target=work, args=(url, name, trials, next(seeds)))
+        crowd[victim].start()
+    for process in crowd:
+        process.join(300)
+        assert process.exitcode == 0, f"{url}: a process ended with {process.exitcode}"
+    storage = open_storage(url)
+    found = optuna.load_study(study_name=name, storage=storage).get_trials()
+    close_storage(storage)
+    at = by_place(found)
+    assert sorted(at) == list(range(trials)), f"{url}: places {sorted(at)}"
+    for place, several in at.items():
+        assert sum(map(fills, several)) == 1, f"{url}: place {place} has {[t.state.name for t in several]}"
+    assert sum(trial.state in ENDED for trial in found) == trials
+    return Counter(trial.user_attrs.get(p.OUTCOME, trial.state.name) for trial in found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--storage")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        urls = [str(Path(folder, "study.journal")), f"sqlite:///{folder}/study.db", *filter(None, [options.storage])]
+        for url in urls:
+            kind = url.partition("://")[0] if "://" in url else "journal"
+            began = time.monotonic()
+            ends = besiege(url, options.kills, options.workers, options.trials)
+            words = ", ".join(f"{count} {how}" for how, count in ends.most_common())
+            print(
+                f"{kind}: {options.kills} kills of {options.workers} processes: {words}; {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

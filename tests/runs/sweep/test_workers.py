@@ -1,0 +1,155 @@
+"""Two processes share a study, one is killed half-way: no trial is lost, none is done twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from optuna.trial import FrozenTrial, TrialState
+
+import tightrope as tr
+from tightrope.runs.sweep.places import DEAD, OUTCOME, PLACE, WORKER, by_place, fills
+from tightrope.runs.sweep.storage import close_storage, open_storage
+from tightrope.runs.sweep.study import quiet_optuna
+
+TRIALS = 8
+FLAGS = [
+    "--total-timesteps",
+    "12288",
+    "--num-envs",
+    "16",
+    "--num-steps",
+    "32",
+    "--evaluations",
+    "3",
+    "--seeds-per-trial",
+    "2",
+    "--eval-episodes",
+    "5",
+]
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def start(folder: Path, storage: str, *more: str) -> "subprocess.Popen[str]":
+    """The command as a user types it."""
+    search = folder / "search.yaml"
+    search.write_text("learning_rate: {low: 1e-4, high: 1e-2, log: true}\ngamma: {low: 0.9, high: 0.999}\n")
+    words = [
+        "sweep",
+        "CartPole-v1",
+        "--trials",
+        str(TRIALS),
+        "--storage",
+        storage,
+        "--search",
+        str(search),
+        *FLAGS,
+        *more,
+    ]
+    root = str(Path(tr.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tightrope", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder.parent / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def trials_of(storage: str) -> list[FrozenTrial]:
+    quiet_optuna()
+    opened = open_storage(storage)
+    try:
+        return optuna.load_study(study_name="CartPole-v1__ppo", storage=opened).get_trials()
+    except KeyError:
+        return []
+    finally:
+        close_storage(opened)
+
+
+def kill_half_way(worker: "subprocess.Popen[str]", storage: str) -> list[int]:
+    """Kill it once it has ended a trial and taken another; the numbers of the trials it leaves behind, almost always one."""
+
+    def its(*states: TrialState) -> list[FrozenTrial]:
+        mine = [trial for trial in trials_of(storage) if trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid]
+        return [trial for trial in mine if trial.state in states]
+
+    deadline = time.monotonic() + 120
+    while not (its(*ENDED) and its(TrialState.RUNNING)):
+        assert worker.poll() is None, worker.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker.kill()
+    worker.communicate()
+    return [trial.number for trial in its(TrialState.RUNNING, TrialState.FAIL)]
+
+
+@pytest.mark.parametrize("kind", ["journal", "sqlite", "postgres"])
+def test_two_processes_share_a_study_and_one_is_killed_half_way(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    storages = {"journal": str(tmp_path / "study.journal"), "sqlite": f"sqlite:///{tmp_path}/study.db"}
+    storage = storages.get(kind) or request.getfixturevalue("postgres")
+    one, other = start(tmp_path, storage), start(tmp_path, storage)
+    try:
+        killed = kill_half_way(one, storage)
+        while not killed:  # it was between two trials
+            one = start(tmp_path, storage)
+            killed = kill_half_way(one, storage)
+        said, _ = other.communicate(timeout=180)
+    finally:
+        one.kill()
+        other.kill()
+    assert other.returncode == 0, said
+    assert "not-to-be-shown" not in said
+    assert "not-to-be-shown" not in (tmp_path / "sweeps/CartPole-v1__ppo/sweep.html").read_text()
+
+    trials = trials_of(storage)
+    places = by_place(trials)
+    assert sorted(places) == list(range(TRIALS))
+    for at in places.values():
+        assert sum(map(fills, at)) == 1  # not lost, not doubled
+    ended = [trial for trial in trials if trial.state in ENDED]
+    assert len(ended) == TRIALS
+    assert {trial.state for trial in trials} <= {*ENDED, TrialState.FAIL}
+    assert len({tuple(sorted(trial.params.items())) for trial in ended}) == TRIALS
+
+    lost = next(trial for trial in trials if trial.number == killed[0])
+    assert (lost.state, lost.user_attrs[OUTCOME]) == (TrialState.FAIL, DEAD)
+    again = next(trial for trial in places[lost.user_attrs[PLACE]] if fills(trial))
+    assert again.params.items() >= lost.params.items()
+    assert again.user_attrs[WORKER]["pid"] == other.pid
+    assert f"trial {killed[0]}: its process is no more" in said
+
+    best = yaml.safe_load((tmp_path / "sweeps/CartPole-v1__ppo/best.yaml").read_text())
+    top = max((t for t in ended if t.state == TrialState.COMPLETE), key=lambda t: t.value or 0.0)
+    assert best["learning_rate"] == pytest.approx(top.params["learning_rate"])
+
+
+def test_ctrl_c_gives_the_trial_back_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.journal")
+    first = start(tmp_path, storage)
+    deadline = time.monotonic() + 60
+    while not any(trial.state in ENDED for trial in trials_of(storage)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert "the same command goes on" in said
+    between = trials_of(storage)
+    assert not [trial for trial in between if trial.state == TrialState.RUNNING]
+    assert sum(map(fills, between)) == TRIALS
+
+    again = start(tmp_path, storage)
+    said, _ = again.communicate(timeout=120)
+    assert again.returncode == 0, said
+    assert "going on with study" in said
+    ended = [trial for trial in trials_of(storage) if trial.state in ENDED]
+    assert len(ended) == TRIALS
+    assert {trial.number for trial in between if trial.state in ENDED} < {trial.number for trial in ended}

@@ -1,0 +1,190 @@
+"""tightrope sweep as a user types it: what it leaves, what it refuses, and how it goes on."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+
+import tightrope as tr
+from tightrope.cli import main
+from tightrope.runs.config import configure
+from tightrope.runs.sweep.places import OUTCOME
+from tightrope.runs.sweep.storage import open_storage
+from tightrope.runs.sweep.trial import SCORES
+
+FLAGS = "--total-timesteps 2048 --num-envs 8 --num-steps 32 --evaluations 2 --seeds-per-trial 2 --eval-episodes 3 --seed 451"
+SEARCH = "learning_rate: {low: 1e-4, high: 1e-2, log: true}\nnum_minibatches: [1, 4, 7]\nhidden_sizes: [[8], [8, 8]]\n"
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+    Path("search.yaml").write_text(SEARCH)
+
+    def call(
+        words: str, env: str = "CartPole-v1", flags: str = f"{FLAGS} --search search.yaml"
+    ) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(["sweep", env, *words.split(), *flags.split()])
+        said = capsys.readouterr()
+        return int(stop.value.code or 0), said.out, said.err
+
+    return call
+
+
+def trials(folder: str = "sweeps/CartPole-v1__ppo") -> list[optuna.trial.FrozenTrial]:
+    storage = open_storage(f"{folder}/study.journal")
+    return optuna.load_study(study_name=Path(folder).name, storage=storage).get_trials()
+
+
+def test_it_leaves_a_preset_that_train_takes_and_a_page(sweep: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, complaints = sweep("--trials 3")
+    assert (code, complaints) == (0, "")
+    assert "3 of 3 done" in said
+    found = trials()
+    assert [trial.state.name for trial in found] == 3 * ["COMPLETE"]
+    best = max(found, key=lambda trial: (trial.value, -trial.number))
+    assert f"best: trial {best.number}, score {best.value:.6g}" in said
+    assert best.value == pytest.approx(sum(best.user_attrs[SCORES]) / 2)
+
+    preset = yaml.safe_load(Path("sweeps/CartPole-v1__ppo/best.yaml").read_text())
+    config = configure("CartPole-v1", "ppo", preset, with_preset=False)
+    assert config.algorithm.learning_rate == best.params["learning_rate"]
+    assert config.network.hidden_sizes == tuple(map(int, best.params["hidden_sizes"].split()))
+    assert (config.algorithm.num_envs, config.algorithm.total_timesteps) == (8, 2048)
+
+    # the file alone makes the very run that was scored
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["train", "--config", "sweeps/CartPole-v1__ppo/best.yaml", "--seed", "452", "--run-dir", "again", "--quiet"]
+        )
+    assert not stop.value.code
+    capsys.readouterr()
+    again = tr.load("again")
+    assert again.evaluate(3).mean == best.user_attrs[SCORES][1]
+    assert {name: again.config.flat()[name] for name in preset} == preset
+
+    page = Path("sweeps/CartPole-v1__ppo/sweep.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert len(data["charts"]) >= 6
+    assert all(chart["figure"]["data"] for chart in data["charts"])
+    assert "CartPole-v1__ppo/best.yaml" in page
+
+
+def test_one_process_gives_the_same_trials_however_often_it_is_stopped(sweep: Command) -> None:
+    sweep("--trials 4 --sweep-dir a --quiet")
+    sweep("--trials 1 --sweep-dir b --quiet")
+    code, said, _ = sweep("--trials 4 --sweep-dir b")
+    assert code == 0
+    assert "going on with study 'b'" in said
+    assert "4 of 4 done" in said
+    assert [t.params for t in trials("a")] == [t.params for t in trials("b")]
+    assert [t.value for t in trials("a")] == [t.value for t in trials("b")]
+    code, said, _ = sweep("--trials 4 --sweep-dir b")
+    assert (code, "trial 4" in said) == (0, False)  # nothing is left to do
+    assert len(trials("b")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gamma 0.5", "gamma 0.5 is not the 0.99 with which study 'CartPole-v1__ppo' was begun"),
+        ("--seeds-per-trial 1", "seeds_per_trial 1 is not the 2"),
+        ("--seed 3", "seed 3 is not the 451"),
+        ("--algo vpg", "num_minibatches"),
+        ("--search other.yaml", "is not the"),
+    ],
+)
+def test_a_study_keeps_its_terms(words: str, said: str, sweep: Command) -> None:
+    sweep("--trials 1 --quiet")
+    before = Path("sweeps/CartPole-v1__ppo/study.journal").read_bytes()
+    Path("other.yaml").write_text("learning_rate: [0.1, 0.2]\n")
+    flags = f"{FLAGS} --search search.yaml {words} --sweep-dir sweeps/CartPole-v1__ppo"
+    code, _, complaint = sweep("--trials 2", flags=flags)
+    assert code == 2
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert [t.state.name for t in trials()] == ["COMPLETE"]
+    assert Path("sweeps/CartPole-v1__ppo/study.journal").read_bytes().startswith(before)
+
+
+def test_what_diverges_or_does_not_fit_is_given_up_and_the_others_go_on(sweep: Command) -> None:
+    Path("search.yaml").write_text("learning_rate: [0.001, 1e30]\nnum_steps: [16, 128]\nnum_envs: [8, 128]\n")
+    flags = "--total-timesteps 8192 --evaluations 1 --seeds-per-trial 1 --eval-episodes 2 --search search.yaml"
+    code, said, complaints = sweep("--trials 12", flags=flags)
+    assert (code, complaints) == (0, "")
+    found = trials()
+    assert len(found) == 12
+    ended = {trial.user_attrs.get(OUTCOME, trial.state.name).split(":")[0] for trial in found}
+    assert ended == {"COMPLETE", "diverged", "does not fit"}
+    assert "does not fit: total_timesteps 8192 is less than one phase" in said
+
+
+def test_where_no_trial_comes_to_its_end_there_is_no_preset(sweep: Command) -> None:
+    Path("search.yaml").write_text("learning_rate: [1e30]\n")
+    code, _, complaint = sweep("--trials 2")
+    assert code == 1
+    assert "no trial of 2 came to its end" in complaint
+    assert sorted(p.name for p in Path("sweeps/CartPole-v1__ppo").iterdir()) == [
+        "study.journal", "study.journal.lock", "sweep.html",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "sweep needs an env and a number of trials"),
+        ("--trials 0", "trials 0"),
+        ("--trials many", "trials 'many'"),
+        ("--trials 3 --seeds-per-trial 0", "seeds_per_trial 0"),
+        ("--trials 3 --evaluations 9", "evaluations 9 is more than the 8 phases"),
+        ("--trials 3 --learning-rte 3", "Did you mean learning_rate"),
+        ("--trials 3 --gamma 3", "gamma 3"),
+        ("--trials 3 --eval-every 100", "eval_every means nothing here"),
+        ("--trials 3 --learning-rate 0.1", "search learning_rate is also given as a flag"),
+        ("--trials 3 --search none.yaml", "search none.yaml cannot be read"),
+        ("--trials 3 --storage ftp://x", "storage ftp://x"),
+        ("--trials 3 --sweep-dir search.yaml", "sweep_dir search.yaml is a file"),
+        ("--trials 3 more", "one word too many"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(words: str, said: str, sweep: Command) -> None:
+    code, _, complaint = sweep("", flags=f"{FLAGS} --search search.yaml {words}")
+    assert code == 2
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["search.yaml"]
+
+
+def test_without_optuna_it_says_what_to_install(sweep: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "optuna" else find(name, *a))
+    code, _, complaint = sweep("--trials 1")
+    assert code == 2
+    assert '".[sweep]"' in complaint
+    code, said, _ = sweep("--print-search", flags="")
+    assert code == 0
+    assert yaml.safe_load(said)["clip_coef"] == {"low": 0.1, "high": 0.4}
+
+
+def test_an_environment_of_ones_own_and_the_other_algorithm(sweep: Command) -> None:
+    Path("mine_swept.py").write_text("import tightrope as tr\n\nclass Mine(tr.envs.CartPole):\n    pass\n")
+    flags = "--algo vpg --total-timesteps 4096 --num-steps 64 --evaluations 1 --seeds-per-trial 1 --eval-episodes 2"
+    code, _, complaints = sweep("--trials 2 --quiet", env="mine_swept:Mine", flags=flags)
+    assert (code, complaints) == (0, "")
+    preset = yaml.safe_load(Path("sweeps/mine_swept-Mine__vpg/best.yaml").read_text())
+    assert (preset["env"], preset["algo"]) == ("mine_swept:Mine", "vpg")
+
+
+def test_help_has_an_example(sweep: Command) -> None:
+    code, said, _ = sweep("--help", flags="")
+    assert code == 0
+    assert "tightrope sweep CartPole-v1 --trials 30" in said
+    assert "--seeds-per-trial" in said

@@ -1,0 +1,169 @@
+"""The study that all processes of a sweep share, and what one of them does until all trials are done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState
+
+from ...engine import stream_seed
+from ...errors import UsageError
+from ...types import Settings
+from ..signals import Interrupts
+from .places import DEAD, OUTCOME, PLACE, Places
+from .trial import SCORES, Stop, Task
+
+SAME = "tightrope"  # the attribute of a study that says what it is a study of
+STARTUP = 10  # trials at random, before there is something to learn from
+PATIENCE = 5.0  # seconds that whoever began a study has for saying what it is, and for making its trials
+
+
+def open_study(storage: BaseStorage, name: str, terms: Settings) -> tuple[optuna.Study, bool]:
+    """(the study of that name, whether it is new). One that was begun on other terms is refused."""
+    quiet_optuna()
+    terms = json.loads(json.dumps(terms))  # as a storage gives them back
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize", pruner=pruner())
+        study.set_user_attr(SAME, terms)
+        return study, True
+    except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(study_name=name, storage=storage, pruner=pruner())
+    deadline = time.monotonic() + PATIENCE
+    while SAME not in study.user_attrs and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if SAME not in study.user_attrs:
+        if study.get_trials(deepcopy=False):
+            raise UsageError(f"study {name!r} of that storage is not one of ours: give another name with --study")
+        study.set_user_attr(SAME, terms)  # whoever began it died at once
+    check_same(name, study.user_attrs[SAME], terms)
+    return study, False
+
+
+def check_same(name: str, before: Settings, now: Settings) -> None:
+    """That both mean the same sweep."""
+    for key in [*now, *before]:
+        theirs, ours = before.get(key), now.get(key)
+        if isinstance(theirs, dict) and isinstance(ours, dict):
+            check_same(name, theirs, ours)
+        elif theirs != ours:
+            raise UsageError(
+                f"{key} {shown(ours)} is not the {shown(theirs)} with which study {name!r} was begun: give that, or begin "
+                "another with --study NAME"
+            )
+
+
+def shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def pruner() -> optuna.pruners.BasePruner:
+    """Below the median of what others had at the same point, once five are known; never at the first look."""
+    return optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+
+
+def sampler(seed: int, place: int) -> optuna.samplers.BaseSampler:
+    """A new one for each trial, seeded by its place: a sweep by one process is the same each time, also after a stop."""
+    number = stream_seed(seed, "sweep", place) % 2**32
+    return optuna.samplers.TPESampler(seed=number, multivariate=True, n_startup_trials=STARTUP)
+
+
+def quiet_optuna() -> None:
+    """We say ourselves what there is to say."""
+    optuna.logging.set_verbosity(logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+# working --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Worker:
+    """One process of a sweep."""
+
+    study: optuna.Study
+    task: Task
+    places: Places
+    seed: int
+    say: Callable[[str], None]
+    tell: Callable[[], None]  # after every trial
+
+    def work(self, new: bool) -> int | None:
+        """Until all places are filled, by whomever; the signal that ended it before."""
+        if new:
+            self.places.fill()
+        waiting = False
+        with Interrupts() as interrupts:
+            while self.places.done() < self.places.count:
+                for number in self.places.bury():
+                    self.say(f"trial {number}: its process is no more, so that it is done again")
+                trial = self.places.take()
+                if trial is not None:
+                    waiting = False
+                    if (signal := self.attempt(trial, interrupts)) is not None:
+                        return signal
+                    continue
+                if not waiting and not self.places.empty():
+                    self.say("all trials are taken: waiting for other processes to end theirs")
+                    waiting = True
+                if (signal := rest(interrupts)) is not None:
+                    return signal
+                self.places.fill_forgotten()
+        return None
+
+    def attempt(self, trial: optuna.Trial, interrupts: Interrupts) -> int | None:
+        began = time.monotonic()
+        self.study.sampler = sampler(self.seed, trial.user_attrs[PLACE])
+        with self.places.alive(trial):
+            try:
+                score = self.task.score(trial, interrupts)
+                self.study.tell(trial, score, skip_if_finished=True)
+            except optuna.TrialPruned:
+                self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+            except Stop as stop:
+                self.places.give_back(trial)
+                return stop.signal
+            except optuna.exceptions.UpdateFinishedTrialError:  # others took us for dead, and do it again
+                pass
+            except BaseException:
+                self.places.give_back(trial)
+                raise
+        self.say(self.line(trial.number, time.monotonic() - began))
+        self.tell()
+        return interrupts.received
+
+    def line(self, number: int, seconds: float) -> str:
+        """What has become of a trial."""
+        trial = next(t for t in self.study.get_trials(deepcopy=False) if t.number == number)
+        how = trial.user_attrs.get(OUTCOME, "")
+        if how == DEAD:
+            how = "others took this process for dead, and do it again"
+        elif trial.state == TrialState.PRUNED and not how:
+            how = f"given up at {trial.last_step} of {self.task.evaluations}, score {trial.value or 0:.4g}"
+        elif trial.state == TrialState.COMPLETE:
+            seeds = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
+            how = f"score {trial.value:.4g} ({seeds})"
+        ours = best(self.study)
+        lead = "" if ours is None else f"; best {ours.value:.4g} (trial {ours.number})"
+        return f"trial {number}: {how} in {seconds:.1f} s; {self.places.done()} of {self.places.count} done{lead}"
+
+
+def rest(interrupts: Interrupts) -> int | None:
+    """A moment, or less if a signal comes."""
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until and interrupts.received is None:
+        time.sleep(0.05)
+    return interrupts.received
+
+
+def best(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
+    """The trial with the highest score, if one came to its end."""
+    ended = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE and t.value is not None]
+    return max(ended, key=lambda trial: (trial.value, -trial.number), default=None)
