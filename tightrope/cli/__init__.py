@@ -1,4 +1,4 @@
-"""The command line: tightrope train | sweep | resume | eval | record | report | export | envs | check | probe | bench | doctor."""
+"""The command line: train, sweep, resume, eval, record, report, export, envs, check, probe, bench, doctor."""
 
 from __future__ import annotations
 
