@@ -7,26 +7,16 @@ python benchmarks/scaling/slurm_here.py pre_empted         # apt-get install --n
 import argparse
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from throwaway_slurm import ROOT, Cluster, cluster_here, until, why_not
+from hosts import ROOT, assert_whole, phases, steps_saved, until
+from throwaway_slurm import Cluster, cluster_here, why_not
 
 FILES = ROOT / "examples" / "cluster"
-
-
-def phases(run_dir: Path) -> list[int]:
-    file = run_dir / "metrics.jsonl"
-    return [json.loads(line)["phase"] for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def steps_saved(run_dir: Path) -> int:
-    """Of the newest checkpoint."""
-    return max((int(place.name.split("-")[-1]) for place in run_dir.glob("checkpoints/*-steps-*")), default=0)
 
 
 # cases ---------------------------------------------------------------------------------------------------------------
@@ -56,7 +46,7 @@ def goes_on(cluster: Cluster, job: str, run_dir: Path, before: int) -> None:
     until(lambda: max(phases(run_dir)) > before, "more phases")
     assert cluster.about(job)["Restarts"] == "1", "once requeued"
     assert "going on from" in cluster.logs(job)
-    assert phases(run_dir) == list(range(1, len(phases(run_dir)) + 1)), "no phase twice, none left out"
+    assert_whole(run_dir)
     print(f"  requeued once; phase {before} is followed by {before + 1}")
 
 
@@ -132,7 +122,7 @@ def rank_killed(cluster: Cluster) -> None:
     assert cluster.ended(job) == "COMPLETED"
     assert cluster.about(job)["Restarts"] == "0", "never requeued"
     assert "going on from" in cluster.logs(job)
-    assert phases(run_dir) == list(range(1, len(phases(run_dir)) + 1)), "no phase twice, none left out"
+    assert_whole(run_dir)
 
 
 def process_of(run_dir: Path, rank: int) -> int:

@@ -6,23 +6,15 @@ Needs root, Linux, and Slurm: apt-get install --no-install-recommends slurm-wlm 
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "ip", "nsenter", "unshare")
+from hosts import Hosts, until, why_no_hosts
+
 NODES = {"node1": "10.78.0.1", "node2": "10.78.0.2"}
-NAMESPACE = {
-    node: f"slurm-{node}-{os.getpid()}" for node in NODES
-}  # two of these scripts do not get in each other's way
-DEADLINE = 180  # seconds for whatever is waited for
-BOOT = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 CONFIG = """
 ClusterName=here
 SlurmUser=root
@@ -55,48 +47,9 @@ PartitionName=high Nodes=ALL PriorityTier=9
 
 def why_not() -> str | None:
     """Why there can be no such cluster here, if so."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs root on Linux, to make network namespaces"
-    missing = [tool for tool in NEEDED if shutil.which(tool) is None]
-    if missing:
-        return f"{', '.join(missing)} not found: apt-get install --no-install-recommends slurm-wlm munge iproute2"
-    try:
-        with cable():
-            pass
-    except subprocess.CalledProcessError as error:
-        return f"network namespaces are not to be had: {error.stderr.strip()}"
-    return None
-
-
-def run(command: str) -> None:
-    subprocess.run(command.split(), check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def cable() -> Iterator[None]:
-    """The namespaces of the nodes and what joins them; nothing of it is left at the end."""
-    try:
-        one, two = NAMESPACE.values()
-        for space in (one, two):
-            run(f"ip netns add {space}")
-        run(f"ip link add eth0 netns {one} type veth peer name eth0 netns {two}")
-        for node, space in NAMESPACE.items():
-            run(f"ip -n {space} address add {NODES[node]}/24 dev eth0")
-            run(f"ip -n {space} link set eth0 up")
-            run(f"ip -n {space} link set lo up")
-        yield
-    finally:
-        for space in NAMESPACE.values():
-            subprocess.run(["ip", "netns", "del", space], capture_output=True)  # the cable goes with them
-
-
-def commands(folder: Path) -> Path:
-    """tightrope and torchrun as a job finds them, of this interpreter and of the sources beside this file."""
-    folder.mkdir()
-    for name, module in {"tightrope": "tightrope", "torchrun": "torch.distributed.run"}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
+    reason = why_no_hosts("munged", "slurmctld", "slurmd", "sbatch")
+    install = ": apt-get install --no-install-recommends slurm-wlm munge"
+    return reason and reason + (install if reason.endswith("not found") else "")
 
 
 class Cluster:
@@ -108,14 +61,11 @@ class Cluster:
         (folder / "state").mkdir()
         (folder / "slurm.conf").write_text(CONFIG.format(folder=folder))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # asked for, though nothing here uses it
-        (folder / "hosts").write_text("".join(f"{a} {n}\n" for n, a in {"localhost": "127.0.0.1", **NODES}.items()))
-        path = os.pathsep.join([str(commands(folder / "bin")), os.environ["PATH"]])
-        self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": path, "PYTHONPATH": str(ROOT)}
+        self.hosts = Hosts(NODES, folder)
+        self.env = {**self.hosts.env, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def on(self, node: str, *command: str) -> list[str]:
-        """A command as it is started on a node."""
-        space = ["nsenter", f"--net=/run/netns/{NAMESPACE[node]}", "unshare", "--uts", "--mount"]
-        return [*space, "sh", "-c", BOOT, "sh", node, str(self.folder / "hosts"), *command]
+        return self.hosts.on(node, *command)
 
     @contextmanager
     def started(self) -> Iterator[None]:
@@ -173,18 +123,15 @@ def daemon(command: list[str], env: dict[str, str]) -> Iterator[None]:
             process.kill()
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    start = time.monotonic()
-    while not condition():
-        if time.monotonic() - start > seconds:
-            raise AssertionError(f"{what}: not within {seconds} s")
-        time.sleep(0.2)
-
-
 @contextmanager
 def cluster_here() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="slurm-here-") as folder, cable():
+    with tempfile.TemporaryDirectory(prefix="slurm-here-") as folder:
         os.chmod(folder, 0o755)  # or munged refuses to have its socket there
         cluster = Cluster(Path(folder))
-        with cluster.started():
-            yield cluster
+        with cluster.hosts.joined(), cluster.started():
+            try:
+                yield cluster
+            except BaseException:
+                for log in sorted(cluster.work.glob("*.log"), key=lambda log: log.stat().st_mtime)[-3:]:
+                    print(f"--- {log.name}", *log.read_text().splitlines()[-40:], sep="\n")
+                raise
