@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -67,6 +68,7 @@ def test_a_job_saves_in_time_comes_back_and_keeps_its_logs(file: Path) -> None:
     assert options["open-mode"] == "append"
     name, seconds = options["signal"].split("@")
     assert name == "TERM"  # to the steps; B: would be to the batch shell alone
+    assert "export SRUN_CPUS_PER_TASK=" in file.read_text()
     patience = re.search(r"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)", file.read_text())
     assert int(seconds) > (int(patience[1]) if patience else 30)
 
@@ -169,6 +171,20 @@ def test_pods_find_each_other() -> None:
     assert host == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert [int(port)] == [p["port"] for p in service["spec"]["ports"]]
     assert [int(port)] == [p["containerPort"] for p in container()["ports"]]
+
+
+def test_a_pod_made_anew_is_told_where_the_first_one_is() -> None:
+    """torchrun tells an address that it shares in the first round only."""
+    env = {variable["name"]: variable.get("value") for variable in container()["env"]}
+    assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert "POD_IP" in env  # or it would be taken for the pod that is gone, of the same name and process number
+
+
+def test_what_makes_the_run_of_the_pods_small_still_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "scaling"))
+    job = importlib.import_module("pods_here").Job(tmp_path, 1000)
+    assert "CartPole-v1" in job.script
+    assert f"--run-dir {tmp_path / 'run'} " in job.script
 
 
 def test_there_are_as_many_pods_and_gpus_as_torchrun_is_told() -> None:
