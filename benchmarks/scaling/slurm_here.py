@@ -88,7 +88,7 @@ def pre_empted(cluster: Cluster) -> None:
 
 def out_of_time(cluster: Cluster) -> None:
     """Slurm's notice before the time limit."""
-    job, run_dir = train(cluster, "out_of_time", 10**8, "--time=2", "--signal=TERM@100")
+    job, run_dir = train(cluster, "out_of_time", 10**8, "--time=2", "--signal=TERM@50")
     goes_on(cluster, job, run_dir, saved(run_dir, time.monotonic()))
     stop(cluster, job)
 
