@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
-from .engine.ranks import join
+from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .envs.host import HostEnv, path_of
 from .envs.importing import import_module_of
 from .errors import UsageError
@@ -21,7 +21,7 @@ from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
 from .runs.devices import resolve_device
-from .runs.directory import RunDirectory, directory, new_run_dir
+from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
@@ -37,7 +37,7 @@ from .runs.given import (
     settings_fixed_by,
 )
 from .runs.record import Recording, Shot, record
-from .runs.recover import going_on
+from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.shares import share_of
 from .runs.train import Outcome, train
 from .types import Discrete, Env
@@ -89,7 +89,7 @@ class Agent:
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
         """Made from the seed alone, whatever streams a user's own environment or network draws from."""
         device = env.device if is_ours(env) else resolve_device(config.run.device)
-        with apart(stream_seed(config.run.seed, "setup"), device):
+        with apart(stream_seed(config.run.seed, "setup", rank=world().rank), device):
             self._make(config, env, network)
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
@@ -154,6 +154,7 @@ class Agent:
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
+        check_all_do_the_same(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
             if not quiet:
                 print(self.nothing_to_do(config))
@@ -162,12 +163,20 @@ class Agent:
             return Outcome([])
         self.config = config
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
-            self.run = directory(new_run_dir(Path(run_dir), config), new=True)  # refuses another run's
+            begun = begun_before(Path(run_dir))
+            self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
         if self.loaded is not None and not quiet:
             for line in going_on(self.loaded, self.state):
                 print(line)
         self.loaded = None
         return train(self.state, config, self.score_env, self.run, quiet, until, [Live()] if live else [])
+
+    def _again(self, begun: Path) -> RunDirectory:
+        """Go on where this program was when torchrun restarted it."""
+        if told_by_first(lambda: b"yes" if has_checkpoints(begun) else b""):
+            self.loaded = found_by_first(begun)
+            restore(self.state, self.loaded)
+        return directory(begun, self.loaded)
 
     @property
     def finished(self) -> bool:

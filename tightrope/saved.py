@@ -8,17 +8,16 @@ from typing import Any
 
 from .agent import AGENTS, Agent
 from .engine import world
-from .engine.ranks import join, told_by_first
+from .engine.ranks import join
 from .envs.engines import ENGINES
 from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
-from .runs.checkpoint import Checkpoint
 from .runs.config import Config
 from .runs.devices import available
 from .runs.directory import directory
 from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
-from .runs.recover import LOOKS, check_plausible, find, load_config, restore
+from .runs.recover import LOOKS, check_plausible, found_by_first, load_config, restore
 from .runs.shares import share_of
 from .types import Settings
 
@@ -37,8 +36,8 @@ def load(
     """
     path = Path(path)
     join()
-    for left in reversed(range(LOOKS)):
-        found = the_same(path, checkpoint)
+    for left in reversed(range(1 if world().talks else LOOKS)):  # ranks look together, once
+        found = found_by_first(path, checkpoint)
         try:
             env = named(env, found.config) if isinstance(env, str) else env
             config = adapted(found.config, settings, env)
@@ -54,14 +53,6 @@ def load(
     if checkpoint == "last" and found.path != path:
         agent.run = directory(path, found)
     return agent
-
-
-def the_same(path: Path, which: str) -> Checkpoint:
-    """The checkpoint that was asked for; of several ranks, the one that the first has found. All read it themselves."""
-    if not world().talks:
-        return find(path, which)
-    name = told_by_first(lambda: find(path, which).path.name.encode()).decode()
-    return find(path, path.name if name == path.name else name)
 
 
 def named(env: str, config: Config) -> Any:

@@ -16,6 +16,7 @@ import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import (
     Optimizer,
+    advantage_scales,
     explained_variance,
     gradient,
     masked_mean,
@@ -77,6 +78,16 @@ def statistics() -> None:
     died = torch.rand(10, 12) < 0.1
     equal = (6, 6)
     compare("running mask", running_mask(mine(died, equal, 1), 0.3).float(), lambda: running_mask(died, 0.3).float())
+    for sizes in ((12, 12), (11, 13)):  # equal minibatches, and such as differ by a row
+        batch = Batch(*[torch.randn(sum(sizes), 1)] * 2, *[torch.randn(sum(sizes)) * 4 + 9 for _ in range(4)])
+        part = batch.take(slice(0, sizes[0]) if world.rank == 0 else slice(sizes[0], None))
+        order = part.order(torch.rand(2, 13, generator=torch.Generator().manual_seed(1)))
+        scales = list(advantage_scales(part, 3, order))
+        pieces = [piece for row in part.advantage[order] for piece in row.split(part.sizes(3))]
+        expected = [moments(piece) for piece in pieces]
+        found[f"scales {sizes}"] = max(
+            apart(torch.stack(a), torch.stack(b)) for a, b in zip(scales, expected, strict=True) if a is not None
+        )
     rows, seen = torch.randn(40, 3) * 5 - 7, torch.rand(40) < 0.7
     together, alone = Moments((3,)), Moments((3,))
     for start in (0, 20):

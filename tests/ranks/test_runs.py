@@ -144,6 +144,45 @@ def test_a_nan_on_one_rank_ends_all_of_them_with_one_line_that_names_it(tmp_path
     assert (tmp_path / "run" / "crash").is_dir()
 
 
+def test_what_one_rank_alone_is_asked_for_cannot_do_or_finds_hangs_nobody(tmp_path: Path) -> None:
+    first, second = results("edges_worker.py", str(tmp_path))
+    for row in (first, second):
+        assert (
+            "learning_rate is 0.002 on rank 0 and 0.001 on rank 1: ask all ranks for the same" in row["learning rate"]
+        )
+        assert "eval_every is 128 on rank 0 and 0 on rank 1" in row["eval_every"]
+        assert "run_dir is True on rank 0 and False on rank 1" in row["run_dir"]
+        assert row["nan"].startswith("rank 1: ")
+        assert row["vigil lives"]
+        assert row["granted"] == [[0, 0], [0, 1], [0, 0], [0, 1], [0, 0], [0, 1]]  # not twice for one wish
+        assert row["unsaved"] == "No space left on device"
+        assert row["steps"] == 512
+    apart = tr.load(tmp_path / "apart")  # by one of several: without what is each rank's own
+    assert apart.steps == 512
+    assert apart.loaded is not None
+    assert apart.loaded.ranks == 0
+    assert tr.load(tmp_path / "good").loaded.ranks == 2  # type: ignore[union-attr]
+
+
+def test_a_program_that_torchrun_restarts_goes_on_by_itself(tmp_path: Path) -> None:
+    worker = str(Path(__file__).with_name("restart_worker.py"))
+    code, said = finished(started(worker, str(tmp_path / "run"), launcher=("--max-restarts", "1")))
+    assert code == 0, said
+    assert "restarts 1" in said
+    began, steps = map(int, (tmp_path / "run" / "program.txt").read_text().split())
+    assert 1 < began <= 6
+    assert steps == 1280
+    assert [row["phase"] for row in rows(tmp_path / "run")] == list(range(1, 11))
+
+
+def test_a_restart_does_not_touch_a_run_that_was_refused(tmp_path: Path) -> None:
+    tr.PPO("CartPole-v1", num_envs=8, num_steps=16, total_timesteps=256, device="cpu").learn(run_dir=tmp_path / "old")
+    code, said = finished(train(tmp_path / "old", "--total-timesteps", "4096", launcher=("--max-restarts", "1")))
+    assert code != 0
+    assert "already holds a run" in said
+    assert tr.load(tmp_path / "old").steps == 256
+
+
 def test_an_uneven_split_is_refused_once(tmp_path: Path) -> None:
     code, said = finished(train(tmp_path / "run", "--num-envs", "65"))
     assert code != 0

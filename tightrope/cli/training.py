@@ -12,13 +12,12 @@ import tyro
 
 from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
-from ..engine import world
 from ..engine.ranks import join, launched, told_by_first
 from ..errors import UsageError
 from ..runs.build import check_env
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, read_settings, settings_of, unknown_setting
-from ..runs.directory import new_run_dir, resume_command
+from ..runs.directory import begun_before, new_run_dir, resume_command
 from ..runs.evaluate import Evaluation
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.lock import locked
@@ -32,8 +31,6 @@ from .options import guess
 from .seeds import train_seeds
 
 SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
-
-RUN_DIR = "run_dir"  # the name under which ranks that are restarted find it
 
 
 def train(args: list[str]) -> int:
@@ -82,12 +79,11 @@ def train(args: list[str]) -> int:
         raise UsageError(f"jobs {jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
     if not quiet and not preset(env, algo):
         print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
-    begun = begun_before(chosen_dir, resume)
+    begun = begun_before(chosen_dir) or (there_already(chosen_dir) if resume else None)
     if begun is not None:
         own = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo", "network")}
         return go_on(begun, named_by_user(env) if is_path(env) else None, config.network.network, own, quiet)
     run_dir = new_run_dir(chosen_dir, config)
-    remember_for_restarts(run_dir)
     if is_path(env):
         agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
@@ -95,25 +91,10 @@ def train(args: list[str]) -> int:
     return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet), run_dir)
 
 
-def begun_before(run_dir: Path | None, resume: bool) -> Path | None:
-    """The run that this job has begun already, if it is to go on: because the user says so, or torchrun has restarted us."""
-
-    def word() -> bytes:
-        board, place = world().board, run_dir
-        if place is None and board is not None and board.check([RUN_DIR]):
-            place = Path(board.get(RUN_DIR).decode())
-        return str(place).encode() if place is not None and (place / CONFIG).exists() else b""
-
-    if not resume and not world().restarts:
-        return None
-    place = told_by_first(word).decode()
-    return Path(place) if place else None
-
-
-def remember_for_restarts(run_dir: Path) -> None:
-    board = world().board
-    if board is not None and world().is_first:
-        board.set(RUN_DIR, str(run_dir.absolute()))
+def there_already(run_dir: Path) -> Path | None:
+    """The run in a directory, if there is one."""
+    found = told_by_first(lambda: str(run_dir).encode() if (run_dir / CONFIG).exists() else b"").decode()
+    return Path(found) if found else None
 
 
 def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
@@ -182,7 +163,7 @@ def resume(args: list[str]) -> int:
 
 def config_of(run_dir: Path) -> Config:
     """The settings of a run that nobody trains at the moment: whoever does is named before anything is made."""
-    saved = find(run_dir, say=lambda line: None) if has_checkpoints(run_dir) else None  # `load` will say it
+    saved = find(run_dir, say=lambda line: None) if has_begun(run_dir) else None  # `load` will say it
 
     def word() -> bytes:
         with locked(run_dir):
@@ -192,10 +173,15 @@ def config_of(run_dir: Path) -> Config:
     return load_config(run_dir) if saved is None else saved.config
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Whether there is a checkpoint, as the first rank sees it: file systems tell others later."""
+    return bool(told_by_first(lambda: b"yes" if has_checkpoints(run_dir) else b""))
+
+
 def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
     """Train a run to the end of its plan, from its newest checkpoint, or from the beginning if it has none."""
     config = config_of(run_dir)
-    if has_checkpoints(run_dir):
+    if has_begun(run_dir):
         agent: Agent = load(run_dir, env, "last", network, **settings)
     else:
         agent = begin_anew(run_dir, env, network, **settings)

@@ -12,7 +12,7 @@ class Agreement:
     """What one rank wishes at the end of a phase, all do at the end of the same phase.
 
     Alone, a wish is granted at once. Among many it is granted one phase later: the ranks then hear of each other's wishes
-    while they work, and nobody waits. The greatest of different wishes counts.
+    while they work, and nobody waits. The greatest of different wishes counts; what is granted is not wished for again.
     """
 
     def __init__(self, wishes: int) -> None:
@@ -24,7 +24,7 @@ class Agreement:
         if not world().talks:
             return [*wishes]
         granted = self.close()
-        said = torch.tensor(wishes, dtype=torch.float64)
+        said = torch.tensor([0.0 if g else w for w, g in zip(wishes, granted, strict=True)], dtype=torch.float64)
         self.under_way = said, dist.all_reduce(said, dist.ReduceOp.MAX, async_op=True)
         return granted
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from .optimize import Optimizer
 PARTS = (
     "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
+PARAMETER = PARTS.index("parameter")
 LOSSES = 3  # of the policy, of the critic, entropy; what follows them only describes, and may overflow where learning is sound
 
 
@@ -73,10 +75,7 @@ def unhealthy(entries: list[float]) -> list[str]:
     return list(dict.fromkeys(bad))
 
 
-def culprit(ranks: list[list[float]]) -> int:
+def culprit(ranks: np.ndarray) -> int:
     """The rank on which it began: what is not finite on one soon is on all, but for what came before."""
-
-    def first(rank: int) -> int:
-        return next((i for i, x in enumerate(ranks[rank]) if not math.isfinite(x)), len(PARTS))
-
-    return min(range(len(ranks)), key=first)
+    bad = ~np.isfinite(ranks)
+    return int(np.where(bad.any(1), bad.argmax(1), len(PARTS)).argmin())

@@ -12,8 +12,10 @@ SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
-def open_ear() -> socket.socket:
-    """A socket that listens on a free port, for the old and the new kind of address where there are both."""
+def open_ear(address: str = "") -> socket.socket:
+    """A socket that listens on a free port: of one address, or of all, the old and the new kind where there are both."""
+    if address:
+        return socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))

@@ -25,7 +25,7 @@ from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
 from .kernels import FusedGradient, clip_and_adam, has_fused
-from .ranks import world
+from .ranks import greatest, world
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
@@ -89,7 +89,7 @@ def over_ranks(terms: Terms, batch: Batch, optimizer: Optimizer) -> Terms:
     o.message[-1:].fill_(1.0)
     o.message.mul_(batch.weight)
     dist.all_reduce(o.message)
-    o.message.div_(o.message[-1].clone())
+    o.message.div_(o.message[-1].clamp(min=1))
     if isinstance(o.closed_form, FusedGradient):  # whose norm was that of this rank's
         o.closed_form.squares.zero_()
         o.closed_form.squares[0] = o.grad.dot(o.grad)
@@ -135,7 +135,8 @@ def closed_form(loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> F
         form = ClosedFormCPU(policy, optimizer.grads)
     else:
         form = ClosedForm(policy, optimizer.grads)
-    return form if agrees(form, loss, policy, batch, optimizer) else None
+    differs = torch.tensor(not agrees(form, loss, policy, batch, optimizer), device=optimizer.flat.device)
+    return None if greatest(differs.float()) else form  # on all ranks the same: they round differently
 
 
 @compilable(when=lambda form, *_: isinstance(form, ClosedForm))

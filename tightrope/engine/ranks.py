@@ -6,11 +6,13 @@ Numbers on a GPU travel by NCCL, also from within a CUDA graph; everything on th
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ..errors import RankLost, UsageError
+from ..errors import NotFinite, RankLost, UsageError
 from .network import address_toward, is_loopback, open_ear, speak_toward
 from .roll import Roll, call_roll, this_process
 from .vigil import Vigil
@@ -89,6 +91,10 @@ def join(talks: bool | None = None) -> World:
         if torch.cuda.is_available():
             backend = "cpu:gloo,cuda:nccl"
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        if dist.is_initialized() and "gloo" not in dist.get_backend_config():
+            raise UsageError(
+                f"the process group that is there speaks {dist.get_backend_config()}: make it of cpu:gloo,cuda:nccl, or none"
+            )
         if not dist.is_initialized():  # or by whoever called
             with watched():
                 dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
@@ -99,11 +105,16 @@ def join(talks: bool | None = None) -> World:
     return _world
 
 
+def spans_machines() -> bool:
+    return int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1
+
+
 def keep_vigil(board: Store, rank: int, size: int, restarts: int, host: str, port: int) -> Roll:
     """Find out who the others are, and from now on whether they live."""
     global _vigil
-    ear = open_ear()
-    me = this_process(rank, restarts, address_toward(host, port), ear.getsockname()[1])
+    address = address_toward(host, port)
+    ear = open_ear(address if is_loopback(address) and not spans_machines() else "")
+    me = this_process(rank, restarts, address, ear.getsockname()[1])
     roll = call_roll(board, me, size)
     elsewhere = [m.address for m in roll.members if m.machine != me.machine and not is_loopback(m.address)]
     if elsewhere:
@@ -116,13 +127,18 @@ def keep_vigil(board: Store, rank: int, size: int, restarts: int, host: str, por
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """What fails in here for want of a rank that is gone raises RankLost; what fails by itself ends the other ranks too."""
+    """What fails in here for want of a rank that is gone raises RankLost; what fails by itself ends the other ranks too, if
+    they have not found the same."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        if _vigil is not None:
+        if _vigil is not None and not isinstance(error, (NotFinite, Everyones)):
             _vigil.explain(error)
         raise
+
+
+class Everyones(UsageError):
+    """A mistake that all ranks know of."""
 
 
 def when_one_is_lost(words: Callable[[], str]) -> None:
@@ -211,8 +227,40 @@ def told_by(rank: int, word: Callable[[], bytes]) -> bytes:
     dist.broadcast(content, rank)
     said = content.numpy().tobytes()
     if said.startswith(b"!"):
-        raise UsageError(said[1:].decode())
+        raise Everyones(said[1:].decode())
     return said[1:]
+
+
+def check_all_do_the_same(settings: dict[str, Any]) -> None:
+    """Refuse to begin where ranks have been asked for different things: they would wait for each other, or drift apart."""
+    if not _world.talks:
+        return
+    asked = [json.loads(words) for words in handed_to_first(json.dumps(settings, sort_keys=True, default=str).encode())]
+
+    def word() -> bytes:
+        for rank, theirs in enumerate(asked):
+            for name, value in asked[0].items():
+                if theirs.get(name) != value:
+                    raise UsageError(
+                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: ask all ranks for the same"
+                    )
+        return b""
+
+    told_by_first(word)
+
+
+def post(name: str, words: str) -> None:
+    """Leave a few words for whoever is started after us in our place."""
+    if _world.board is not None and _world.is_first:
+        _world.board.set(name, words)
+
+
+def posted(name: str) -> str | None:
+    """What was left by those who trained before a restart; the first rank reads it to all."""
+    board = _world.board
+    if board is None or not _world.restarts:
+        return None
+    return told_by_first(lambda: board.get(name) if board.check([name]) else b"").decode() or None
 
 
 def said_by_first(line: str) -> bool:

@@ -71,6 +71,9 @@ class State:
         self.optimizer.load_state_dict(part("optimizer"))
         if not fresh:
             self.streams.load_state_dict(part("streams"))
+        else:  # such as this run has not drawn from yet
+            phase = int(state["run.phase"])
+            self.streams = Streams(stream_seed(self.seed, "streams", phase, world().rank), self.env.device)
         run = part("run")
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
         self.best_score, self.seconds = float(run["best_score"]), float(run["seconds"])

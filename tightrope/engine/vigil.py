@@ -31,6 +31,7 @@ PATIENCE = (
 )
 GRACE = 3.0  # seconds for the main thread to end by itself, if it can
 MERCY = 15.0  # the same where a rank has failed by an error: the others may have met it too, and be writing about it
+LONGEST = 1 << 16  # bytes of a line
 WORD, BYE, LOST, FAILED = "", "bye", "lost ", "failed "
 
 
@@ -52,6 +53,8 @@ class Line:
         if not content:
             raise EOFError
         *words, self._rest = (self._rest + content).split(b"\n")
+        if len(self._rest) > LONGEST:
+            raise EOFError  # nobody who belongs here
         return [word.decode(errors="replace") for word in words]
 
 
@@ -72,6 +75,7 @@ class Vigil:
         self._last_heard: dict[int, float] = {}
         self._decided = threading.Event()
         self._resigned = False
+        self._gone: set[int] = set()  # who has taken leave
         self._mute: int | None = None
         self._spoken = threading.Lock()
         self._last_word: str | None = None
@@ -113,6 +117,10 @@ class Vigil:
             self._speak()
             self._resigned = True
             raise RankLost(self.verdict, told=True) from error
+        if _in_a_collective(error) and self._gone:
+            names = " and ".join(self.roll.members[rank].name for rank in sorted(self._gone))
+            self.stop()
+            raise RankLost(f"{names} has ended its program while others still train") from error
         words = f"{self.me.name} has failed: {plain(f'{type(error).__name__}: {error}')}"
         self.stop(f"{FAILED}{self.me.rank} {words}")
 
@@ -185,6 +193,7 @@ class Vigil:
         self._last_heard[line.rank] = time.monotonic()
         if word == BYE:
             self._last_heard.pop(line.rank)
+            self._gone.add(line.rank)
             self._drop(line)
         elif word.startswith((LOST, FAILED)):
             kind = LOST if word.startswith(LOST) else FAILED

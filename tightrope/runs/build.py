@@ -90,6 +90,12 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
+    updates = getattr(share, "num_minibatches", 1)
+    if env.skips and world().talks and share.num_envs * (share.num_steps // 2) < updates:
+        raise UsageError(
+            f"num_minibatches {updates} may be more than the rows that a rank has to learn from, since resets take a step of "
+            f"their own: give at most {share.num_envs * (share.num_steps // 2)}"
+        )
     check_memory(config, share.batch_size, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma

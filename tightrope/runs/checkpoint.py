@@ -52,6 +52,8 @@ MODEL, TRAINING = "model.safetensors", "training.safetensors"
 NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
 MOST_SERIAL = 10**12 - 1  # that a name has room for
 MOST_BYTES = 1 << 40  # of a file, whatever a manifest says
+ENVS = "run.envs"  # where what is each rank's own was left out: as many zeros as there were environments
+MOST_MANIFEST = 1 << 22  # bytes: of some 30,000 ranks
 UNFINISHED, LEAVING = ".new-", ".old-"  # names that no reader looks at
 
 
@@ -133,7 +135,10 @@ def save_checkpoint(
     tidy(folder)
     serial = min(newest_serial(run_dir) + 1, MOST_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
-    tensors = on_cpu({k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)})
+    placeholder = {} if ranks else {ENVS: torch.zeros(config.algorithm.num_envs, dtype=torch.uint8)}
+    tensors = placeholder | on_cpu(
+        {k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)}
+    )
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
         TRAINING: save({k: v for k, v in tensors.items() if not k.startswith("policy.")}),
@@ -194,7 +199,7 @@ def prune(folder: Path, keep: int) -> None:
 def looks_whole(path: Path) -> bool:
     """Whether a checkpoint's manifest is as it was written, and its files have their sizes; their content is not read."""
     try:
-        manifest = read_canonical(path / MANIFEST)
+        manifest = read_canonical(path / MANIFEST, MOST_MANIFEST)
         if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}) or manifest["name"] != path.name:
             return False
         return all((path / file).lstat().st_size == manifest["files"][file]["size"] for file in manifest["files"])
@@ -258,7 +263,7 @@ def by_score(paths: list[Path]) -> list[Path]:
 def score_of(path: Path) -> float | None:
     """The score that a checkpoint was kept for, if it was."""
     try:
-        score = read_canonical(path / MANIFEST).get("score")
+        score = read_canonical(path / MANIFEST, MOST_MANIFEST).get("score")
     except Unreadable:
         return None
     return float(score) if isinstance(score, (int, float)) else None

@@ -25,12 +25,13 @@ from torch import Tensor
 
 from ..algorithms import ALGORITHMS
 from ..engine import Execution, Snapshot, State, ranks, reads_are_free, stream_seed, world
-from ..engine.health import LOSSES, culprit
+from ..engine.health import LOSSES
 from ..engine.optimize import watched_by
 from ..envs.host import one_line
 from ..envs.replayed import Replayed
 from ..errors import NotFinite, UsageError
 from ..types import Batch, Env, Rollout, Row
+from .checkpoint import warn
 from .config import Config
 from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
 from .directory import resume_command
@@ -47,6 +48,7 @@ class Guard:
         self.state, self.config, self.late, self.run_dir = state, config, late, run_dir
         self.snapshots = deque(Snapshot(state) for _ in range(late + 1))
         self.recent: deque[tuple[dict[str, Any], Reading]] = deque(maxlen=RECENT)
+        self.drifted = False  # whether ranks have been found to differ
 
     def remember(self) -> None:
         """Keep the state as it is now, before its next phase."""
@@ -62,7 +64,12 @@ class Guard:
             parts = reading.unhealthy()
             if parts:
                 del pending[i:]
-                raise NotFinite(self._told_by(culprit(reading.ranks), row | reading.row(), parts))
+                raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
+            if not self.drifted and world().talks and not reading.ranks_agree:
+                self.drifted = True
+                warn(
+                    "ranks no longer have the same parameters: are they the same machines? Only the first one's are saved"
+                )
             self.recent.append((row, reading))
 
     def go_back(self, pending: list[tuple[dict[str, Any], Reading]]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import State, world
-from ..engine.ranks import handed_to_first, told_by_first
+from ..engine.ranks import handed_to_first, post, posted, told_by_first
 from ..engine.vigil import what_follows
 from ..errors import UsageError
 from ..view import MetricsFile
@@ -23,6 +23,7 @@ from .given import is_path
 from .lock import locked
 
 METRICS = "metrics.jsonl"
+RUN_DIR = "run_dir"  # the name under which ranks that are restarted find it
 
 
 class RunDirectory:
@@ -46,6 +47,7 @@ class RunDirectory:
     def opened(self, config: Config) -> Iterator[None]:
         """Ours alone to write to, with the settings and the metrics that belong to where the run stands."""
         with self.ours():
+            post(RUN_DIR, str(self.path))  # whoever is started in our place goes on here
             try:
                 save_config(self.path, config)
                 self.metrics = MetricsFile(self.path / METRICS, self.log_bytes)
@@ -92,10 +94,13 @@ class RunDirectory:
             self.log_trouble = True
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
-        """A checkpoint of the state; if the disk does not take it, the last one stays."""
+        """A checkpoint of the state; if the disk does not take it, the last one stays. All ranks hear of it."""
+        self._save(state, config, score, handed_to_first(b"")[1:])
+        told_by_first(lambda: (self.trouble or "").encode())
+
+    def _save(self, state: State, config: Config, score: float | None, others: list[bytes]) -> None:
         assert self.metrics is not None
         self.saved_at = time.perf_counter()
-        others = handed_to_first(b"")[1:]
         try:
             self.check_is_there()
             log_bytes = self.metrics.sync()  # before what counts on it
@@ -171,8 +176,10 @@ class Companion(RunDirectory):
         pass
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
-        self.saved_steps = state.steps
         handed_to_first(own_part(state))
+        self.trouble = told_by_first(lambda: b"").decode() or None
+        if self.trouble is None:
+            self.saved_steps = state.steps
 
     def save_apart(self, state: State, config: Config) -> None:
         pass
@@ -212,6 +219,14 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
 
 def already_a_run(path: Path) -> str:
     return f"run_dir {path} already holds a run: `tightrope resume {path}` goes on with it, or give another directory"
+
+
+def begun_before(run_dir: Path | None) -> Path | None:
+    """The run that this job has begun already, if torchrun has restarted it since: in that directory, if one is given."""
+    begun = posted(RUN_DIR)
+    if begun is None or (run_dir is not None and run_dir.absolute() != Path(begun)):
+        return None
+    return Path(begun)
 
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..engine.health import PARTS, culprit, unhealthy
+from ..engine.health import PARAMETER, PARTS, culprit, unhealthy
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
 APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
@@ -48,14 +50,24 @@ class Reading:
 
     def unhealthy(self) -> list[str]:
         """What was not finite in the phase, cause before consequence; nothing where all is well."""
-        ranks = self.ranks
-        return unhealthy(ranks[0] if len(ranks) == 1 else ranks[culprit(ranks)])
+        if math.isfinite(sum(self.values[len(self.tags) : -3])):
+            return []
+        return unhealthy(self.health[self.culprit].tolist())
 
     @property
-    def ranks(self) -> list[list[float]]:
-        """The health of each rank."""
-        entries = self.values[len(self.tags) : -3]
-        return [entries[i : i + len(PARTS)] for i in range(0, len(entries), len(PARTS))]
+    def culprit(self) -> int:
+        """The rank on which it began."""
+        return culprit(self.health)
+
+    @property
+    def health(self) -> np.ndarray:
+        """(ranks, parts)"""
+        return np.array(self.values[len(self.tags) : -3]).reshape(-1, len(PARTS))
+
+    @property
+    def ranks_agree(self) -> bool:
+        """Whether all ranks have the same parameters, to the last digit, as far as their sum tells."""
+        return bool((self.health[:, PARAMETER] == self.health[0, PARAMETER]).all())
 
     def row(self) -> dict[str, float]:
         """Every scalar by its tag. Return and length appear only if an episode finished."""

@@ -46,14 +46,15 @@ class Plan:
 
 def engine_of(state: State, config: Config) -> str:
     """Which engine runs the environments, and why."""
+    count = f"{world().size} x {state.env.num_envs}" if world().size > 1 else f"{state.env.num_envs}"
     env_id = config.run.train_env or config.env
     if is_path(env_id):
-        return f"{state.env.num_envs} of {env_id}, as given"
+        return f"{count} of {env_id}, as given"
     backend, why = engine_for(env_id, config.run.backend, bool(config.run.env_kwargs))
     if getattr(state.env, "backend", backend) != backend:
-        return f"{state.env.num_envs} of {env_id}, as given"
+        return f"{count} of {env_id}, as given"
     groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""
-    return f"{state.env.num_envs} of {env_id} by {backend}{groups} ({why})"
+    return f"{count} of {env_id} by {backend}{groups} ({why})"
 
 
 def in_words(execution: Execution) -> str:

@@ -16,15 +16,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..engine import State, world
+from ..engine.ranks import told_by_first
 from ..errors import UsageError, plain
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
     CONFIG,
+    ENVS,
     LATEST,
     MANIFEST,
     MODEL,
     MOST_BYTES,
+    MOST_MANIFEST,
     NAME,
     SCHEMA,
     TRAINING,
@@ -47,7 +50,7 @@ MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of
 
 def inspected(path: Path) -> Checkpoint:
     """A checkpoint with all of its files as they were written; otherwise `Unreadable` says what is not."""
-    manifest = read_canonical(path / MANIFEST)
+    manifest = read_canonical(path / MANIFEST, MOST_MANIFEST)
     schema, versions = manifest.get("schema"), manifest.get("versions")
     if schema != SCHEMA:
         writer = versions.get("tightrope") if isinstance(versions, dict) else None
@@ -61,8 +64,10 @@ def inspected(path: Path) -> Checkpoint:
         raise Unreadable(f"{MANIFEST} {complaint}")
     if manifest["name"] != path.name:
         raise Unreadable(f"it is a copy of {manifest['name']}")
-    for name, facts in manifest["files"].items():
-        if digest_of(path / name, facts["size"]) != facts["sha256"]:
+    mine = manifest["files"] if world().is_first else files_of(world().rank)  # the first rank looks at all of them
+    for name in mine:
+        facts = manifest["files"].get(name)
+        if facts is not None and digest_of(path / name, facts["size"]) != facts["sha256"]:
             raise Unreadable(f"{name} is not as it was written (its SHA-256 differs)")
     return Checkpoint(path, manifest)
 
@@ -128,6 +133,14 @@ def find(
     raise UsageError(f"{run_dir} has no good checkpoint. {'; '.join(complaints[:3])}")
 
 
+def found_by_first(run_dir: Path, which: str = "last") -> Checkpoint:
+    """The same; of several ranks, the one that the first has found. All read it themselves."""
+    if not world().talks:
+        return find(run_dir, which)
+    name = told_by_first(lambda: find(run_dir, which).path.name.encode()).decode()
+    return find(run_dir, name)
+
+
 def the_one(path: Path, run_dir: Path | None = None) -> Checkpoint:
     """The checkpoint of that name and no other."""
     if NAME.fullmatch(path.name) and path.is_dir():
@@ -149,7 +162,7 @@ def pointer_complaint(folder: Path) -> str | None:
         name = str(pointer.get("checkpoint"))
         if not NAME.fullmatch(name) or not (folder / name).is_dir():
             return "it points to nothing"
-        with opened(folder / name / MANIFEST, 1 << 20) as file:
+        with opened(folder / name / MANIFEST, MOST_MANIFEST) as file:
             return None if digest(file.read()) == pointer.get("sha256") else f"it is not of this run's {name}"
     except Unreadable as error:
         return str(error)
@@ -215,15 +228,16 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
     try:
-        for name in checkpoint.manifest["files"]:
+        for name in checkpoint.manifest["files"] if world().is_first else (MODEL, TRAINING):
             check_header(checkpoint.path / name)
         with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
             shapes = [model.get_slice(name).get_shape() for name in model.keys()]  # noqa: SIM118
-            envs = training.get_slice("run.obs").get_shape()[0] * checkpoint.ranks if checkpoint.ranks else None
+            own = "run.obs" if checkpoint.ranks else ENVS
+            envs = training.get_slice(own).get_shape()[0] * max(checkpoint.ranks, 1)
     except (SafetensorError, Unreadable, OSError, ValueError, IndexError) as error:
         raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
-    if envs is not None and config.algorithm.num_envs != envs:
+    if config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
     check_progress(checkpoint, misfit)
     sizes = config.network.hidden_sizes
