@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass
 
 ROOM = 16  # numbers beside the gradient in its message
+GATHERED = 400  # bytes from each rank a phase, besides three numbers a minibatch: moments of observations, health
 SMALL = 9  # messages a phase besides those of updates: advantages, normalizers, metrics, episodes, health
 RANKS = (1, 2, 8, 16, 64, 256, 1024, 4096, 16384)
 
@@ -49,7 +50,9 @@ def all_reduce(size: int, ranks: int, network: Network) -> float:
 def talking(work: Work, ranks: int, network: Network) -> float:
     """Seconds a phase that a rank waits for the others."""
     gradient = all_reduce(4 * (work.numbers + ROOM), ranks, network)
-    return work.updates * gradient + SMALL * all_reduce(24, ranks, network)
+    small = SMALL * all_reduce(24, ranks, network)
+    gathered = (ranks - 1) * (24 * work.updates + GATHERED) / network.bandwidth  # what each rank has, on all of them
+    return work.updates * gradient + small + gathered
 
 
 def main() -> None:
