@@ -35,6 +35,7 @@ from .runs.given import (
     is_path,
     name_of,
     settings_fixed_by,
+    short_name,
 )
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
@@ -227,9 +228,8 @@ class Agent:
             raise UsageError(f"unknown option {wrong[0]!r} of record: give grid, every, fps or stochastic")
         seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
         try:
-            return record(
-                self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), self.config.env
-            )
+            title = short_name(self.config.env)
+            return record(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
         except OSError as error:
             raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
 

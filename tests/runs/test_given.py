@@ -17,7 +17,7 @@ from test_checkpoint import find_manifest, forge, newest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.runs.given import already_here, needs_import
+from tightrope.runs.given import already_here, needs_import, short_name
 from tightrope.saved import begin_anew
 
 SMALL: dict[str, Any] = dict(
@@ -262,3 +262,17 @@ def test_the_module_of_the_test_above_leaves_a_proof(tmp_path: Path, monkeypatch
     importlib.import_module("stranger")
     sys.modules.pop("stranger")
     assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("__main__:AngleOnly", "AngleOnly"),
+        ("my.module:make.<locals>.Robot", "Robot"),
+        ("CartPole-v1", "CartPole-v1"),
+        ("my_module:Walk-v0", "my_module:Walk-v0"),  # an id as Gymnasium has it
+        ("ALE/Breakout-v5", "ALE/Breakout-v5"),
+    ],
+)
+def test_what_people_call_an_environment(env: str, name: str) -> None:
+    assert short_name(env) == name

@@ -30,6 +30,8 @@ def test_a_run_is_gathered_from_its_directory(run: Path) -> None:
     assert record.about.facts["torch"]
     assert (record.steps, record.columns.count, record.status.kind) == (96, 3, "ended")
     assert [score.step for score in record.scores] == [32, 64, 96]
+    assert {score.episodes for score in record.scores} == {2}
+    assert all(score.low <= score.mean <= score.high for score in record.scores)  # type: ignore[operator]
     assert {kept.steps for kept in record.found.kept} <= {32, 64, 96}
     assert record.found.kept[0].steps == 96
 
@@ -143,6 +145,25 @@ def test_report_writes_where_it_says(
     page = (tmp_path / "comparison.html").read_text()
     assert 'href="run/report.html"' in page
     assert 'href="other/report.html"' in page
+
+
+def test_what_is_no_run_is_left_out_of_a_comparison(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("page.html").touch()
+    code, out, err = tightrope(capsys, "report", "empty", run, "page.html", "nowhere")
+    assert (code, out) == (0, "comparison.html\n")
+    assert err.splitlines() == [
+        "warning: left out: empty is not a run: it has no config.yaml. Give a directory that train or save wrote",
+        "warning: left out: page.html is not a run: it is a file",
+        "warning: left out: nowhere is not a run: there is no such directory",
+    ]
+    assert "1 run<" in Path("comparison.html").read_text()
+    code, out, err = tightrope(capsys, "report", "empty", "page.html")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("tightrope: none of these 2 is a run that was trained")
 
 
 def test_a_run_named_twice_is_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

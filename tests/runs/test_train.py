@@ -147,6 +147,15 @@ def test_evaluations_come_every_so_many_steps(tmp_path: Path) -> None:
     assert list(evaluated) == [96, 160]  # the first rows past 70 and 140
     assert [(steps, e.mean) for steps, e in outcome.evaluations] == list(evaluated.items())
     assert all(len(e.returns) == 5 for _, e in outcome.evaluations)
+    (_, first), row = outcome.evaluations[0], next(row for row in rows_of(tmp_path) if row["step"] == 96)
+    assert {tag: x for tag, x in row.items() if tag.startswith("eval/")} == {
+        "eval/episodic_return": first.mean,
+        "eval/episodic_length": first.mean_length,
+        "eval/return_std": first.std,
+        "eval/return_min": min(first.returns),
+        "eval/return_max": max(first.returns),
+        "eval/episodes": 5,
+    }
 
 
 def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:

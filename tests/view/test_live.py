@@ -53,6 +53,14 @@ def test_an_environment_that_cannot_be_drawn_shows_its_returns(notebook: list[by
     assert cv2.imdecode(np.frombuffer(notebook[-1], np.uint8), cv2.IMREAD_COLOR).shape == (120, 640, 3)
 
 
+def test_the_curve_has_a_scale() -> None:
+    rising = live.curve([(0, 0.0), (50, 100.0)], 100, 640)
+    higher = live.curve([(0, 900.0), (50, 1000.0)], 100, 640)
+    for half in (slice(0, 60), slice(60, 112)):  # the highest at the top, the lowest below
+        assert not np.array_equal(rising[half, 560:], higher[half, 560:])
+    assert live.curve([(50, 7.0)], 100, 640).shape == rising.shape
+
+
 def test_pictures_are_few(notebook: list[bytes]) -> None:
     tr.PPO("CartPole-v1", **SMALL).learn(quiet=True, live=True)
     assert len(notebook) <= 4

@@ -145,6 +145,7 @@ def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest
     last = capsys.readouterr().err.splitlines()[-1]
     assert "return 21.2" in last
     assert "20,000 steps" in last
+    assert "(" not in last, "a trend of nothing new"
 
 
 @pytest.mark.parametrize(

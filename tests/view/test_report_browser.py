@@ -10,7 +10,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.cli import main
-from tightrope.runs.reports import write_report
+from tightrope.runs.reports import add_score, write_report
 from tightrope.view import Video
 
 SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=40 * 256, device="cpu")
@@ -58,7 +58,8 @@ def comparison(run: Path) -> Path:
         runs.append(run.parent.parent / f"run {seed}")
         tr.PPO("CartPole-v1", **SETTINGS, seed=seed).learn(run_dir=runs[-1], quiet=True)
     runs.append(run.parent.parent / "other")
-    tr.PPO("CartPole-v1", **SETTINGS, learning_rate=0.001).learn(run_dir=runs[-1], quiet=True)
+    agent = tr.PPO("CartPole-v1", **SETTINGS, learning_rate=0.001).learn(run_dir=runs[-1], quiet=True)
+    add_score(runs[-1], agent.steps, agent.evaluate(5))  # its only one
     return write_report(runs, run.parent.parent / "both.html")
 
 
@@ -69,10 +70,12 @@ Open = Callable[..., Opened]
 def look(browser: Any) -> Iterator[Open]:
     contexts = []
 
-    def look_at(path: Path, width: int = 1200, height: int = 900, dark: bool = False, touch: bool = False) -> Opened:
+    def look_at(
+        path: Path, width: int = 1200, height: int = 900, dark: bool = False, touch: bool = False, calm: bool = False
+    ) -> Opened:
+        wishes = {"color_scheme": "dark" if dark else "light", "reduced_motion": "reduce" if calm else "no-preference"}
         size = {"width": width, "height": height}
-        scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=touch, is_mobile=touch)
+        context = browser.new_context(viewport=size, has_touch=touch, is_mobile=touch, **wishes)
         contexts.append(context)
         page, complaints, requests = context.new_page(), [], []
         page.on("console", lambda message: complaints.append(message.text))
@@ -135,11 +138,26 @@ def test_zooming_into_one_curve_zooms_into_all(run: Path, look: Open) -> None:
     assert len(set(ranges)) == 1
 
 
-def test_a_video_plays(run: Path, look: Open) -> None:
+def test_a_video_plays_while_it_is_in_view(run: Path, look: Open) -> None:
     page = look(run).page
-    page.evaluate("document.querySelector('video').play()")
+    assert page.evaluate("document.querySelector('video').paused")
+    page.query_selector("video").scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('video').currentTime > 0.2", timeout=10_000)
-    assert page.evaluate("document.querySelector('video').videoWidth") == 96
+    assert page.evaluate("document.querySelector('video').videoWidth") == 3 * 160  # the oldest, of eight environments
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+    page.wait_for_function("() => document.querySelector('video').paused")
+
+
+def test_a_video_waits_for_who_wants_no_motion_and_stays_as_somebody_left_it(run: Path, look: Open) -> None:
+    page = look(run, calm=True).page
+    page.query_selector("video").scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.querySelector('video').paused")
+    page.click("video")  # which plays it, as ever
+    page.wait_for_function("() => !document.querySelector('video').paused")
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+    page.wait_for_timeout(300)
+    assert not page.evaluate("document.querySelector('video').paused")
 
 
 def test_light_and_dark(run: Path, look: Open) -> None:
@@ -166,6 +184,23 @@ def test_it_fits_a_phone(run: Path, comparison: Path, look: Open) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
+def test_numbers_and_names_stay_on_one_line_on_a_phone(run: Path, comparison: Path, look: Open) -> None:
+    height = """() => [...document.querySelectorAll('td, tbody th')].filter(cell => !cell.matches('.long')).map(cell => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        const tops = [...range.getClientRects()].map(box => box.bottom);
+        return [cell.textContent, tops.length ? Math.max(...tops) - Math.min(...tops) : 0];
+    })"""
+    for path, expected in ((run, "10,240"), (comparison, "learning_rate 0.015")):
+        page = look(path, width=390, height=740, touch=True).page
+        found = page.evaluate(height)
+        assert expected in [words for words, _ in found]
+        assert [words for words, spread in found if spread > 12] == []
+    box = page.query_selector("[aria-label='Runs'].scroll")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")  # it scrolls by itself
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_a_link_leads_to_a_curve(run: Path, look: Open) -> None:
     page = look(run).page
     for link in page.query_selector_all("a[href^='#']"):
@@ -183,6 +218,7 @@ def test_a_comparison_shows_its_runs(comparison: Path, look: Open) -> None:
     legend = [text.text_content() for text in page.query_selector_all(".wide .legendtext")]
     assert legend == ["learning_rate 0.015", "learning_rate 0.001"]
     assert len(page.query_selector_all(".wide .fills path.js-fill")) >= 1  # the band over seeds
+    assert len(page.query_selector_all("[id$=eval-episodic-return] path.point")) == 2 + 1  # of the runs that have any
     page.click("a[href='run%201/report.html']")
     page.wait_for_selector("#status")
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.errors import UsageError
+from tightrope.runs.reports import clips
 from tightrope.types import Box, Discrete
 from tightrope.view import Onlooker, painter, rollout_video
 from tightrope.view.rollout_video import passed
@@ -103,6 +104,8 @@ def test_by_default_the_beginning_a_quarter_and_the_end(tmp_path: Path) -> None:
     trained(tmp_path, 100, num_envs=4, num_steps=16)
     assert videos(tmp_path) == ["phase0012.mp4", "phase0025.mp4", "phase0100.mp4"]
     assert [len(frames(tmp_path / "videos" / name)) for name in videos(tmp_path)] == [96] * 3
+    assert "<title>CartPole-v1 ppo, phases 89-100</title>" in (tmp_path / "videos" / "phase0100.html").read_text()
+    assert [(clip.first, clip.phase) for clip in clips(tmp_path)] == [(1, 12), (14, 25), (89, 100)]
 
 
 def test_a_run_too_short_for_a_clip_has_none_unless_asked(tmp_path: Path) -> None:
@@ -112,6 +115,12 @@ def test_a_run_too_short_for_a_clip_has_none_unless_asked(tmp_path: Path) -> Non
     assert videos(tmp_path / "b") == ["phase0003.mp4"]
     trained(tmp_path / "c", 3, video_every=0, num_steps=256)
     assert videos(tmp_path / "c") == []
+
+
+def test_a_class_of_ones_own_is_called_by_its_name(tmp_path: Path) -> None:
+    trained(tmp_path, 1, Numbered, video_every=1)
+    assert "<title>Numbered ppo, phase 1</title>" in (tmp_path / "videos" / "phase0001.html").read_text()
+    assert "test_rollout_video:Numbered" in (tmp_path / "config.yaml").read_text()  # where it is looked for again
 
 
 def test_parts_of_a_run_that_were_passed() -> None:

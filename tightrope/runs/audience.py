@@ -14,6 +14,7 @@ from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from ..view.sinks import TRACKERS, Options, Sink
 from .config import Config
 from .directory import RunDirectory
+from .given import short_name
 from .plan import Plan
 from .reports import found
 
@@ -63,7 +64,7 @@ def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) ->
         "parameters": f"{plan.parameters:,}",
     }
     return About(
-        title=f"{config.env} {config.algo}",
+        title=f"{short_name(config.env)} {config.algo}",
         settings=config.flat(),
         plan=plan.lines(),
         steps=state.steps,

@@ -51,6 +51,18 @@ class Evaluation:
             "unfinished": self.unfinished,
         }
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What a row of metrics has of it."""
+        return {
+            "eval/episodic_return": self.mean,
+            "eval/episodic_length": self.mean_length,
+            "eval/return_std": self.std,
+            "eval/return_min": min(self.returns),
+            "eval/return_max": max(self.returns),
+            "eval/episodes": len(self.returns),
+        }
+
     def __str__(self) -> str:
         cut = (
             f"; {self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"

@@ -104,6 +104,11 @@ def is_path(env: str) -> bool:
     return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
 
 
+def short_name(env: str) -> str:
+    """What people call it: of module:Class, or __main__:function.<locals>.Class, the class alone."""
+    return env.rpartition(":")[2].rpartition(".")[2] if is_path(env) else env
+
+
 def has_id(env: str) -> bool:
     """Whether some engine, installed or not, has an environment of that name."""
     if env in TENSOR_ENVS:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 from ..types import Settings
-from ..view import About, finite
+from ..view import About, finite, first_phase
 from ..view.report import (
     ABOUT,
     REPORT,
@@ -33,7 +34,7 @@ from .config import Config, configure
 from .directory import METRICS, reason
 from .evaluate import Evaluation
 from .files import Unreadable, opened
-from .given import has_id, is_path
+from .given import has_id, is_path, short_name
 from .lock import is_locked
 from .recover import load_config
 
@@ -43,15 +44,15 @@ OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # what is settl
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     """The page of a run, or of several side by side; returns where it is."""
-    records = [gathered(run) for run in distinct(runs)]
-    path = out or (runs[0] / REPORT if len(records) == 1 else Path("comparison.html"))
+    one, *others = distinct(runs)
+    path = out or (Path("comparison.html") if others else one / REPORT)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"out {path} is not a page: give a name that ends in .html")
+    records = readable([one, *others]) if others else [gathered(one)]
     beside = path.absolute().parent
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        page = run_page(records[0], beside) if len(records) == 1 else comparison_page(records, beside)
-        write_page(path, page)
+        write_page(path, comparison_page(records, beside) if others else run_page(records[0], beside))
     except OSError as error:
         raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
     except RuntimeError as error:  # no plotly
@@ -64,17 +65,37 @@ def distinct(runs: Sequence[Path]) -> list[Path]:
     return list({run.resolve(): run for run in runs}.values())
 
 
+def readable(runs: Sequence[Path]) -> list[RunRecord]:
+    """Those that are runs; of the others, which `runs/*` may well name, a line each."""
+    records = []
+    for run in runs:
+        try:
+            records.append(gathered(run))
+        except UsageError as error:
+            print(f"warning: left out: {error}", file=sys.stderr)
+    if not records:
+        raise UsageError(
+            f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
+        )
+    return records
+
+
 def gathered(run_dir: Path) -> RunRecord:
     """Everything about a run that its directory tells."""
-    if not run_dir.is_dir():
+    if not run_dir.exists():
         raise UsageError(f"{run_dir} is not a run: there is no such directory")
+    if not run_dir.is_dir():
+        raise UsageError(f"{run_dir} is not a run: it is a file")
     config = load_config(run_dir)
     if not (run_dir / METRICS).exists():
         raise UsageError(f"{run_dir} has no {METRICS}, so that there is nothing to report: give a run that was trained")
-    columns = Columns(read_rows(run_dir / METRICS))
+    try:
+        columns = Columns(read_rows(run_dir / METRICS))
+    except OSError as error:
+        raise UsageError(f"{run_dir / METRICS} cannot be read: {reason(error)}") from None
     told = remembered(run_dir)
     about = About(
-        title=f"{config.env} {config.algo}",
+        title=f"{short_name(config.env)} {config.algo}",
         settings=config.flat(),
         plan=[str(line) for line in told.get("plan", [])],
         steps=0,
@@ -181,7 +202,8 @@ def scores(run_dir: Path) -> list[Score]:
 def clips(run_dir: Path) -> list[Clip]:
     """By their names, such as phase0050.mp4; others come first."""
     named = [(re.fullmatch(r"phase(\d{1,12})", path.stem), path) for path in sorted((run_dir / VIDEOS).glob("*.mp4"))]
-    return sorted((Clip(path, int(m[1]) if m else None) for m, path in named), key=lambda clip: clip.phase or 0)
+    found = (Clip(path, int(match[1]), first_phase(path)) if match else Clip(path) for match, path in named)
+    return sorted(found, key=lambda clip: clip.phase or 0)
 
 
 def kept(run_dir: Path) -> list[Kept]:

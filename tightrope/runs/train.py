@@ -77,7 +77,7 @@ def train(
                         with log.clock_stopped():
                             evaluation = evaluate_during(state, config, score_env)
                         evaluations.append((state.steps, evaluation))
-                        row |= {"eval/episodic_return": evaluation.mean, "eval/episodic_length": evaluation.mean_length}
+                        row |= evaluation.metrics
                         if evaluation.mean > state.best_score:
                             score = state.best_score = evaluation.mean
                     steps_before = state.steps

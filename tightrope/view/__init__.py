@@ -6,7 +6,7 @@ from .onlooker import About, Audience, Onlooker, Shown
 from .progress import Progress
 from .report.live import Report
 from .rollout_video import RolloutVideo
-from .video import Clip, Video
+from .video import Clip, Video, first_phase
 
 __all__ = [
     "About",
@@ -21,4 +21,5 @@ __all__ = [
     "Shown",
     "Video",
     "finite",
+    "first_phase",
 ]

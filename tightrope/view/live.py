@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..draw import ACCENT, MUTED, Canvas
+from ..draw import ACCENT, INK, MUTED, Canvas, width_of
 from .cells import together
 from .onlooker import About, Onlooker, Shown
 
 SECONDS = 0.5  # between two pictures
 CELLS = 16
-WIDTH, HEIGHT = 640, 120  # of the curve
+WIDTH, HEIGHT = 640, 120  # of the picture with the curve, in pixels
+MARGIN, BOTTOM, TOP = 8, 16, 94  # where the curve is in it, from below
+SMALL = 11  # letters of its scale
 MOST_POINTS = 512
 
 
@@ -81,17 +83,28 @@ def together_with(cells: np.ndarray | None, points: list[tuple[float, float]], t
 
 
 def curve(points: list[tuple[float, float]], total: int, width: int) -> np.ndarray:
-    """Returns over the steps of the whole run."""
+    """Returns over the steps of the whole run, with the lowest and the highest beside it."""
     canvas = Canvas(width, HEIGHT, span=width, center=(width / 2, HEIGHT / 2))
-    canvas.line((8, 8), (width - 8, 8), MUTED, 2)
+    canvas.line((MARGIN, MARGIN), (width - MARGIN, MARGIN), MUTED, 2)
     finite = [(x, y) for x, y in points if np.isfinite(y)]
     if finite:
         low, high = min(y for _, y in finite), max(y for _, y in finite)
+        right = width - MARGIN - scale(canvas, low, high)
         room = (high - low) or 1.0
-        path = [(8 + x / total * (width - 16), 14 + (y - low) / room * (HEIGHT - 40)) for x, y in finite]
+        path = [(MARGIN + x / total * (right - MARGIN), BOTTOM + (y - low) / room * (TOP - BOTTOM)) for x, y in finite]
         canvas.path(path, ACCENT, 2)
-        canvas.text(f"return {finite[-1][1]:,.1f}", (8, 16), ACCENT, 12)
+        canvas.text(f"return {finite[-1][1]:,.1f}", (MARGIN, 16), ACCENT, 12)
     return canvas.frame
+
+
+def scale(canvas: Canvas, low: float, high: float) -> int:
+    """The two ends of the curve's range at the right, level with it; returns how wide they are."""
+    labels = {BOTTOM: f"{low:,.1f}"} | ({TOP: f"{high:,.1f}"} if high > low else {})
+    wide = max(width_of(words, SMALL) for words in labels.values())
+    for height, words in labels.items():
+        corner = canvas.frame.shape[1] - MARGIN - width_of(words, SMALL), HEIGHT - height + SMALL // 3
+        canvas.text(words, corner, INK, SMALL)
+    return wide + MARGIN
 
 
 def picture_of(frame: np.ndarray) -> Any:

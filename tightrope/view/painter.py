@@ -27,7 +27,7 @@ import torch
 from ..draw import enlarged
 from ..types import Env
 from .cells import enlargement, together
-from .video import Video, page_beside
+from .video import Video, page_beside, phases_in_words
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
 NICENESS = 10
@@ -59,9 +59,11 @@ class Film:
     def __init__(self, path: Path, env: Env, title: str, fps: int) -> None:
         self.env, self.title = env, title
         self.since_end: np.ndarray | None = None  # (K,) frames
+        self.phases: list[int] = []
         self.video = Video(path, fps, threads=1).__enter__()  # other cores are the trainer's
 
     def add(self, glimpse: Glimpse) -> None:
+        self.phases.append(glimpse.phase)
         count = glimpse.obs.shape[1]
         if self.since_end is None:
             self.since_end = np.full(count, len(FLASH))
@@ -74,8 +76,10 @@ class Film:
             self.since_end = np.where(done, 0, self.since_end + 1)
 
     def close(self, path: Path) -> None:
+        """Under that name, with a page that tells which phases it shows."""
         self.video.path = path
         self.video.__exit__(None)
+        page_beside(path, f"{self.title}, {phases_in_words(self.phases[0], self.phases[-1])}")
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -100,7 +104,6 @@ def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> N
             name, steps = order
             path = folder / f"{name}.mp4"
             films.pop(number).close(path)
-            page_beside(path, f"{title}, {name}")
             orders.send(Painted(path, steps))
     except EOFError:
         pass

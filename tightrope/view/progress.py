@@ -215,6 +215,7 @@ class PlainLines:
         self.journey = journey
         self.said, self.at = journey.share, time.monotonic()
         self.said_return: float | None = None
+        self.said_returns = 0  # how many there had been
         self.unsaid = False
 
     def show(self) -> None:
@@ -228,10 +229,11 @@ class PlainLines:
             words = [piece.text + self._change(piece.name) for piece in self.journey.pieces()]
             print(GAP.join([self.journey.title, *words]), file=sys.stderr, flush=True)
             self.said_return = self.journey.seen.get("charts/episodic_return")
+            self.said_returns = len(self.journey.returns)
 
     def _change(self, name: str) -> str:
-        """Of the return, since the line before."""
-        if name != "return" or self.said_return is None:
+        """Of the return, since the line before; none, if no episode has ended since."""
+        if name != "return" or self.said_return is None or len(self.journey.returns) == self.said_returns:
             return ""
         return f" ({self.journey.seen['charts/episodic_return'] - self.said_return:+.1f})"
 

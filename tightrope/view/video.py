@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def page_beside(path: Path, title: str) -> Path:
     page = path.with_suffix(".html")
     page.write_text(PAGE.format(title=escape(title), source=escape(path.name), looping=LOOPING))
     return page
+
+
+def phases_in_words(first: int, last: int) -> str:
+    return f"phases {first:,}-{last:,}" if first < last else f"phase {last:,}"
+
+
+def first_phase(path: Path) -> int | None:
+    """Of a video, as the page beside it has it."""
+    try:
+        with path.with_suffix(".html").open(encoding="utf-8", errors="replace") as page:
+            found = re.search(r", phases? ([\d,]{1,15})[^<]*</title>", page.read(4096))
+    except OSError:
+        return None
+    return None if found is None else int(found[1].replace(",", "") or 0)
 
 
 class Clip:

@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tightrope.view import About
-from tightrope.view.report import Columns, Found, RunRecord, Score, Status, comparison_page
+from tightrope.view.report import Clip, Columns, Found, RunRecord, Score, Status, comparison_page
 from tightrope.view.report.comparison import chosen_charts, grouped, scores
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -47,6 +48,38 @@ def test_a_group_is_drawn_as_runs_a_band_and_their_mean() -> None:
     assert low["x"] == high["x"] == mean["x"]
 
 
+def test_each_run_has_its_evaluations_under_its_seed() -> None:
+    runs = [run(1, score=10.0), run(2), run(3, score=30.0), run(1, score=5.0, learning_rate=0.2)]
+    (chart,) = (chart for chart in chosen_charts(grouped(runs)) if chart.plot.title == "Greedy evaluations")
+    assert {trace["kind"] for trace in chart.traces} == {"scores"}  # drawn with marks: a line of one point is nothing
+    assert [(trace["name"], trace["x"], trace["y"]) for trace in chart.traces] == [
+        ("learning_rate 0.1, seed 1", [400], [10.0]),
+        ("learning_rate 0.1, seed 3", [400], [30.0]),
+        ("learning_rate 0.2, seed 1", [400], [5.0]),
+    ]
+
+
+def test_the_interquartile_mean_is_called_what_it_is() -> None:
+    def note(*counts: int) -> str:
+        runs = [run(seed, score=1.0, learning_rate=i) for i, count in enumerate(counts) for seed in range(count)]
+        return scores(grouped(runs))[1]
+
+    assert "worst quarter" not in note(3, 2)
+    assert "fewer than four runs is the plain mean" in note(3, 2)
+    assert "worst quarter (of fewer than four runs: the plain mean)." in note(4, 1)
+    assert "worst quarter." in note(4, 5)
+
+
+def test_videos_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
+    (tmp_path / "phase0001.mp4").write_bytes(b"x")
+    found = Found(clips=[Clip(tmp_path / "phase0001.mp4", 1)])
+    runs = [replace(run(1, learning_rate=i), found=found) for i in range(8)]
+    page = comparison_page(runs, tmp_path)
+    shown = re.findall(r"<figcaption>learning_rate (\d), seed 1, phase 1, 10 steps</figcaption>", page)
+    assert shown == list("012345")
+    assert re.findall(r'<a href="phase0001.mp4">learning_rate (\d)', page) == list("67")
+
+
 def test_scores_are_of_one_kind() -> None:
     with_all, note = scores(grouped([run(1, score=10.0), run(2, score=30.0)]))
     assert "last greedy evaluation" in note
@@ -67,6 +100,8 @@ def test_a_run_without_an_episode_is_listed_all_the_same(tmp_path: Path) -> None
     empty = RunRecord(run(3).about, Columns([{"step": 1, "phase": 1}]), Status("stopped"))
     page = comparison_page([run(1), empty], tmp_path)
     assert "ppo-3" in page
+    assert "<td>finished</td>" in page  # as on the run's own page
+    assert "<td>stopped</td>" in page
 
 
 def test_the_page_names_every_run_and_what_differs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tightrope.view import About
 from tightrope.view.report import Clip, Columns, Found, Kept, RunRecord, Score, Status, run_page
 from tightrope.view.report.charts import charts, main_chart
-from tightrope.view.report.html import data_block, figure_of
+from tightrope.view.report.html import data_block, figure_of, table
 from tightrope.view.report.page import clock
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u2028<!--"
@@ -150,6 +150,11 @@ def test_evaluations_in_training_and_after_it_are_one_list(tmp_path: Path) -> No
     rows[29] |= {"eval/episodic_return": 8.0}
     one = record(tmp_path, Found(scores=[Score(30, 9.0, std=1.0)]), columns=Columns(rows))
     assert [(s.step, s.mean, s.length, s.std) for s in one.scores] == [(10, 5.0, 7.0, None), (30, 9.0, None, 1.0)]
+    rows[9] |= {"eval/return_std": 2.0, "eval/return_min": 1.0, "eval/return_max": 8.0, "eval/episodes": 20}
+    one = record(tmp_path, Found(scores=[Score(30, 9.0, std=1.0)]), columns=Columns(rows))
+    assert one.scores[0] == Score(10, 5.0, 7.0, 2.0, 1.0, 8.0, 20)
+    assert "1 to 8" in text_of(run_page(one, tmp_path))
+    assert [chart["title"] for chart in data_of(run_page(one, tmp_path))["charts"]] == ["Return"]  # none of its own
     points = main_chart(one).traces[-1]
     assert (points["kind"], points["x"], points["y"]) == ("points", [10, 30], [5.0, 9.0])
 
@@ -188,9 +193,22 @@ def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypat
     page = run_page(record(tmp_path, Found(clips=clips)), tmp_path)
     sources = [attributes["src"] for tag, attributes in Tags(page).found if tag == "video"]
     assert [(source or "")[:22] for source in sources] == [
-        "data:video/mp4;base64,", "data:video/mp4;base64,", "videos/phase0002.mp4", "videos/phase0001.mp4",
+        "videos/phase0001.mp4", "videos/phase0002.mp4", "data:video/mp4;base64,", "data:video/mp4;base64,",
     ]  # fmt: skip
     assert "phase 40, 4,000 steps" in text_of(page)
+
+
+def test_a_clip_of_several_phases_says_which(tmp_path: Path) -> None:
+    one = record(tmp_path)
+    assert one.label(Clip(tmp_path / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
+    assert one.label(Clip(tmp_path / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
+    assert one.label(Clip(tmp_path / "best.mp4")) == "best"
+
+
+def test_only_a_sentence_has_several_lines_in_a_table() -> None:
+    row = ["learning_rate", "99,328", '<span class="swatch s0"></span><a href="a/very/long/address/of/a/page">a1</a>']
+    assert 'class="long"' not in table("x", ["setting", "value", "run"], [row])
+    assert table("x", ["health"], [["a"], ["the policy moves too far in each phase"]]).count('class="long"') == 1
 
 
 def test_links_lead_from_where_the_page_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

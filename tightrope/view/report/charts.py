@@ -83,7 +83,10 @@ PLOTS = [
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
 ]
 DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
-UNDRAWN = ("step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length")
+UNDRAWN = (
+    "step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length", "eval/return_std",
+    "eval/return_min", "eval/return_max", "eval/episodes",
+)  # fmt: skip
 
 
 def main_chart(record: RunRecord) -> Chart:

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import html
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line, rounded
+from .groups import NO_MATTER, Group, grouped
 from .health import health
 from .html import NOTHING, document, figure_of, section, table, text
-from .page import figure, footer, link, shown, videos
+from .page import SHOWN, figure, footer, link, shown, videos
 from .record import RunRecord
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
-# what changes no number that is learned, or is what seeds are there for
-NO_MATTER = {
-    "seed", "device", "threads", "accelerate", "save_seconds", "keep_checkpoints", "eval_every", "eval_episodes",
-    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
-}  # fmt: skip
 LAST = 0.1  # share of a run whose returns are its score, where there are no evaluations
 RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
-GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling.")
+GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
 COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
             "charts/SPS")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but their seed."""
-
-    label: str
-    number: int  # decides its colour
-    runs: list[RunRecord]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.runs[0].about.settings
 
 
 def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
@@ -52,9 +32,9 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
     for env in envs:
         groups = grouped([run for run in runs if str(run.about.settings.get("env")) == env])
         parts.append(comparison(env, groups, drawn, beside))
-    count = len(runs)
+    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
     title = f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''}"
-    head = f"""<header class="top"><div class="bar"><h1>{text(title)} <small>{count} runs</small></h1>
+    head = f"""<header class="top"><div class="bar"><h1>{text(title)} <small>{count}</small></h1>
 <button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
 <p class="sub">compared {text(time.strftime("%Y-%m-%d %H:%M:%S"))}</p></header>"""
     body = [
@@ -65,7 +45,7 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
         footer("Drag across a curve to zoom; click a name in the legend to hide it."),
     ]
     data = {"charts": [chart.data() for chart in drawn], "live": False, "written": time.time(), "every": 0}
-    return document(f"{title}: {count} runs", "\n".join(body), data)
+    return document(f"{title}: {count}", "\n".join(body), data)
 
 
 def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
@@ -83,8 +63,8 @@ def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) 
         + (" With fewer than five seeds an interval says little." if few else "")
     )
     newest = [
-        (clip.path, f"{group.label}, seed {run.about.settings.get('seed')}, {run.label(clip)}")
-        for group in reversed(groups)
+        (clip.path, f"{group.label}, {seed_of(run)}, {run.label(clip)}")
+        for group in groups
         for run in group.runs[:1]
         for clip in run.found.clips[-1:]
     ]
@@ -94,39 +74,8 @@ def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) 
         section(f"{name}-curves", "Learning curves", curves, note),
         differences(name, groups),
         section(f"{name}-runs", "Runs", run_table(groups, beside)),
-        videos(newest, beside).replace('id="videos', f'id="{name}-videos').replace('="videos-h', f'="{name}-videos-h'),
+        videos([*reversed(newest[:SHOWN]), *newest[SHOWN:]], beside, f"{name}-videos"),
     ])  # fmt: skip
-
-
-# groups ---------------------------------------------------------------------------------------------------------------
-
-
-def grouped(runs: Sequence[RunRecord]) -> list[Group]:
-    """In the order in which they were given, each named by what sets it apart from the others."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        weighty = {name: value for name, value in run.about.settings.items() if name not in NO_MATTER}
-        found.setdefault(json.dumps(weighty, sort_keys=True, default=str), []).append(run)
-    kinds = [members[0].about.settings for members in found.values()]
-    return [
-        Group(label(kinds[i], kinds), i, sorted(members, key=lambda run: str(run.about.settings.get("seed")).zfill(20)))
-        for i, members in enumerate(found.values())
-    ]
-
-
-def differing(kinds: Sequence[dict[str, Any]]) -> list[str]:
-    """Settings that all of them have, with different values."""
-    names = [name for name in kinds[0] if name not in NO_MATTER and all(name in kind for kind in kinds)]
-    return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
-
-
-def label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
-    algo = str(kind.get("algo"))
-    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
-    words = [f"{name} {shown(kind[name])}" for name in differing(alike)]
-    if len(alike) < len(kinds) or not words:
-        words.insert(0, algo)
-    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -134,21 +83,40 @@ def label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
 
 def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
     plots = [RETURNS, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
-    made = [Chart(plot, traces(groups, plot), summary=in_words(groups, plot)).fitting() for plot in plots]
+    drawn = {plot: single_runs(groups) if plot is GREEDY else traces(groups, plot) for plot in plots}
+    made = [Chart(plot, found, summary=in_words(groups, plot)).fitting() for plot, found in drawn.items()]
     return [chart for chart in made if chart.traces or chart.plot is RETURNS]
+
+
+def single_runs(groups: Sequence[Group]) -> list[Trace]:
+    """Evaluations of every run. They are few, often one, and not at the same steps, so that no mean is drawn."""
+    found: list[Trace] = []
+    for group in groups:
+        name = html.escape(group.label)
+        for run in group.runs:
+            steps, scores = points(run, SCORE)
+            if len(steps):
+                one = line("scores", steps, scores, f"{name}, {html.escape(seed_of(run))}", group.number)
+                found.append(one | {"group": name})
+    return found
+
+
+def seed_of(run: RunRecord) -> str:
+    return f"seed {run.about.settings.get('seed')}"
 
 
 def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
     """Of each group its runs, faintly, a band and a mean."""
     found: list[Trace] = []
     for group in groups:
-        curves = [curve for run in group.runs if len((curve := points(run, plot.tags[0]))[0])]
+        runs = [run for run in group.runs if len(points(run, plot.tags[0])[0])]
+        curves = [points(run, plot.tags[0]) for run in runs]
         if not curves:
             continue
         name = html.escape(group.label)  # plotly reads tags in names
         if plot is RETURNS and len(curves) > 1:
-            for run, curve in zip(group.runs, curves, strict=False):
-                one = line("run", *thin(*curve, points=60), f"seed {run.about.settings.get('seed')}", group.number)
+            for run, curve in zip(runs, curves, strict=True):
+                one = line("run", *thin(*curve, points=60), html.escape(seed_of(run)), group.number)
                 found.append(one | {"group": name})
         steps, values = at_common_steps(curves)
         if len(curves) > 1 and len(steps):
@@ -202,13 +170,21 @@ def scores(groups: Sequence[Group]) -> tuple[str, str]:
         spread = f"{figure_of(values.min())} to {figure_of(values.max())}"
         picture = strip(values, middle, low, high, everything, group.number)
         rows.append([name, str(len(values)), figure_of(middle), interval, spread, picture])
-    head = ["runs that differ only in their seed", "runs", "IQM", "95 % interval", "range", ""]
+    head = ["group", "runs", "IQM", "95 % interval", "range", ""]
     source = "the last greedy evaluation" if greedy else f"the mean return in the last {LAST:.0%} of training"
     note = (
-        f"Score of a run: {source}. IQM: the interquartile mean, the mean without the best and the worst quarter; its interval "
-        "is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
+        f"Group: runs that differ only in their seed. Score of a run: {source}. {about_iqm([*map(len, finals)])} "
+        "Its interval is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
     )
-    return f'<div class="numbers">{table("Final scores", head, rows)}</div>', note
+    return table("Final scores", head, rows), note
+
+
+def about_iqm(counts: Sequence[int]) -> str:
+    """What it is for groups of so many runs: a quarter of three is none."""
+    if max(counts) < 4:
+        return "IQM: the interquartile mean, which of fewer than four runs is the plain mean: none of them is left out."
+    few = " (of fewer than four runs: the plain mean)" if min(counts) < 4 else ""
+    return f"IQM: the interquartile mean, the mean without the best and the worst quarter{few}."
 
 
 def all_scored(groups: Sequence[Group]) -> bool:
@@ -269,7 +245,7 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
             rows.append([
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.about.settings.get("seed")), f"{run.steps:,}",
-                figure_of(final(run, all_scored(groups))), text(run.status.kind),
+                figure_of(final(run, all_scored(groups))), text(run.status.name),
                 text(warnings[0]) if warnings else "nothing looks wrong",
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,6 +16,7 @@ from .library import packed
 
 HERE = Path(__file__).parent
 NOTHING = "\u2013"  # where there is no number
+LONG = 32  # letters of a cell, beyond which it may have several lines
 
 
 def text(value: object) -> str:
@@ -44,15 +46,22 @@ def figure_of(value: float | None, digits: int = 4) -> str:
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()) -> str:
     """Cells are HTML; the first of a row is its name. `marked` rows stand out."""
-    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    top = "".join(f'<th scope="col"{lines_of(cell)}>{cell}</th>' for cell in head)
     lines = []
     for i, (first, *rest) in enumerate(rows):
         mark = ' class="marked"' if i < len(marked) and marked[i] else ""
-        lines.append(f'<tr{mark}><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>')
+        cells = "".join(f"<td{lines_of(cell)}>{cell}</td>" for cell in rest)
+        lines.append(f'<tr{mark}><th scope="row"{lines_of(first)}>{first}</th>{cells}</tr>')
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
         f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def lines_of(cell: str) -> str:
+    """A number or a name stays on one line, and the table scrolls where it is too wide; only a sentence is broken."""
+    words = html.unescape(re.sub(r"<[^>]*>", "", cell))
+    return ' class="long"' if len(words) > LONG else ""
 
 
 def section(name: str, title: str, content: str, note: str = "") -> str:

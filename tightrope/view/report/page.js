@@ -19,6 +19,7 @@
 
   const hover = { hovertemplate: "%{y:,.4~g}" };
   const interval = (t) => ({ customdata: t.interval, hovertemplate: "%{y:,.4~g} (%{customdata[0]:,.4~g} to %{customdata[1]:,.4~g})" });
+  const diamond = (t, size) => ({ color: color(t.color), size, symbol: "diamond", line: { color: css("--card"), width: 1.5 } });
   const silent = { hovertemplate: null, hoverinfo: "skip" };
   const styles = {
     raw: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.4), width: 1 } }),
@@ -30,10 +31,8 @@
     run: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.35), width: 1 }, ...silent }),
     low: () => ({ mode: "lines", line: { width: 0 }, ...silent }),
     high: (t) => ({ mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: faded(color(t.color), 0.18), ...silent }),
-    points: (t) => ({
-      mode: "markers",
-      marker: { color: color(t.color), size: 9, symbol: "diamond", line: { color: css("--card"), width: 1.5 } },
-    }),
+    points: (t) => ({ mode: "markers", marker: diamond(t, 9) }),
+    scores: (t) => ({ mode: "lines+markers", line: { color: faded(color(t.color), 0.5), width: 1.5 }, marker: diamond(t, 8) }),
   };
   const trace = (t) => ({
     type: "scatter", x: t.x, y: t.y, name: t.name, showlegend: false, ...hover,
@@ -176,11 +175,24 @@
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }));
 
+  // videos play while they are in view, unless less motion is wanted; one that somebody has touched is theirs -----------------
+
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  const theirs = new Set();
+  const inView = new IntersectionObserver((entries) => entries.filter((e) => !theirs.has(e.target)).forEach((e) => {
+    if (!e.isIntersecting) e.target.pause();
+    else if (!calm.matches) e.target.play().catch(() => {}); // a browser may refuse, and there is a button
+  }), { threshold: 0.5 });
+  document.querySelectorAll("video").forEach((video) => {
+    ["pointerdown", "keydown"].forEach((touch) => video.addEventListener(touch, () => theirs.add(video)));
+    inView.observe(video);
+  });
+
   // a run under way: look again, unless someone is looking closely ---------------------------------------------------------
 
   if (data.live) {
     const age = () => Date.now() / 1000 - data.written;
-    const busy = () => range || [...document.querySelectorAll("video")].some((video) => !video.paused);
+    const busy = () => range || document.fullscreenElement || [...theirs].some((video) => !video.paused);
     setInterval(() => {
       const note = document.getElementById("age");
       if (note && age() > 180) note.textContent = `not written for ${Math.round(age() / 60)} minutes: it may have been killed`;

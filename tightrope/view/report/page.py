@@ -19,7 +19,6 @@ from .statistics import smooth
 REFRESH = 30  # seconds, of a run under way
 EMBEDDED = 6 << 20  # bytes of videos inside of a page; more of them are linked
 SHOWN = 6  # videos; the newest
-WORDS = {"ended": "finished", "not finite": "not finite", "failed": "failed"}
 
 
 def run_page(record: RunRecord, beside: Path) -> str:
@@ -31,7 +30,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         "<main>",
         section("health", "Health check", findings(record)),
         curves(drawn),
-        videos([(clip.path, record.label(clip)) for clip in record.found.clips], beside),
+        videos([(clip.path, record.label(clip)) for clip in record.found.clips][::-1], beside),
         evaluations(record.scores),
         settings(record),
         reproduce(record),
@@ -55,7 +54,7 @@ def header(record: RunRecord) -> str:
     progress = f'<progress value="{share:.4f}" aria-label="progress"></progress>' if kind == "running" else ""
     return f"""<header class="top">
 <div class="bar"><h1>{text(name or algo)} <small>{text(algo.upper() if name else "")}</small></h1>
-<span class="pill {style}" id="status">{text(WORDS.get(kind, kind))}</span>
+<span class="pill {style}" id="status">{text(record.status.name)}</span>
 <button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
 <p class="sub">{text(record.name)} · written {text(time.strftime("%Y-%m-%d %H:%M:%S"))} <span id="age"></span></p>{words}
 {progress}{tiles(record)}
@@ -133,9 +132,10 @@ def figure(chart: Chart, number: int, style: str, part: str = "") -> str:
     )
 
 
-def videos(clips: Sequence[tuple[Path, str]], beside: Path) -> str:
-    """Of (path, label), the newest first. Small ones are in the page itself, to be sent around; others beside it."""
-    there = [(path, label) for path, label in reversed(clips) if path.is_file()]
+def videos(clips: Sequence[tuple[Path, str]], beside: Path, name: str = "videos") -> str:
+    """Of (path, label), those that matter most first; they are shown the other way round, as they were made. Small ones are
+    in the page itself, to be sent around; others beside it."""
+    there = [(path, label) for path, label in clips if path.is_file()]
     if not there:
         return ""
     shown, left = [], EMBEDDED
@@ -147,9 +147,9 @@ def videos(clips: Sequence[tuple[Path, str]], beside: Path) -> str:
             f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{source}" '
             f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
         )
-    older = ", ".join(f'<a href="{link(path, beside)}">{text(label)}</a>' for path, label in there[SHOWN:])
-    more = f'<p class="note">Earlier, as files beside this page: {older}</p>' if older else ""
-    return section("videos", "Videos", f'<div class="videos">{"".join(shown)}</div>{more}')
+    others = ", ".join(f'<a href="{link(path, beside)}">{text(label)}</a>' for path, label in there[SHOWN:])
+    more = f'<p class="note">More, as files beside this page: {others}</p>' if others else ""
+    return section(name, "Videos", f'<div class="videos">{"".join(reversed(shown))}</div>{more}')
 
 
 def inside(path: Path) -> str:
@@ -174,7 +174,7 @@ def evaluations(scores: Sequence[Score]) -> str:
     order = list(reversed(range(len(scores))))[:200]
     head = ["steps", "mean return", "deviation", "range", "mean length", "episodes"]
     rows = [cells(scores[i]) for i in order]
-    content = f'<div class="numbers">{table("Evaluations", head, rows, [i == best for i in order])}</div>'
+    content = table("Evaluations", head, rows, [i == best for i in order])
     return section("evaluations", "Evaluations", content, "Greedy, on fresh environments. The best is highlighted.")
 
 
@@ -235,9 +235,7 @@ def checkpoints(record: RunRecord) -> str:
     best = max((one.score for one in kept if one.score is not None), default=None)
     rows = [[text(one.name), f"{one.steps:,}", figure_of(one.score)] for one in kept]
     marks = [one.score is not None and one.score == best for one in kept]
-    content = (
-        f'<div class="numbers">{table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)}</div>'
-    )
+    content = table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)
     run = text(record.about.run_dir)
     return section(
         "checkpoints", "Checkpoints", content, f"<code>tightrope eval {run}</code> scores the newest one again."

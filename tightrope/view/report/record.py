@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ..onlooker import About
+from ..video import phases_in_words
 from .columns import Columns
 
 Kind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
@@ -18,6 +20,11 @@ class Status:
 
     kind: Kind
     words: str = ""  # what there is to add
+
+    @property
+    def name(self) -> str:
+        """As pages have it."""
+        return "finished" if self.kind == "ended" else self.kind
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class Clip:
     """A video on the disk."""
 
     path: Path
-    phase: int | None = None  # whose rollout it shows
+    phase: int | None = None  # whose rollout it shows, or the last of several
+    first: int | None = None  # of several, where that is known
 
 
 @dataclass(frozen=True)
@@ -83,13 +91,24 @@ class RunRecord:
         if clip.phase is None:
             return clip.path.stem
         step = self.columns["step"][self.columns["phase"] == clip.phase]
-        return f"phase {clip.phase:,}" + (f", {step[0]:,.0f} steps" if len(step) else "")
+        return phases_in_words(clip.first or clip.phase, clip.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
 
     @property
     def scores(self) -> list[Score]:
         """All evaluations by their steps; one taken after training stands in for one in training at the same step."""
-        step, mean = self.columns.curve("eval/episodic_return")
-        length = dict(zip(*self.columns.curve("eval/episodic_length"), strict=True))
-        during = {int(s): Score(int(s), float(m), length.get(s)) for s, m in zip(step, mean, strict=True)}
+        during = {score.step: score for score in self._scores_in_training()}
         after = {score.step: score for score in self.found.scores}
         return [score for _, score in sorted((during | after).items())]
+
+    def _scores_in_training(self) -> Iterator[Score]:
+        """Rows of a metrics file from before there was more to an evaluation have its mean and length alone."""
+
+        def at_steps(name: str) -> dict[float, float]:
+            return dict(zip(*(column.tolist() for column in self.columns.curve(f"eval/{name}")), strict=True))
+
+        length, std, low, high, episodes = map(
+            at_steps, ("episodic_length", "return_std", "return_min", "return_max", "episodes")
+        )
+        for step, mean in at_steps("episodic_return").items():
+            count = int(episodes[step]) if step in episodes else None
+            yield Score(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)

@@ -188,7 +188,7 @@ def trial_table(record: SweepRecord) -> str:
         if len(ordered) > MOST_ROWS
         else ""
     )
-    return section("trials", "Trials", f'<div class="numbers">{table("Trials", head, rows, marks)}</div>{more}')
+    return section("trials", "Trials", table("Trials", head, rows, marks) + more)
 
 
 def about(record: SweepRecord) -> str:
