@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -150,8 +151,10 @@ class Agent:
         quiet: bool = False,
         until: int | None = None,
         live: bool = False,
+        score_episodes: int = 0,
     ) -> Outcome:
-        """`learn`, reporting how it ended instead of raising when interrupted."""
+        """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
+        episodes, which trackers and the report show too."""
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
@@ -170,7 +173,8 @@ class Agent:
             for line in going_on(self.loaded, self.state):
                 print(line)
         self.loaded = None
-        return train(self.state, config, self.score_env, self.run, quiet, until, [Live()] if live else [])
+        guests, score = [Live()] if live else [], partial(self.evaluate, score_episodes) if score_episodes else None
+        return train(self.state, config, self.score_env, self.run, quiet, until, guests, score)
 
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""

@@ -118,7 +118,8 @@ def during_the_last_evaluation(path: Path, number: int) -> None:
 
     process = stopped(path, number, prepare, mark)
     code = process.wait(5)
-    assert code == (130 if number == signal.SIGINT else -signal.SIGTERM), (code, process.output)
+    assert code == CODES[signal.Signals(number)], (code, process.output)
+    assert f"stopped during the last evaluation; the trained agent is in {path / 'run'}" in process.output
     code, output = finished("resume", path / "run")
     assert code == 0, output
     assert "nothing to do" in output, output

@@ -36,6 +36,7 @@ def test_two_ranks_solve_cartpole_and_one_of_them_speaks(tmp_path: Path) -> None
     assert said.count("plan: ") == 1
     assert "on each of 2 ranks: batch 512, minibatches of 256" in said
     assert said.count("greedy return mean") == 1
+    assert len((run / "scores.jsonl").read_text().splitlines()) == 1
     agent = tr.load(run)
     assert agent.evaluate(100).mean > 475
     assert [row["phase"] for row in rows(run)] == list(range(1, len(rows(run)) + 1))

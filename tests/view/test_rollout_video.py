@@ -165,6 +165,22 @@ def test_others_are_told_of_every_video(tmp_path: Path, monkeypatch: pytest.Monk
     assert heard == [("phase0002.mp4", 320), ("phase0004.mp4", 640), ("end", 640)]
 
 
+def test_the_last_one_is_drawn_while_the_agent_is_scored(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", total_timesteps=3 * 160, video_every=2, **SMALL)
+    score, seen = agent.evaluate, list[str]()
+
+    def slowly(episodes: int) -> tr.Evaluation:
+        until = time.monotonic() + 20
+        while len(videos(tmp_path)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        seen.extend(videos(tmp_path))
+        return score(episodes)
+
+    agent.evaluate = slowly  # type: ignore[assignment, method-assign]
+    agent.train(run_dir=tmp_path, quiet=True, score_episodes=2)
+    assert seen == videos(tmp_path) == ["phase0002.mp4", "phase0003.mp4"]
+
+
 class Unwilling(Numbered):
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         raise ValueError("I would\nrather not")
@@ -173,7 +189,7 @@ class Unwilling(Numbered):
 def test_a_failure_is_said_once_and_training_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path, 5, Unwilling(num_envs=20), video_every=1).steps == 5 * 160
     said = capfd.readouterr().err.splitlines()
-    assert said == ["warning: video failed and is left out from here on: I would rather not"]
+    assert said == ["warning: video failed and is left out from here on: ValueError: I would rather not"]
     assert videos(tmp_path) == []
 
 

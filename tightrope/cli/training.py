@@ -12,18 +12,19 @@ import tyro
 
 from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
+from ..engine import world
 from ..engine.ranks import join, launched, told_by_first
 from ..errors import UsageError
 from ..runs.build import check_env
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, read_settings, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
-from ..runs.evaluate import Evaluation
 from ..runs.given import imported, is_path, named_by_user
+from ..runs.last_score import keep
 from ..runs.lock import locked
 from ..runs.presets import preset
 from ..runs.recover import find, has_checkpoints, load_config
-from ..runs.reports import add_score, write_report
+from ..runs.reports import scores, write_report
 from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings
@@ -31,6 +32,8 @@ from .options import guess
 from .seeds import train_seeds
 
 SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
+
+EPISODES = 100  # on which what was learned is scored
 
 
 def train(args: list[str]) -> int:
@@ -88,7 +91,7 @@ def train(args: list[str]) -> int:
         agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
         agent = AGENTS[algo].from_config(config, network=config.network.network)
-    return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet), run_dir)
+    return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet, score_episodes=EPISODES), run_dir)
 
 
 def there_already(run_dir: Path) -> Path | None:
@@ -102,27 +105,14 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
     if outcome.unsaved is not None and agent.run is not None:
         print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
         return 1
-    if outcome.interrupted is not None:
+    if outcome.score is not None:  # which the first rank has
+        print(f"{agent.config.env}: greedy return {outcome.score}; run in {run_dir}")
+    if outcome.unscored:
+        print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
+    elif outcome.interrupted is not None:
         goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
         print(f"stopped after {agent.steps:,} steps; {goes_on}")
-        return 128 + outcome.interrupted
-    try:
-        score = agent.evaluate(100)
-        print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
-        show_score(run_dir, agent.steps, score)
-    except KeyboardInterrupt:
-        print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
-        return 130
-    return 0
-
-
-def show_score(run_dir: Path, step: int, score: Evaluation) -> None:
-    """Put the last score into the run's report. A disk that does not take it stops nobody."""
-    try:
-        add_score(run_dir, step, score)
-        write_report([run_dir])
-    except (OSError, UsageError) as error:
-        print(f"warning: the score is not in the report: {error}", file=sys.stderr)
+    return 0 if outcome.interrupted is None else 128 + outcome.interrupted
 
 
 @dataclass(kw_only=True)
@@ -193,8 +183,18 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
             print(f"{name}: {before[name]} so far, {after[name]} from here on")
     if agent.finished:
         print(agent.nothing_to_do(agent.config))
+        score_if_missing(agent, run_dir)
         return 0
-    return end_of(agent, agent.train(quiet=quiet), run_dir)
+    return end_of(agent, agent.train(quiet=quiet, score_episodes=EPISODES), run_dir)
+
+
+def score_if_missing(agent: Agent, run_dir: Path) -> None:
+    """The last score of a run that was trained to its end and stopped before it had one."""
+    if world().is_first and all(score.step != agent.steps for score in scores(run_dir)):
+        score = agent.evaluate(EPISODES)
+        print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
+        keep(run_dir, agent.steps, score)
+        write_report([run_dir])
 
 
 def train_options(algo: str) -> type[Any]:

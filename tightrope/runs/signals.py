@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: int | None = None
         self.since = 0.0
+        self.raising = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -34,9 +37,22 @@ class Interrupts:
             self.received, self.since = number, time.monotonic()
             if not launched():
                 self._restore()
+            if self.raising:
+                raise KeyboardInterrupt
         elif time.monotonic() - self.since > ECHO:  # torchrun passes on what the terminal has sent to all of us
             self._restore()
             signal.raise_signal(number)
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Inside, where nothing would be lost, the first signal does not ask but interrupts, whichever it is."""
+        self.raising = True
+        try:
+            if self.received is not None:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.raising = False
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

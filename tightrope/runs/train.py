@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from signal import SIGINT
 
 from ..algorithms import ALGORITHMS
 from ..engine import Agreement, State, stream_seed, threads, world
@@ -20,6 +21,7 @@ from .config import Config
 from .crash import Guard, lateness
 from .directory import RunDirectory
 from .evaluate import Evaluation, evaluate
+from .last_score import Score, last_score
 from .log import Log
 from .plan import plan
 from .signals import Interrupts
@@ -32,6 +34,8 @@ class Outcome:
     evaluations: list[tuple[int, Evaluation]]  # (steps, result) of the periodic ones
     interrupted: int | None = None  # the signal that asked training to stop
     unsaved: str | None = None  # why its end could not be saved
+    score: Evaluation | None = None  # of what was learned, where it was asked for
+    unscored: bool = False  # whether the signal came during that last evaluation
 
 
 def train(
@@ -42,14 +46,18 @@ def train(
     quiet: bool = False,
     until: int | None = None,
     guests: Sequence[Onlooker] = (),
+    score: Score | None = None,
 ) -> Outcome:
     """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
-    everything about the run there. `guests` are onlookers besides those whom the settings invite."""
+    everything about the run there. `guests` are onlookers besides those whom the settings invite. `score` is called once all is
+    saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
     quiet = quiet or not world().is_first
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     evaluations: list[tuple[int, Evaluation]] = []
+    final: Evaluation | None = None
+    unscored = False
     if run is not None:
         when_one_is_lost(lambda: run.after_a_loss(config))
     with watched(), Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
@@ -66,7 +74,7 @@ def train(
                 guard.remember()
                 steps_before = state.steps
                 for metrics in ALGORITHMS[config.algo].loop(state, config.algorithm):
-                    row, score = log.add(state, metrics), None
+                    row, best = log.add(state, metrics), None
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
                     stop, to_save = agreement.on(interrupts.received or 0, due)
@@ -79,13 +87,13 @@ def train(
                         evaluations.append((state.steps, evaluation))
                         row |= evaluation.metrics
                         if evaluation.mean > state.best_score:
-                            score = state.best_score = evaluation.mean
+                            best = state.best_score = evaluation.mean
                     steps_before = state.steps
                     log.report()
-                    if run is not None and (to_save or score is not None):
+                    if run is not None and (to_save or best is not None):
                         log.report(everything=True)
                         with log.clock_stopped():
-                            run.save(state, config, score)
+                            run.save(state, config, best)
                     if stop or (until is not None and state.steps >= until):
                         break
                     guard.remember()
@@ -104,13 +112,19 @@ def train(
             log.report(everything=True)
             if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
                 run.save(state, config)
+            whole = not (stop if world().talks else interrupts.received) and (run is None or run.trouble is None)
+            if score is not None and whole and world().is_first:
+                final = last_score(score, state, audience, run, interrupts)
+                unscored = final is None
         finally:
             log.report(everything=True)
             audience.tell("end", state)  # who keeps the trained agent finds it saved
     if not quiet and state.solved:
         print(f"solved after {state.steps:,} steps")
     received = int(stop) if world().talks else interrupts.received
-    return Outcome(evaluations, received or None, None if run is None else run.trouble)
+    if unscored:
+        received = interrupts.received or SIGINT
+    return Outcome(evaluations, received or None, None if run is None else run.trouble, final, unscored)
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:

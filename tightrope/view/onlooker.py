@@ -63,8 +63,14 @@ class Onlooker:
     def video(self, path: Path, step: int) -> None:
         """A video has been written."""
 
+    def over(self, state: Shown) -> None:
+        """No phase follows. What was learned is saved, and is now scored: `scored` and `end` come later."""
+
+    def scored(self, score: dict[str, Any]) -> None:
+        """What the trained agent scored: a row of evaluation, at the last step."""
+
     def end(self, state: Shown) -> None:
-        """Training has ended, one way or another."""
+        """Training has ended, one way or another; nothing is told after this."""
 
 
 class Audience:
@@ -81,5 +87,14 @@ class Audience:
                 getattr(onlooker, what)(*words)
             except Exception as error:
                 self.onlookers.remove(onlooker)
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                reason = in_words(error)
                 print(f"warning: {onlooker.name} failed and is left out from here on: {reason}", file=sys.stderr)
+
+
+def in_words(error: Exception) -> str:
+    """One line: the type, without which many a message says nothing, and the message. A plain RuntimeError is its message,
+    which somebody has written to be read."""
+    words = " ".join(str(error).split())[:200]
+    if not words:
+        return type(error).__name__
+    return words if type(error) is RuntimeError else f"{type(error).__name__}: {words}"

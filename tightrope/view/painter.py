@@ -27,6 +27,7 @@ import torch
 from ..draw import enlarged
 from ..types import Env
 from .cells import enlargement, together
+from .onlooker import in_words
 from .video import Video, page_beside, phases_in_words
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
@@ -109,7 +110,7 @@ def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> N
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            orders.send(Painted(path, steps, str(error) or type(error).__name__))
+            orders.send(Painted(path, steps, in_words(error)))
     for film in films.values():
         film.abandon()
 

@@ -34,6 +34,9 @@ class Progress(Onlooker):
         self.journey.reach(row)
         self.display.show()
 
+    def over(self, state: Shown) -> None:
+        self.end(state)
+
     def end(self, state: Shown) -> None:
         self.journey.ended = True
         self.display.close()

@@ -60,6 +60,7 @@ class RolloutVideo(Onlooker):
         self.painter: Painter | None = None
         self.numbers = 0  # of videos begun
         self.last: int | None = None  # the number of the one that shows the end, once that is near
+        self.complete = False  # whether the one that shows the end has been ordered
         self.shown = 0  # phase up to which there are videos
         self.blind = False  # whether observations are not enough
 
@@ -85,13 +86,18 @@ class RolloutVideo(Onlooker):
             self.film(state)
         self.approach_the_end(state, left)
 
-    def end(self, state: Shown) -> None:
-        if self.kept is None:
+    def over(self, state: Shown) -> None:
+        """The last video can be finished while the agent is scored."""
+        if self.kept is None or self.complete:
             return
+        self.complete = True
         if self.last is not None and self.painter is not None:
             self.painter.finish(self.last, name_of(state.phase), state.steps)
         elif self.shown != state.phase and (self.every is not None or self.full):
             self.film(state)
+
+    def end(self, state: Shown) -> None:
+        self.over(state)
         if self.painter is not None:
             self.tell(self.painter.painted(PATIENCE))
             self.painter.close()

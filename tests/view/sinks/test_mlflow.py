@@ -1,22 +1,25 @@
 """A real MLflow server on this machine: what it shows of a run, and what happens when it goes away."""
 
 import json
+import logging
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tightrope as tr
+from tightrope.view.sinks.mlflow import CHATTY, hush
 
 pytest.importorskip("mlflow", reason="MLflow is not installed")
 
@@ -188,4 +191,40 @@ def check_run(address: str, folder: Path) -> None:
         return {file["path"]: int(file["file_size"]) for file in files}
 
     assert listed("videos") == {"videos/phase0002.mp4": 6}
-    assert {"model/manifest.json", "model/model.safetensors", "model/training.safetensors"} == set(listed("model"))
+    checkpoint = "checkpoints/" + json.loads((folder / "run" / "checkpoints" / "latest").read_text())["checkpoint"]
+    files = [f"{checkpoint}/{name}" for name in ("manifest.json", "model.safetensors", "training.safetensors")]
+    assert {f"model/{file}" for file in files} == set(listed(f"model/{checkpoint}"))
+    for file in ("config.yaml", *files):
+        copy = folder / "downloaded" / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        page = f"{address}/get-artifact?run_uuid={info['run_id']}&path=model/{file}"
+        with urllib.request.urlopen(page, timeout=20) as answer:
+            copy.write_bytes(answer.read())
+    assert tr.load(folder / "downloaded").evaluate(10) == tr.load(folder / "run").evaluate(10)
+
+
+def test_without_a_server_it_has_the_score_and_says_nothing_of_its_database(tmp_path: Path) -> None:
+    words = "train CartPole-v1 --log mlflow --run-dir run --num-envs 4 --num-steps 8 --total-timesteps 64 --device cpu"
+    done = process(f"from tightrope import cli; cli.main({words.split()})", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "INFO" not in done.stderr
+    score = json.loads((tmp_path / "run" / "scores.jsonl").read_text())
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        points = database.execute("select step, value from metrics where key = 'eval/episodic_return'").fetchall()
+    assert points == [(64, pytest.approx(score["mean"]))]
+    (config,) = (tmp_path / "mlruns").rglob("model/config.yaml")
+    assert tr.load(config.parent).evaluate(100).mean == score["mean"]
+
+
+def test_its_warnings_are_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("mlflow.store.db.utils")
+    for name in CHATTY:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "INFO")
+    hush()
+    assert all(logging.getLogger(name).level == logging.NOTSET for name in CHATTY), "the user has asked for it"
+    monkeypatch.delenv("MLFLOW_LOGGING_LEVEL")
+    hush()
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    assert logger.isEnabledFor(logging.WARNING)
+    assert not logger.isEnabledFor(logging.INFO)

@@ -13,7 +13,7 @@ from tightrope import cli
 from tightrope.engine import State
 from tightrope.view import sinks
 from tightrope.view.sinks import courier
-from tightrope.view.sinks.sink import Ending, Options, Sink, newest_checkpoint
+from tightrope.view.sinks.sink import Ending, Options, Sink, model_files, newest_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, device="cpu")
@@ -35,6 +35,9 @@ class Diary(Sink):
 
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
         self.told.append(row["phase"])
+
+    def score(self, numbers: dict[str, float], step: int, seconds: float) -> None:
+        self.told.append((numbers, step))
 
     def histograms(self, found: Any, step: int, phase: int) -> None:
         self.told.append(("histograms", phase))
@@ -71,6 +74,27 @@ def test_a_tracker_is_told_everything_in_order(tmp_path: Path, monkeypatch: pyte
     assert told() == ["open", 1, 2, 3, 4, 5, 6, "finished", tmp_path / "checkpoints" / "0001-steps-192"]
 
 
+def test_the_last_score_comes_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Diary)
+    agent = tr.PPO("CartPole-v1", **SMALL, log=["tensorboard"])
+    score = agent.train(run_dir=tmp_path, quiet=True, score_episodes=3).score
+    assert score is not None
+    numbers = {"eval/episodic_return": score.mean, "eval/episodic_length": score.mean_length}
+    model = tmp_path / "checkpoints" / "0001-steps-192"
+    assert told() == ["open", 1, 2, 3, 4, 5, 6, (numbers, 192), "finished", model]
+
+
+def test_what_is_kept_of_a_run_can_be_loaded(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
+    checkpoint = newest_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    for name, file in model_files(checkpoint).items():
+        copy = tmp_path / "model" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    assert tr.load(tmp_path / "model").evaluate(5) == agent.evaluate(5)
+
+
 def test_asked_for_twice_it_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Diary)
     tr.PPO("CartPole-v1", **SMALL, log=["tensorboard", "tensorboard"]).learn(quiet=True)
@@ -97,7 +121,7 @@ def test_it_knows_how_a_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_breaks_is_named_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     use(monkeypatch, Broken)
     assert tr.PPO("CartPole-v1", **SMALL, log=["tensorboard"]).learn(quiet=True).steps == 192
-    assert capsys.readouterr().err == "warning: a diary failed and is left out from here on: gone\n"
+    assert capsys.readouterr().err == "warning: a diary failed and is left out from here on: ConnectionError: gone\n"
 
 
 def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,17 @@ def test_and_so_it_does_under_sb3_s_names(tmp_path: Path) -> None:
     assert "losses/entropy" in rows_of(tmp_path)[0], "metrics.jsonl keeps its own names"
 
 
+@pytest.mark.parametrize(("tags", "name"), [("tightrope", "eval/episodic_return"), ("sb3", "eval/mean_reward")])
+def test_the_last_score_is_a_point_of_the_evaluation(tmp_path: Path, tags: Any, name: str) -> None:
+    agent = tr.PPO("CartPole-v1", **{**SMALL, "eval_every": 0}, tags=tags)
+    score = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5).score
+    assert score is not None
+    reader = read_back(tmp_path)
+    ((step, value),) = [(event.step, event.value) for event in reader.Scalars(name)]
+    assert (step, value) == (12 * 32, pytest.approx(score.mean))
+    assert all(len(reader.Scalars(tag)) <= 12 for tag in reader.Tags()["scalars"]), "a point appears twice"
+
+
 def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -116,4 +127,6 @@ def test_a_full_disk_stops_nothing(
     monkeypatch.setattr(RecordWriter, "write", full)
     assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True).steps == 12 * 32
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: TensorBoard failed and is left out from here on: [Errno 28] No space left")
+    assert line.startswith(
+        "warning: TensorBoard failed and is left out from here on: OSError: [Errno 28] No space left"
+    )

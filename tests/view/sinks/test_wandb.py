@@ -21,7 +21,7 @@ from tightrope.runs import audience
 from tightrope.view import Onlooker, Video
 import numpy as np
 
-class Filmer(Onlooker):  # what films a phase tells everyone
+class Filmer(Onlooker):  # what films a phase tells everyone, when the next one has long begun
     def __init__(self, told):
         self.told = told
     def phase(self, state):
@@ -30,8 +30,10 @@ class Filmer(Onlooker):  # what films a phase tells everyone
             with Video(path) as video:
                 for shade in range(0, 250, 50):
                     video.add(np.full((64, 64, 3), shade, dtype=np.uint8))
+            self.film = path, state.steps
+        if state.phase == 4:
             for onlooker in self.told:
-                onlooker.video(path, state.steps)
+                onlooker.video(*self.film)
 
 def invited(config, run, quiet):
     told = audience.invited(config, run, quiet)
@@ -96,9 +98,36 @@ def test_its_own_tooling_reads_an_offline_run_and_its_continuation(tmp_path: Pat
             if tag != "step" and value is not None:
                 assert item[tag] == pytest.approx(value), tag
         assert any("gradients/" in tag for tag in item), "no histogram"
-    films = [tag for tag in history[1] if tag.startswith("video")]
-    assert films, "no video at its step"
+    assert [(item["_step"], item["video_step"], item["video.caption"]) for item in history if "video_step" in item] == [
+        (128, 64, "64 steps")
+    ]
     assert any("model" in line for line in artifacts)
+
+
+def test_every_video_the_last_score_and_the_model_arrive(tmp_path: Path) -> None:
+    words = "train CartPole-v1 --log wandb --run-dir run --num-envs 4 --num-steps 8 --total-timesteps 256 --device cpu"
+    command = [sys.executable, "-m", "tightrope", *words.split(), "--video-every", "2", "--quiet"]
+    done = process(command, tmp_path, WANDB_MODE="offline")
+    assert (done.returncode, done.stderr) == (0, "")
+    (part,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
+    written = [json.loads(line) for line in records(part).splitlines()]
+    history = [record["history"]["item"] for record in written if record["type"] == "history"]
+    films = {item["video_step"]: part / "files" / item["video.path"] for item in history if "video_step" in item}
+    videos = sorted((tmp_path / "run" / "videos").glob("*.mp4"))
+    assert len(videos) == 4
+    assert [films[32 * phase].read_bytes() for phase in (2, 4, 6, 8)] == [video.read_bytes() for video in videos]
+    assert [item["_step"] for item in history if "phase" in item] == [32 * phase for phase in range(1, 9)]
+
+    score = json.loads((tmp_path / "run" / "scores.jsonl").read_text())
+    ((step, mean),) = [(x["_step"], x["eval/episodic_return"]) for x in history if "eval/episodic_return" in x]
+    assert (step, mean) == (256, pytest.approx(score["mean"]))
+
+    (model,) = [record["artifact"] for record in written if record["type"] == "artifact"]
+    for file in model["manifest"]["contents"]:
+        copy = tmp_path / "downloaded" / file["path"]
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(Path(file["local_path"]).read_bytes())
+    assert tr.load(tmp_path / "downloaded").evaluate(100).mean == score["mean"]
 
 
 def test_without_an_account_it_is_said_before_anything_is_trained(tmp_path: Path) -> None:

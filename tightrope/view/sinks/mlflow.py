@@ -6,13 +6,15 @@ are not sent again.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from . import identity
-from .sink import Ending, Options, Sink
+from .sink import Ending, Options, Sink, model_files
+from .tags import Scalars
 from .watch import Histogram
 
 PACE = 2.0  # seconds between batches
@@ -20,6 +22,7 @@ MOST_METRICS, MOST_PARAMETERS = 1000, 100  # that it takes at a time
 LONGEST = 500  # characters of a parameter that every store takes
 EXPERIMENT = "tightrope"
 FOLDERS_OFF = "this version keeps runs in a folder only with MLFLOW_ALLOW_FILE_STORE=true; sqlite:///mlflow.db works"
+CHATTY = ("mlflow.store", "alembic")  # what says how a database is made, in the middle of our progress
 STATUS: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -38,6 +41,7 @@ class MLflow(Sink):
         os.environ.setdefault(
             "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true"
         )  # we say it, where someone wants to hear it
+        hush()
         uri = mlflow.get_tracking_uri()
         check_reachable(uri)
         try:
@@ -97,12 +101,15 @@ class MLflow(Sink):
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
         self._add(self.named(row), row["step"], row["phase"], seconds)
 
+    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
+        self._add(numbers, step, self.sent_phase + 1, seconds)  # new, whatever has been sent
+
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         """It has none: the length of each vector instead."""
         norms = {f"{name}/norm": float((h.values**2).sum() ** 0.5) for name, h in found.items()}
         self._add(norms, step, phase, time.time())
 
-    def _add(self, numbers: dict[str, float], step: int, phase: int, seconds: float) -> None:
+    def _add(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
         from mlflow.entities import Metric
 
         if phase <= self.sent_phase:
@@ -123,8 +130,18 @@ class MLflow(Sink):
     def close(self, ending: Ending, model: Path | None) -> None:
         self._send()
         if model is not None:
-            self.client.log_artifacts(self.id, str(model), "model")
+            for name, file in model_files(model).items():
+                self.client.log_artifact(self.id, str(file), str(PurePosixPath("model", name).parent))
         self.client.set_terminated(self.id, STATUS[ending])
+
+
+def hush() -> None:
+    """Warnings alone, of loggers to which nobody has given a level."""
+    if "MLFLOW_LOGGING_LEVEL" in os.environ:
+        return
+    for logger in map(logging.getLogger, CHATTY):
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
 
 
 def check_reachable(uri: str) -> None:

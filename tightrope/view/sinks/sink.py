@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from ..onlooker import About, Onlooker, Shown
 from .courier import Courier
-from .tags import Tags, naming
+from .tags import Scalars, Tags, naming
 from .watch import Histogram, Look, Watch
 
 Ending = Literal["finished", "stopped", "failed"]
@@ -62,6 +62,10 @@ class Sink(Onlooker):
     def video(self, path: Path, step: int) -> None:
         self.courier.hand(partial(self.film, path, step))
 
+    def scored(self, score: dict[str, Any]) -> None:
+        numbers = {tag: x for tag, x in self.named(score).items() if tag.startswith("eval/")}
+        self.courier.hand(partial(self.score, numbers, score["step"], time.time()))
+
     def end(self, state: Shown) -> None:
         complete = state.solved or state.steps >= self.about.total_steps
         ending: Ending = "failed" if sys.exc_info()[0] else "finished" if complete else "stopped"
@@ -78,6 +82,10 @@ class Sink(Onlooker):
     @abstractmethod
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
         """The numbers of a phase, and when they were known."""
+
+    @abstractmethod
+    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
+        """What the trained agent scored, at a step whose numbers are there already."""
 
     @abstractmethod
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
@@ -126,3 +134,10 @@ def newest_checkpoint(run_dir: Path | None) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return folder if folder.is_dir() else None
+
+
+def model_files(checkpoint: Path) -> dict[str, Path]:
+    """What a tracker keeps of a run, by the names under which it can be loaded from wherever it was downloaded to: a run's
+    settings and one checkpoint under its own name."""
+    files = {f"checkpoints/{checkpoint.name}/{file.name}": file for file in sorted(checkpoint.iterdir())}
+    return {"config.yaml": checkpoint.parents[1] / "config.yaml", **files}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .sink import Ending, Sink
+from .tags import Scalars
 from .watch import Histogram
 
 FLUSH_SECONDS = 5
@@ -49,10 +50,16 @@ class TensorBoard(Sink):
             self.writer.file_writer.add_summary(summary)
 
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
+        self._write(self.named(row), row["step"], seconds)
+
+    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
+        self._write(numbers, step, seconds)
+
+    def _write(self, numbers: Scalars, step: int, seconds: float) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in self.named(row).items()]
-        self.writer.file_writer.add_summary(Summary(value=values), row["step"], seconds)  # one event, not one for each
+        values = [Summary.Value(tag=tag, simple_value=x) for tag, x in numbers.items()]
+        self.writer.file_writer.add_summary(Summary(value=values), step, seconds)  # one event, not one for each
 
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary

@@ -1,18 +1,22 @@
 """Weights & Biases, through its own client. WANDB_MODE, WANDB_DIR and the like mean what they always mean.
 
 Its history has one entry per step and only grows: what belongs to a step is put together and sent once, when the step's row is
-there, and steps that a resumed run had sent before are not sent again.
+there, and steps that a resumed run had sent before are not sent again. The newest entry still takes more until the next begins.
+Videos are drawn while training goes on, so that their own entry has been left behind when they are there: each goes out with
+the next row, and says which step it shows.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
 from . import identity
-from .sink import Ending, Options, Sink
+from .sink import Ending, Options, Sink, model_files
+from .tags import Scalars
 from .watch import Histogram
 
 SECONDS = 25.0  # for its server to answer, at the start and at the end
@@ -25,6 +29,8 @@ class WandB(Sink):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.waiting: dict[int, dict[str, Any]] = {}  # by step
+        self.films: deque[tuple[Path, int]] = deque()  # that wait for an entry, each with the step that it shows
+        self.filmed_at = -1  # the step of the newest entry that has a video: it takes no other
 
     def open(self) -> None:
         import wandb
@@ -36,7 +42,8 @@ class WandB(Sink):
             self.options.say(f"wandb: no answer ({reason}); the run is kept on disk")
             self.run = self._begun("offline")
         identity.remember(self.about.run_dir, self.package, self.run.id)
-        self.next_step = self.run.step  # after what it has already; asking each time would be waiting each time
+        self.next_step = self.run.step  # the first that it takes; asking each time would be waiting each time
+        self.run.define_metric("video", step_metric="video_step")
         self.run.config.update(self.parameters, allow_val_change=True)
         where = f"wandb sync {Path(self.run.dir).parent}" if self.run.offline else self.run.url
         self.options.say(f"wandb: {where}")
@@ -66,7 +73,21 @@ class WandB(Sink):
     def _send(self, step: int, numbers: dict[str, Any]) -> None:
         whole = self.waiting.pop(step, {}) | numbers
         if step >= self.next_step:
-            self.run.log(whole, step=step)
+            self.run.log(whole | self._film_for(step), step=step)
+            self.next_step = step
+
+    def _film_for(self, step: int) -> dict[str, Any]:
+        """The oldest video that waits, as a part of this step's entry."""
+        import wandb
+
+        if not self.films or step == self.filmed_at:
+            return {}
+        self.filmed_at = step
+        path, shown = self.films.popleft()
+        return {"video": wandb.Video(str(path), caption=f"{shown:,} steps", format="mp4"), "video_step": shown}
+
+    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
+        self._send(step, numbers)
 
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
         import wandb
@@ -75,19 +96,19 @@ class WandB(Sink):
         self.waiting.setdefault(step, {}).update(bars)
 
     def film(self, path: Path, step: int) -> None:
-        import wandb
-
-        self.waiting.setdefault(step, {})["video"] = wandb.Video(str(path), format="mp4")
+        self.films.append((path, step))
 
     def close(self, ending: Ending, model: Path | None) -> None:
         import wandb
 
         for step in sorted(self.waiting):
             self._send(step, {})
+        while self.films:  # no row follows: in the newest entry, or right behind it
+            self._send(self.next_step + (self.next_step == self.filmed_at), {})
         if model is not None:
             artifact = wandb.Artifact(f"model-{self.run.id}", type="model", metadata={"checkpoint": model.name})
-            for file in sorted(model.iterdir()):
-                artifact.add_file(str(file))
+            for name, file in model_files(model).items():
+                artifact.add_file(str(file), name)
             self.run.log_artifact(artifact)
         self.run.finish(exit_code=1 if ending == "failed" else 0)
 
