@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import math
+import tempfile
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 import cv2
 import numpy as np
 
 import tightrope as tr
+from tightrope.runs.record import HOLD
+from tightrope.view import Clip, Video
+from tightrope.view.cells import STRIP
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes
@@ -177,20 +182,19 @@ def apart(labels: list[tuple[float, str, str]], gap: float = 16) -> list[tuple[f
 # maps and films --------------------------------------------------------------------------------------------------------
 
 
-def maps(panels: dict[str, np.ndarray], x: tuple[str, float, float], y: tuple[str, float, float]) -> Svg:
+def maps(functions: dict[str, np.ndarray], x: tuple[str, float, float], y: tuple[str, float, float]) -> Svg:
     """Numbers from 0 (orange) to 1 (blue) over two quantities, side by side; the first row of an array is the lowest."""
     side, gap = 220, 70
     body = []
-    for i, (name, values) in enumerate(panels.items()):
+    for i, (name, values) in enumerate(functions.items()):
         left = LEFT + i * (side + gap)
         across, up = Axis.over(np.array(x[1:]), left, left + side), Axis.over(np.array(y[1:]), TOP + side, TOP)
         body.append(frame(across, up, "", x[0], y[0] if i == 0 else ""))
         body.append(text(left, 22, name, size=14, weight=600))
-        body.append(
-            f'<image x="{left}" y="{TOP}" width="{side}" height="{side}" preserveAspectRatio="none" '
-            f'href="data:image/png;base64,{base64.b64encode(Png(tinted(values[::-1], side))._repr_png_()).decode()}"/>'
-        )
-    return Svg("".join(body), LEFT + len(panels) * (side + gap), TOP + side + BOTTOM, f"maps of {', '.join(panels)}")
+        body.append(image(tinted(values[::-1], side), left, TOP))
+    return Svg(
+        "".join(body), LEFT + len(functions) * (side + gap), TOP + side + BOTTOM, f"maps of {', '.join(functions)}"
+    )
 
 
 def tinted(values: np.ndarray, side: int) -> np.ndarray:
@@ -201,13 +205,43 @@ def tinted(values: np.ndarray, side: int) -> np.ndarray:
     return mixed.clip(0, 255).astype(np.uint8)
 
 
-def strip(clip, count: int = 8, columns: int = 4, width: int = 200) -> Png:
-    """Moments of a video at equal distances, for where videos do not play: read them row by row."""
+def strip(clip, every: int = 1, count: int = 8, columns: int = 4, width: int = 200) -> Svg:
+    """Moments of a film that shows every so-many-th step, at equal distances, for where films do not play: read them row by
+    row. The end, which a film holds for a while, is left out, and so are its words, which would be too small to read."""
     import av
 
     with av.open(io.BytesIO(clip.mp4)) as file:
-        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
-    chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, count).round().astype(int)]
-    height = round(width * chosen[0].shape[0] / chosen[0].shape[1])
-    small = [cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA) for frame in chosen]
-    return Png(tr.draw.grid(np.stack(small), columns))
+        frames = [frame.to_ndarray(format="rgb24")[:-STRIP] for frame in file.decode(video=0)][:-HOLD]
+    chosen = np.linspace(0, len(frames) - 1, count).round().astype(int)
+    return panels([(f"step {i * every}", frames[i]) for i in chosen], columns, width)
+
+
+def panels(pictures: list[tuple[str, np.ndarray]], columns: int, width: int) -> Svg:
+    """Pictures (H, W, 3) of one size in rows, each framed and with words below it."""
+    height, gap = round(width * pictures[0][1].shape[0] / pictures[0][1].shape[1]), 8
+    body = []
+    for i, (words, picture) in enumerate(pictures):
+        left, top = gap + i % columns * (width + gap), gap + i // columns * (height + 3 * gap)
+        small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+        body.append(image(small, left, top) + text(left + 2, top + height + 15, words))
+    rows = -(-len(pictures) // columns)
+    size = gap + columns * (width + gap), gap + rows * (height + 3 * gap)
+    return Svg("".join(body), *size, f"moments: {', '.join(words for words, _ in pictures)}")
+
+
+def image(pixels: np.ndarray, left: float, top: float) -> str:
+    """Pixels (H, W, 3) in a drawing, with a frame around them: they may be as pale as the paper."""
+    height, width, _ = pixels.shape
+    place = f'x="{left}" y="{top}" width="{width}" height="{height}"'
+    source = base64.b64encode(Png(pixels)._repr_png_()).decode()
+    return f'<image {place} href="data:image/png;base64,{source}"/><rect {place} fill="none" stroke="{FAINT}"/>'
+
+
+def film(frames, fps: int = 25) -> Clip:
+    """Frames (H, W, 3) as a film that a notebook plays."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "film.mp4")
+        with Video(path, fps) as video:
+            for frame in frames:
+                video.add(frame)
+        return Clip(path.read_bytes(), video.frames)

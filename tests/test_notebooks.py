@@ -1,11 +1,16 @@
 """The notebooks run from the first cell to the last, with the assertions inside them, and are clean as they are committed."""
 
+import base64
 import importlib.util
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
+import cv2
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -16,10 +21,15 @@ each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 @pytest.fixture(scope="module")
 def rerun() -> ModuleType:
-    """examples/rerun.py, which is no part of a package."""
     pytest.importorskip("nbclient")
-    spec = importlib.util.spec_from_file_location("rerun", ROOT / "examples" / "rerun.py")
+    return loaded("rerun")
+
+
+def loaded(name: str) -> ModuleType:
+    """A file of examples/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look
     spec.loader.exec_module(module)
     return module
 
@@ -82,6 +92,31 @@ def test_it_says_nothing_of_a_machine(path):
 @each
 def test_it_is_small(path):
     assert path.stat().st_size < LARGEST
+
+
+@each
+def test_its_films_run_smoothly(path):
+    av = pytest.importorskip("av")
+    films = re.findall(r"data:video/mp4;base64,([A-Za-z0-9+/=]+)", path.read_text())
+    assert films
+    for film in films:
+        with av.open(io.BytesIO(base64.b64decode(film))) as file:
+            assert 20 <= file.streams.video[0].average_rate <= 60
+
+
+def test_moments_of_a_film_leave_out_its_end_and_its_words():
+    pytest.importorskip("av")
+    pictures = loaded("pictures")
+    words, held = 24, 12
+    frames = [np.full((80 + words, 160, 3), 10 * i, np.uint8) for i in range(11)]
+    strip = pictures.strip(
+        pictures.film([*frames, *[np.full_like(frames[0], 250)] * held]), every=4, count=3, width=160
+    )
+    shown = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=]+)", strip._repr_svg_())
+    moments = [cv2.imdecode(np.frombuffer(base64.b64decode(one), np.uint8), cv2.IMREAD_COLOR) for one in shown]
+    assert [round(moment.mean(), -1) for moment in moments] == [0, 50, 100]
+    assert {moment.shape for moment in moments} == {(80, 160, 3)}
+    assert re.findall(r">(step \d+)<", strip._repr_svg_()) == ["step 0", "step 20", "step 40"]
 
 
 @each

@@ -14,6 +14,7 @@ from tightrope.draw import (
     blank,
     enlarged,
     grid,
+    magnified,
     shrink,
     stretched,
     tint,
@@ -264,6 +265,16 @@ def test_tint_and_blank() -> None:
     assert (frame[:, 10:] == BACKGROUND).all()
     assert np.abs(frame[0, 0].astype(int) - np.array(BACKGROUND) / 2).max() <= 1
     assert (blank(10, 20) == BACKGROUND).all()
+
+
+def test_magnified_pixels_stay_as_sharp_as_they_were() -> None:
+    checks = np.indices((2, 4)).sum(0, dtype=np.uint8)[..., None].repeat(3, -1) % 2 * 255
+    assert np.array_equal(magnified(checks), checks)
+    with enlarged(3):
+        large = magnified(checks)
+    assert large.shape == (6, 12, 3)
+    assert np.array_equal(large[1::3, 1::3], checks)
+    assert np.array_equal(large[:3, :3], np.zeros((3, 3, 3)))
 
 
 def test_grey_pixels_stay_apart_when_stretched() -> None:

@@ -401,6 +401,27 @@ def test_actions_that_do_not_exist(stray: int) -> None:
         env.step(torch.tensor([0, stray]))
 
 
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_screens_in_colour_are_those_of_the_games_that_are_played(sticky: float) -> None:
+    """Through resets by the game and by the clock: of Breakout's few colours, grey is what the player sees."""
+    cv2 = pytest.importorskip("cv2")
+    options = EnvOptions(max_episode_steps=170, env_kwargs={"repeat_action_probability": sticky})
+    env = ale.from_id("Breakout-v5", 2, "cpu", options).spawn(3, seed=5, drawn=True)
+    obs, ends = env.reset(), torch.zeros(2)
+    for action in random_actions(env, 400):
+        step = env.step(action)
+        obs = step.obs
+        ends += torch.stack([step.terminated.sum(), step.truncated.sum()])
+        screens = env.draw(obs)
+        assert screens.shape == (3, 210, 160, 3)
+        for screen, stack in zip(screens, obs.numpy(), strict=True):
+            grey = cv2.resize(cv2.cvtColor(screen, cv2.COLOR_RGB2GRAY), (84, 84), interpolation=cv2.INTER_AREA)
+            assert np.abs(grey.astype(int) - stack[-1]).max() <= 2
+    assert (ends > 0).all()
+    assert (screens.max(-1) != screens.min(-1)).mean() > 0.1  # colour
+    env.close()
+
+
 def test_pictures_show_the_newest_frame() -> None:
     env = made(1)
     obs = torch.zeros(2, 4, 84, 84, dtype=torch.uint8)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -119,12 +120,68 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 # engines ---------------------------------------------------------------------------------------------------------------
 
 
-def test_of_atari_the_newest_frame(tmp_path: Path) -> None:
+def test_of_atari_the_screen_in_colour(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     agent = tr.PPO("ALE/Breakout-v5", max_episode_steps=6, **{**SMALL, "num_envs": 2})
     _, frames = decode(agent.record(tmp_path / "a.mp4", seed=1).path)
+    assert frames[0].shape == (4 * 210 + 24, 4 * 160, 3)
+    brick = frames[0][4 * 60, 4 * 80].astype(int)  # in the topmost row, which is red
+    assert brick[0] > 150
+    assert brick[1:].max() < 110
+    assert frames[0][: 4 * 210].std() > 20
+
+
+def test_of_envpools_atari_the_newest_grey_frame(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    agent = tr.PPO("ALE/Breakout-v5", backend="envpool", max_episode_steps=6, **{**SMALL, "num_envs": 2})
+    _, frames = decode(agent.record(tmp_path / "a.mp4", seed=1).path)
     assert frames[0].shape == (640 + 24, 640, 3)
     assert frames[0][:640].std() > 20
+
+
+class Blank(gymnasium.Env[np.ndarray, int]):
+    """Cannot be drawn."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(**given)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+class Unseen(tr.envs.CartPole):
+    """Nor can this."""
+
+    draw = tr.envs.TensorEnv.draw
+
+
+def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Blank' does not draw itself: give it a render\(\) that .* 'rgb_array'$"):
+        tr.PPO(Blank, max_episode_steps=4, **SMALL).record(tmp_path / "a.mp4")
+    with pytest.raises(UsageError, match=r"Unseen does not draw itself: give it a draw\(obs, action\) method$"):
+        tr.PPO(Unseen(8), **SMALL).record(tmp_path / "a.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "hint"),
+    [
+        (Blank, "tightrope record {run} --out video.mp4 --env {name}` shows what was learned if its render() returns"),
+        (Unseen(8), "{name} does not draw itself: give it a draw(obs, action) method"),
+    ],
+    ids=["gymnasium", "tensor"],
+)
+def test_training_without_videos_says_so_in_one_line_that_can_be_followed(
+    env: Any, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = tr.PPO(env, video_every=1, **SMALL)
+    agent.learn(64, run_dir=tmp_path / "run")
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "no videos of training" in line]
+    assert hint.format(run=tmp_path / "run", name=agent.config.env) in said
 
 
 def test_a_task_of_envpools_is_drawn_by_gymnasium(tmp_path: Path) -> None:

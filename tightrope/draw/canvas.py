@@ -177,6 +177,12 @@ def stretched(frame: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(cv2.cvtColor(cv2.resize(sharp, (side, side), interpolation=cv2.INTER_AREA), cv2.COLOR_GRAY2RGB))
 
 
+def magnified(frame: np.ndarray) -> np.ndarray:
+    """A frame (H, W, 3) with every pixel as many pixels wide and high as `enlarged` asks for, and as sharp as it was."""
+    times = _times.get()
+    return frame.repeat(times, 0).repeat(times, 1)
+
+
 def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
     """A frame (H, W, 3) no higher than `height` (times what is asked for by `enlarged`), both sides even."""
     rows = min(frame.shape[0], height * _times.get()) // 2 * 2

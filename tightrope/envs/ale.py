@@ -7,18 +7,20 @@ Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v
 The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
 else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that
 contains an older frame, so games are cut off by a clock here, and reset by mask.
+
+Nor does it show its screens. Where they are to be seen, as in recordings, a second engine plays the same games in colour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
+from ..draw import magnified
 from .answer import Answer
 from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
 from .groups import in_groups
@@ -37,6 +39,13 @@ RESERVED = {
     "max_num_frames_per_episode": "give max_episode_steps instead, in steps",
     "grayscale": "frames are grey",
 }
+SCREEN: dict[str, Any] = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
+
+
+class Factory(Protocol):
+    """Makes an engine of so many games, with other settings than the usual where some are given."""
+
+    def __call__(self, count: int, **other: Any) -> VectorEnv: ...
 
 
 class AleEnv(HostEnv):
@@ -47,7 +56,7 @@ class AleEnv(HostEnv):
 
     def __init__(
         self,
-        factory: Callable[[int], VectorEnv],
+        factory: Factory,
         num_envs: int,
         device: str | torch.device,
         name: str,
@@ -93,10 +102,11 @@ class AleEnv(HostEnv):
             over=over | late,
         )
 
-    def _twin(self, num_envs: int, drawn: bool) -> Self:
+    def _twin(self, num_envs: int, drawn: bool) -> Any:
         """For scoring and pictures: whole games, raw scores."""
+        kind = AleScreens if drawn else type(self)
         rules = Rules(clipped=False, by_life=False)
-        return type(self)(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules)
+        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """What the player saw last."""
@@ -104,6 +114,41 @@ class AleEnv(HostEnv):
 
     def close(self) -> None:
         self.engine = None  # which ends its threads
+
+
+class AleScreens(AleEnv):
+    """Whole games, to be watched in colour.
+
+    The engine hands out grey frames or coloured ones, never both. So a second one is given the same seeds and the same
+    actions: its games are the same, sticky actions and no-ops included.
+    """
+
+    def __init__(self, factory: Factory, num_envs: int, *others: Any) -> None:
+        super().__init__(factory, num_envs, *others)
+        self.screens: Any = factory(num_envs, **SCREEN)
+
+    def _restart(self, seeds: Array | None) -> Array:
+        self._seen, _ = self.screens.reset(seed=seeds)
+        return super()._restart(seeds)
+
+    def _send(self, action: Array) -> None:
+        super()._send(action)
+        self.screens.send(action)
+
+    def _recv(self) -> Answer:
+        answer = super()._recv()
+        self._seen, *_ = self.screens.recv()
+        if answer.truncated.any():  # by our clock, of which the engine knows nothing
+            self._seen, _ = self.screens.reset(options={"reset_mask": answer.truncated})
+        return answer
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        """(K, 210, 160, 3): the screens as they are now."""
+        return np.stack([magnified(stack[-1]) for stack in self._seen[: len(obs)]])
+
+    def close(self) -> None:
+        super().close()
+        self.screens = None
 
 
 # ways in -------------------------------------------------------------------------------------------------------------
@@ -128,7 +173,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
     rules = Rules(clipped=False, by_life=False) if options.scoring else trained_on
     limit = time_limit(options.max_episode_steps, TIME_LIMIT)
 
-    def engine(count: int) -> Any:
+    def engine(count: int, **other: Any) -> Any:
         from ale_py.vector_env import AtariVectorEnv
 
         return AtariVectorEnv(
@@ -137,10 +182,13 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
             autoreset_mode=AutoresetMode.SAME_STEP,
             reward_clipping=False,
             max_num_frames_per_episode=NEVER,
-            **kwargs,
+            **{**kwargs, **other},
         )
 
+    def factory(count: int, **other: Any) -> Any:
+        return made(env_id, lambda: engine(count, **other))
+
     def games_of(count: int) -> AleEnv:
-        return AleEnv(lambda count: made(env_id, lambda: engine(count)), count, device, env_id, limit, rules)
+        return AleEnv(factory, count, device, env_id, limit, rules)
 
     return in_groups(games_of, num_envs, device)

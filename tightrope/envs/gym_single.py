@@ -103,10 +103,15 @@ class GymEnv(HostEnv):
             raise UsageError(f"env {self.name!r} cannot be drawn from observations alone: use agent.record(path)")
         try:
             frames: list[Any] = [env.render() for env in self.envs[: len(obs)]]
+        except NotImplementedError:
+            frames = [None]
         except Exception as error:
             raise UsageError(f"env {self.name!r} cannot be drawn here: {explained(one_line(error))}") from None
         if any(not isinstance(frame, np.ndarray) for frame in frames):
-            raise UsageError(f"env {self.name!r} does not draw itself: give it render_mode 'rgb_array'")
+            raise UsageError(
+                f"env {self.name!r} does not draw itself: give it a render() that returns pixels (H, W, 3) "
+                "in render_mode 'rgb_array'"
+            )
         return np.stack([shrink(frame) for frame in frames])
 
     def close(self) -> None:

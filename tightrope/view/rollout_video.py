@@ -6,6 +6,7 @@ only when a video is due do they leave the device. Which videos there are follow
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -106,11 +107,22 @@ class RolloutVideo(Onlooker):
         """Whether these environments draw states, not observations."""
         if not state.env.drawable:
             self.blind = True
-            self.say(
-                f"no videos of training: {self.title.split()[0]} cannot be drawn from observations alone; "
-                f"`tightrope record {self.folder.parent} --out video.mp4` shows what was learned"
-            )
+            self.say(f"no videos of training: {self.title.split()[0]} {self.remedy(state)}")
         return self.blind
+
+    def remedy(self, state: Shown) -> str:
+        """What is missing for a video, and what to do."""
+        env = self.title.split()[0]
+        if getattr(state.env, "backend", None) == "tensor":
+            return "does not draw itself: give it a draw(obs, action) method"
+        command = f"`tightrope record {self.folder.parent} --out video.mp4`"
+        condition = ""
+        if ":" in env and not re.search(r"-v\d+$", env):  # module:Class, which no run remembers how to make
+            command = f"{command[:-1]} --env {env}`"
+            condition = " if its render() returns an rgb_array"
+        if "<locals>" in env or env.startswith("__main__:"):  # which no command could name
+            command = f'`tr.load("{self.folder.parent}", env=...).record("video.mp4")`'
+        return f"cannot be drawn from observations alone; {command} shows what was learned{condition}"
 
     # when ------------------------------------------------------------------------------------------------------------
 
