@@ -79,7 +79,7 @@ def test_the_last_score_comes_before_the_end(tmp_path: Path, monkeypatch: pytest
     agent = tr.PPO("CartPole-v1", **SMALL, log=["tensorboard"])
     score = agent.train(run_dir=tmp_path, quiet=True, score_episodes=3).score
     assert score is not None
-    numbers = {"eval/episodic_return": score.mean, "eval/episodic_length": score.mean_length}
+    numbers = score.metrics
     model = tmp_path / "checkpoints" / "0001-steps-192"
     assert told() == ["open", 1, 2, 3, 4, 5, 6, (numbers, 192), "finished", model]
 
