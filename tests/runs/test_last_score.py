@@ -62,7 +62,7 @@ def test_everyone_hears_it_after_the_last_phase_and_before_the_end(agent: tr.PPO
     outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
     assert outcome.score == agent.evaluate(5) == tr.load(tmp_path).evaluate(5)
     assert outcome.score is not None
-    found = {"eval/episodic_return": outcome.score.mean, "eval/episodic_length": outcome.score.mean_length}
+    found = outcome.score.metrics
     assert diary.heard == [1, 2, 3, "over", {"step": 96, "phase": 3, **found}, "end"]
     (kept,) = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert json.loads(kept)["mean"] == outcome.score.mean

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,14 @@ def test_a_full_disk_stops_nothing(
     assert line.startswith(
         "warning: TensorBoard failed and is left out from here on: OSError: [Errno 28] No space left"
     )
+
+
+def test_a_run_that_goes_on_within_the_second_has_a_later_file(tmp_path: Path) -> None:
+    from tightrope.view.sinks.tensorboard import EVENTS, wait_for_a_later_name
+
+    now = int(time.time())
+    wait_for_a_later_name([tmp_path / f"{EVENTS}{now}.host.1.9", tmp_path / f"{EVENTS}odd"])
+    assert int(time.time()) > now
+    before = time.time()
+    wait_for_a_later_name([tmp_path / f"{EVENTS}{now - 5}.host.1.9", tmp_path / f"{EVENTS}{now + 500}.host.1.9"])
+    assert time.time() - before < 0.5  # another machine's clock is nobody's to wait for

@@ -6,6 +6,7 @@ after it is purged, so that no point appears twice.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,18 @@ from .sink import Ending, Sink
 from .tags import Scalars
 from .watch import Histogram
 
+EVENTS = "events.out.tfevents."  # how its files' names begin
 FLUSH_SECONDS = 5
 SHOWN = ("charts/episodic_return", "eval/episodic_return")  # beside the settings in the table of runs
+
+
+def wait_for_a_later_name(written: list[Path]) -> None:
+    """Files are read in the order of their names, which begin with the second in which they were made and go on with a number
+    that 10 comes before 9 in: a run that goes on within the same second waits for the next."""
+    seconds = [name for path in written if (name := path.name.removeprefix(EVENTS).split(".")[0]).isdigit()]
+    newest = max(map(int, seconds), default=0)
+    if 0 <= newest + 1 - time.time() <= 1:
+        time.sleep(newest + 1 - time.time())
 
 
 class TensorBoard(Sink):
@@ -25,8 +36,9 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.about.run_dir or Path("runs") / self.run_name
-        going_on = any(folder.glob("events.out.tfevents.*"))
-        purge = self.about.steps + 1 if going_on else None
+        written = sorted(folder.glob(f"{EVENTS}*"))
+        purge = self.about.steps + 1 if written else None
+        wait_for_a_later_name(written)
         self.writer: Any = SummaryWriter(str(folder), purge_step=purge, flush_secs=FLUSH_SECONDS)
         self.writer.add_text("run", "\n".join(self._described()), self.about.steps)
         self._add_hyper_parameters()
