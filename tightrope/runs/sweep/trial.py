@@ -119,9 +119,7 @@ class Task:
             until = None if look == self.evaluations else steps
             with blamed_on_trial():
                 scores = [self.trained(agent, until, interrupts) for agent in agents]
-            if not math.isfinite(
-                sum(scores)
-            ):  # no study can use it: it would fail the trial, and try it again for ever
+            if not math.isfinite(sum(scores)):  # Optuna would fail the trial, and its place be tried for ever
                 raise NotFinite(f"scores {', '.join(map(str, scores))} after {steps:,} steps")
             trial.set_user_attr(SCORES, scores)
             trial.report(float(np.mean(scores)), look)
