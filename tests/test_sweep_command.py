@@ -149,6 +149,7 @@ def test_where_no_trial_comes_to_its_end_there_is_no_preset(sweep: Command) -> N
         ("--trials 3 --learning-rate 0.1", "search learning_rate is also given as a flag"),
         ("--trials 3 --search none.yaml", "search none.yaml cannot be read"),
         ("--trials 3 --storage ftp://x", "storage ftp://x"),
+        ("--trials 3 --storage postgresql:/me:word@host/db", "storage postgresql:***@host/db is no URL"),
         ("--trials 3 --sweep-dir search.yaml", "sweep_dir search.yaml is a file"),
         ("--trials 3 more", "one word too many"),
     ],
@@ -181,6 +182,20 @@ def test_an_environment_of_ones_own_and_the_other_algorithm(sweep: Command) -> N
     assert (code, complaints) == (0, "")
     preset = yaml.safe_load(Path("sweeps/mine_swept-Mine__vpg/best.yaml").read_text())
     assert (preset["env"], preset["algo"]) == ("mine_swept:Mine", "vpg")
+
+
+def test_an_environment_that_breaks_each_time_stops_the_sweep_in_one_line(sweep: Command) -> None:
+    Path("mine_broken.py").write_text(
+        "import tightrope as tr\n\nclass Mine(tr.envs.CartPole):\n"
+        "    def advance(self, state, action):\n        raise ValueError('a wheel came off')\n"
+    )
+    code, said, complaint = sweep("--trials 8", env="mine_broken:Mine")
+    assert code == 1
+    assert "5 trials in a row failed, the last with" in complaint
+    assert "a wheel came off" in complaint
+    assert complaint.count("\n") == 1
+    assert said.count("failed: ") == 5
+    assert "a wheel came off" in Path("sweeps/mine_broken-Mine__ppo/sweep.html").read_text()
 
 
 def test_help_has_an_example(sweep: Command) -> None:

@@ -14,6 +14,7 @@ import torch
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
+from tightrope.runs.reports import add_score
 from tightrope.runs.seeds import Seed, read_seeds, slots
 
 FLAGS = ["--total-timesteps", "2048", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
@@ -105,6 +106,20 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
     assert [seed.progress()[0] for seed in seeds] == [32768, 32768]
+
+
+def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None:
+    seed = Seed(1, tmp_path / "seed0001")
+    agent = tr.PPO("CartPole-v1", total_timesteps=600, num_envs=8, num_steps=32, seed=1, video_every=0)
+    agent.learn(run_dir=seed.run_dir, quiet=True)
+    assert agent.finished
+    assert not seed.finished  # killed in its last evaluation
+    score = agent.evaluate(2)
+    add_score(seed.run_dir, agent.steps - 256, score)  # of a shorter plan, before
+    assert not seed.finished
+    assert seed.command([])[-3:] == ["resume", str(seed.run_dir), "--quiet"]
+    add_score(seed.run_dir, agent.steps, score)
+    assert seed.finished
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def take_part(
     from ..runs.sweep.outcome import BEST, PAGE, Leaving
     from ..runs.sweep.places import Places
     from ..runs.sweep.storage import masked
-    from ..runs.sweep.study import Worker, best, open_study
+    from ..runs.sweep.study import Failing, Worker, best, open_study
 
     say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(line, flush=True))
     study, new = open_study(storage, options.study or folder.name, terms(options, config, task.space))
@@ -169,7 +169,12 @@ def take_part(
     leaving = Leaving(folder, study, task, places, config, given, masked(url))
     say(f"{'new study' if new else 'going on with study'} {study.study_name!r} in {masked(url)}: {options.trials} trials of "
         f"{len(task.seeds)} seeds x {config.algorithm.total_timesteps:,} steps over {', '.join(task.space)}")  # fmt: skip
-    stopped = Worker(study, task, places, config.run.seed, say, leaving.now_and_then).work(new)
+    try:
+        stopped = Worker(study, task, places, config.run.seed, say, leaving.now_and_then).work(new)
+    except Failing as error:
+        leaving.write("stopped")
+        print(f"tightrope: {error}; {folder / PAGE} has them all, and the same command goes on", file=sys.stderr)
+        return 1
     leaving.write("stopped" if stopped is not None else "ended")
     if stopped is not None:
         print(f"stopped with {places.done()} of {options.trials} trials done; the same command goes on")

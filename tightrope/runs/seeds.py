@@ -94,11 +94,13 @@ class Seed:
 
     @property
     def finished(self) -> bool:
-        """Trained to the end, and scored."""
+        """Trained to the end, and scored there: a process may be killed in its last evaluation, and resuming it makes up for
+        that."""
         if not (self.run_dir / METRICS).exists():
             return False
         record = gathered(self.run_dir)
-        return record.status.kind in ("ended", "solved") and bool(record.found.scores)
+        scored = {score.step for score in record.found.scores}
+        return record.status.kind in ("ended", "solved") and record.columns.last("step") in scored
 
     def progress(self) -> tuple[int, float | None]:
         """(steps, return) of the newest row that is there."""

@@ -168,7 +168,7 @@ def test_what_kills_every_process_is_given_up(places: Places) -> None:
         places.bury()
     assert places.take() is None
     assert places.done() == 1
-    assert places.trials()[-1].user_attrs[OUTCOME] == GIVEN_UP
+    assert places.trials()[-1].user_attrs[OUTCOME] == f"{GIVEN_UP} after {MOST_DEATHS} attempts: {DEAD}"
 
 
 def test_processes_are_known_by_more_than_their_number() -> None:

@@ -59,6 +59,8 @@ def test_a_line_that_was_cut_short_is_taken_away(tmp_path: Path) -> None:
         ("postgresql://me@host/db", "postgresql://me@host/db"),
         ("mysql://:pw@host/db", "mysql://:***@host/db"),
         ("sweeps/a:b@c.journal", "sweeps/a:b@c.journal"),
+        ("postgresql:/me:top@secret@host/db?password=x", "postgresql:***@host/db"),
+        ("me:secret@host/db", "me:***@host/db"),
     ],
 )
 def test_passwords_are_not_for_eyes(url: str, shown: str) -> None:
@@ -82,6 +84,25 @@ def test_a_storage_that_will_not_do_is_one_line(url: str, said: str) -> None:
         open_storage(url)
     assert said in str(error.value)
     assert "word" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql:/me:word@h/db", "postgresql:me:word@h/db", " mysql:/me:word@h/db", "u:word@h/db", "sqlite:/a.db"],
+)
+def test_a_url_with_a_slash_too_few_is_no_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is no URL") as error:
+        open_storage(url)
+    assert "word" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["./a:b.journal", "sub/a:b@c.journal", "C:/a.journal", "plain"])
+def test_files_may_have_colons_further_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_storage(name)
+    assert Path(name).is_file()
 
 
 def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -20,7 +21,7 @@ from tightrope.runs.sweep.study import quiet_optuna
 TRIALS = 8
 FLAGS = [
     "--total-timesteps",
-    "12288",
+    "3072",
     "--num-envs",
     "16",
     "--num-steps",
@@ -32,16 +33,42 @@ FLAGS = [
     "--eval-episodes",
     "5",
 ]
+STEPS = 2 * 3072 // 16  # that a trial trains: seeds x phases
+GATED = """
+import os, pathlib, time
+import tightrope as tr
+
+GATE = pathlib.Path(os.environ["GATE"])
+
+class Pole(tr.envs.CartPole):
+    time_limit = 50
+    steps = 0
+
+    def step(self, action, *rest):
+        Pole.steps += len(action) == 16  # and not in evaluations
+        while self.is_held():
+            GATE.with_suffix(".held").touch()
+            time.sleep(0.02)
+        return super().step(action, *rest)
+
+    def is_held(self):
+        try:
+            return Pole.steps > int(GATE.read_text())
+        except FileNotFoundError:
+            return False
+"""
+STUDY = "gated-Pole__ppo"
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def start(folder: Path, storage: str, *more: str) -> "subprocess.Popen[str]":
-    """The command as a user types it."""
+def start(folder: Path, storage: str, gate: Path) -> "subprocess.Popen[str]":
+    """The command as a user types it. Its environment waits after as many steps as the file `gate` says, while it is there."""
+    (folder / "gated.py").write_text(GATED)
     search = folder / "search.yaml"
     search.write_text("learning_rate: {low: 1e-4, high: 1e-2, log: true}\ngamma: {low: 0.9, high: 0.999}\n")
     words = [
         "sweep",
-        "CartPole-v1",
+        "gated:Pole",
         "--trials",
         str(TRIALS),
         "--storage",
@@ -49,13 +76,18 @@ def start(folder: Path, storage: str, *more: str) -> "subprocess.Popen[str]":
         "--search",
         str(search),
         *FLAGS,
-        *more,
     ]
     root = str(Path(tr.__file__).parent.parent)
+    own = {
+        "PYTHONPATH": root,
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(folder.parent / "cache"),
+        "GATE": str(gate),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "tightrope", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder.parent / "cache")},
+        env={**os.environ, **own},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,28 +98,25 @@ def trials_of(storage: str) -> list[FrozenTrial]:
     quiet_optuna()
     opened = open_storage(storage)
     try:
-        return optuna.load_study(study_name="CartPole-v1__ppo", storage=opened).get_trials()
+        return optuna.load_study(study_name=STUDY, storage=opened).get_trials()
     except KeyError:
         return []
     finally:
         close_storage(opened)
 
 
-def kill_half_way(worker: "subprocess.Popen[str]", storage: str) -> list[int]:
-    """Kill it once it has ended a trial and taken another; the numbers of the trials it leaves behind, almost always one."""
+def its(worker: "subprocess.Popen[str]", storage: str, *states: TrialState) -> list[FrozenTrial]:
+    mine = [trial for trial in trials_of(storage) if trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid]
+    return [trial for trial in mine if trial.state in states]
 
-    def its(*states: TrialState) -> list[FrozenTrial]:
-        mine = [trial for trial in trials_of(storage) if trial.user_attrs.get(WORKER, {}).get("pid") == worker.pid]
-        return [trial for trial in mine if trial.state in states]
 
+def wait_for(happened: Callable[[], object], *workers: "subprocess.Popen[str]") -> None:
     deadline = time.monotonic() + 120
-    while not (its(*ENDED) and its(TrialState.RUNNING)):
-        assert worker.poll() is None, worker.communicate()[0]
+    while not happened():
+        for worker in workers:
+            assert worker.poll() is None, worker.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    worker.kill()
-    worker.communicate()
-    return [trial.number for trial in its(TrialState.RUNNING, TrialState.FAIL)]
 
 
 @pytest.mark.parametrize("kind", ["journal", "sqlite", "postgres"])
@@ -96,19 +125,27 @@ def test_two_processes_share_a_study_and_one_is_killed_half_way(
 ) -> None:
     storages = {"journal": str(tmp_path / "study.journal"), "sqlite": f"sqlite:///{tmp_path}/study.db"}
     storage = storages.get(kind) or request.getfixturevalue("postgres")
-    one, other = start(tmp_path, storage), start(tmp_path, storage)
+    gates = [tmp_path / "one", tmp_path / "other"]
+    gates[0].write_text(str(STEPS + STEPS // 4))  # in the middle of its second trial
+    gates[1].write_text("0")
+    one, other = (start(tmp_path, storage, gate) for gate in gates)
     try:
-        killed = kill_half_way(one, storage)
-        while not killed:  # it was between two trials
-            one = start(tmp_path, storage)
-            killed = kill_half_way(one, storage)
+        # whoever is faster: each ends a trial, and one is killed in the middle of another
+        wait_for(gates[0].with_suffix(".held").exists, one, other)
+        wait_for(gates[1].with_suffix(".held").exists, one, other)
+        gates[1].unlink()
+        wait_for(lambda: its(other, storage, *ENDED), one)
+        assert len(its(one, storage, *ENDED)) == 1
+        [killed] = [trial.number for trial in its(one, storage, TrialState.RUNNING)]
+        one.kill()
         said, _ = other.communicate(timeout=180)
     finally:
-        one.kill()
-        other.kill()
+        for worker in (one, other):
+            worker.kill()
+            worker.communicate()
     assert other.returncode == 0, said
     assert "not-to-be-shown" not in said
-    assert "not-to-be-shown" not in (tmp_path / "sweeps/CartPole-v1__ppo/sweep.html").read_text()
+    assert "not-to-be-shown" not in (tmp_path / "sweeps/gated-Pole__ppo/sweep.html").read_text()
 
     trials = trials_of(storage)
     places = by_place(trials)
@@ -120,25 +157,26 @@ def test_two_processes_share_a_study_and_one_is_killed_half_way(
     assert {trial.state for trial in trials} <= {*ENDED, TrialState.FAIL}
     assert len({tuple(sorted(trial.params.items())) for trial in ended}) == TRIALS
 
-    lost = next(trial for trial in trials if trial.number == killed[0])
+    lost = next(trial for trial in trials if trial.number == killed)
     assert (lost.state, lost.user_attrs[OUTCOME]) == (TrialState.FAIL, DEAD)
     again = next(trial for trial in places[lost.user_attrs[PLACE]] if fills(trial))
     assert again.params.items() >= lost.params.items()
     assert again.user_attrs[WORKER]["pid"] == other.pid
-    assert f"trial {killed[0]}: its process is no more" in said
+    assert f"trial {killed}: its process is no more" in said
 
-    best = yaml.safe_load((tmp_path / "sweeps/CartPole-v1__ppo/best.yaml").read_text())
+    best = yaml.safe_load((tmp_path / "sweeps/gated-Pole__ppo/best.yaml").read_text())
     top = max((t for t in ended if t.state == TrialState.COMPLETE), key=lambda t: t.value or 0.0)
     assert best["learning_rate"] == pytest.approx(top.params["learning_rate"])
 
 
 def test_ctrl_c_gives_the_trial_back_and_the_same_command_goes_on(tmp_path: Path) -> None:
     storage = str(tmp_path / "study.journal")
-    first = start(tmp_path, storage)
-    deadline = time.monotonic() + 60
-    while not any(trial.state in ENDED for trial in trials_of(storage)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    gate = tmp_path / "gate"
+    gate.write_text(str(STEPS + STEPS // 4))
+    first = start(tmp_path, storage, gate)
+    wait_for(gate.with_suffix(".held").exists, first)
     first.send_signal(signal.SIGINT)
+    gate.unlink()
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 130, said
     assert "the same command goes on" in said
@@ -146,7 +184,7 @@ def test_ctrl_c_gives_the_trial_back_and_the_same_command_goes_on(tmp_path: Path
     assert not [trial for trial in between if trial.state == TrialState.RUNNING]
     assert sum(map(fills, between)) == TRIALS
 
-    again = start(tmp_path, storage)
+    again = start(tmp_path, storage, gate)
     said, _ = again.communicate(timeout=120)
     assert again.returncode == 0, said
     assert "going on with study" in said

@@ -30,9 +30,9 @@ from ...types import Settings
 
 PLACE, BEAT, WORKER, OUTCOME = "place", "beat", "worker", "outcome"
 DEAD, ASIDE, STOPPED = "its process died", "another trial has its place", "stopped, to be done again"
-GIVEN_UP = "given up: its process died each time"
+FAILED, GIVEN_UP = "failed", "given up"  # how such outcomes begin
 WINDOW = 64  # places that have a waiting trial at once: every look reads all of those
-MOST_DEATHS = 5  # of processes at one place, before it is left alone: its settings may be what kills them
+MOST_DEATHS = 5  # of processes or trials at one place, before it is left alone: its settings may be what kills them
 
 
 @dataclass
@@ -160,18 +160,16 @@ class Places:
             self.seen[trial.number] = (sign, now)
         return now - self.seen[trial.number][1] > self.grace_seconds
 
-    def fail(self, trial: FrozenTrial) -> bool:
+    def fail(self, trial: FrozenTrial, why: str = DEAD) -> bool:
         """Whether it was us who failed it; who did sees to the place."""
-        deaths = sum(
-            other.user_attrs.get(PLACE) == trial.user_attrs[PLACE] and other.user_attrs.get(OUTCOME) == DEAD
-            for other in self.trials()
-        )
+        deaths = 1 + sum(map(went_wrong, by_place(self.trials())[trial.user_attrs[PLACE]]))
+        outcome = why if deaths < MOST_DEATHS else f"{GIVEN_UP} after {deaths} attempts: {why}"
         try:
-            self.storage.set_trial_user_attr(trial._trial_id, OUTCOME, DEAD if deaths + 1 < MOST_DEATHS else GIVEN_UP)
+            self.storage.set_trial_user_attr(trial._trial_id, OUTCOME, outcome)
             self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
         except optuna.exceptions.UpdateFinishedTrialError:
             return False
-        if deaths + 1 < MOST_DEATHS:
+        if deaths < MOST_DEATHS:
             self.again(trial)
         return True
 
@@ -200,7 +198,16 @@ class Places:
 
 def fills(trial: FrozenTrial) -> bool:
     """Whether nothing more need be done for its place."""
-    return trial.state != TrialState.FAIL or trial.user_attrs.get(OUTCOME) == GIVEN_UP
+    return trial.state != TrialState.FAIL or outcome_of(trial).startswith(GIVEN_UP)
+
+
+def went_wrong(trial: FrozenTrial) -> bool:
+    """Whether it may be the settings' fault that it came to no end, unlike that of one that was stopped."""
+    return trial.state == TrialState.FAIL and outcome_of(trial).startswith((DEAD, FAILED))
+
+
+def outcome_of(trial: FrozenTrial) -> str:
+    return str(trial.user_attrs.get(OUTCOME, ""))
 
 
 def by_place(trials: list[FrozenTrial]) -> dict[int, list[FrozenTrial]]:

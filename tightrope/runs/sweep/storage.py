@@ -18,6 +18,7 @@ from typing import Any
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
+from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import UsageError
 
@@ -25,6 +26,8 @@ DRIVERS = {
     "postgresql": ("psycopg", "postgresql+psycopg", 'pip install -c constraints.txt -e ".[postgres]"'),
     "mysql": ("pymysql", "mysql+pymysql", 'pip install -c constraints.txt -e ".[mysql]"'),
 }
+TROUBLES = (StorageInternalError, SQLAlchemyError, OSError)  # what a storage raises that fails
+URL = re.compile(r"\s*[A-Za-z][\w+.-]*:(?![\\/])|\s*[A-Za-z][\w+.-]+:")  # or meant to be one; not a drive, as in C:/
 SECRET = re.compile(r"://([^:@/]*):(.*)@")  # user, password: whatever is in it
 ATTEMPTS = 8  # to open: processes that start together may all want to make the tables
 
@@ -71,8 +74,12 @@ def mend(path: Path) -> None:
 
 def open_storage(storage: str) -> BaseStorage:
     """The storage behind a URL, or behind the path of a journal; a UsageError in one line, without passwords."""
-    if "://" not in storage:
+    if "://" not in storage and URL.match(storage) is None:
         return journal(Path(storage))
+    if "://" not in storage:
+        raise UsageError(
+            f"storage {masked(storage)} is no URL: those begin as in postgresql://; or, if it is a file, give it as ./NAME"
+        )
     scheme = storage.partition("://")[0]
     kind = scheme.partition("+")[0]
     if kind == "postgres":
@@ -99,12 +106,10 @@ class StorageLost(RuntimeError):
 @contextmanager
 def connected(storage: str) -> Iterator[BaseStorage]:
     """The storage, while it is used; what goes wrong with it then is one line."""
-    from sqlalchemy.exc import SQLAlchemyError
-
     made = open_storage(storage)
     try:
         yield made
-    except (StorageInternalError, SQLAlchemyError, OSError) as error:
+    except TROUBLES as error:
         raise StorageLost(f"storage {masked(storage)} failed: {without_secrets(error, storage)}") from error
     finally:
         with suppress(Exception):
@@ -168,7 +173,7 @@ def opened(url: str, make: Callable[[], BaseStorage]) -> BaseStorage:
 def masked(storage: str) -> str:
     """For eyes: without a password, and without what follows the database's name, which may hold one."""
     if "://" not in storage:
-        return storage
+        return re.sub(r":.*@", ":***@", storage).partition("?")[0] if URL.match(storage) else storage
     return SECRET.sub(r"://\1:***@", storage).partition("?")[0]
 
 

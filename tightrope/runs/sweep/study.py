@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
+import torch
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
@@ -18,12 +21,14 @@ from ...engine import stream_seed
 from ...errors import UsageError
 from ...types import Settings
 from ..signals import Interrupts
-from .places import DEAD, OUTCOME, PLACE, Places
-from .trial import SCORES, Stop, Task
+from .places import DEAD, FAILED, OUTCOME, PLACE, Places
+from .storage import TROUBLES
+from .trial import SCORES, UNFIT, Failed, Stop, Task, in_words
 
 SAME = "tightrope"  # the attribute of a study that says what it is a study of
 STARTUP = 10  # trials at random, before there is something to learn from
 PATIENCE = 5.0  # seconds that whoever began a study has for saying what it is, and for making its trials
+MOST_IN_A_ROW = 5  # places at which a process may fail one after the other, before it is the process that is to blame
 
 
 def open_study(storage: BaseStorage, name: str, terms: Settings) -> tuple[optuna.Study, bool]:
@@ -84,6 +89,10 @@ def quiet_optuna() -> None:
 # working --------------------------------------------------------------------------------------------------------------
 
 
+class Failing(Exception):
+    """Trial after trial fails in this process. One line, with the last one's words."""
+
+
 @dataclass
 class Worker:
     """One process of a sweep."""
@@ -94,9 +103,11 @@ class Worker:
     seed: int
     say: Callable[[str], None]
     tell: Callable[[], None]  # after every trial
+    failed: set[int] = field(default_factory=set)  # places at which we did
+    in_a_row: int = 0  # of them, since a trial went well
 
     def work(self, new: bool) -> int | None:
-        """Until all places are filled, by whomever; the signal that ended it before."""
+        """Until all places are filled, by whomever; the signal that ended it before. Failing if nothing goes well here."""
         if new:
             self.places.fill()
         waiting = False
@@ -119,25 +130,55 @@ class Worker:
         return None
 
     def attempt(self, trial: optuna.Trial, interrupts: Interrupts) -> int | None:
-        began = time.monotonic()
+        began, why = time.monotonic(), ""
         self.study.sampler = sampler(self.seed, trial.user_attrs[PLACE])
         with self.places.alive(trial):
             try:
                 score = self.task.score(trial, interrupts)
                 self.study.tell(trial, score, skip_if_finished=True)
+                self.in_a_row = 0
             except optuna.TrialPruned:
                 self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+                self.in_a_row = 0
             except Stop as stop:
                 self.places.give_back(trial)
                 return stop.signal
             except optuna.exceptions.UpdateFinishedTrialError:  # others took us for dead, and do it again
                 pass
+            except TROUBLES:
+                self.places.give_back(trial)
+                raise
+            except Exception as error:
+                why = self.fail(trial, error)
             except BaseException:
                 self.places.give_back(trial)
                 raise
         self.say(self.line(trial.number, time.monotonic() - began))
         self.tell()
+        if why:
+            self.check_health(trial.user_attrs[PLACE], why)
         return interrupts.received
+
+    def fail(self, trial: optuna.Trial, error: Exception) -> str:
+        """A bad trial is no reason to stop: others try it again, a few times, unless that is of no use; what went wrong."""
+        why = str(error) if isinstance(error, Failed) else in_words(error)
+        if isinstance(error, Failed) and error.for_good:
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                trial.set_user_attr(OUTCOME, f"{UNFIT}: {why}")
+                self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        else:
+            self.places.fail(self.places.storage.get_trial(trial._trial_id), f"{FAILED}: {why}")
+        return why
+
+    def check_health(self, place: int, why: str) -> None:
+        """Stop where one place after the other fails, so that a broken machine does not go through all of them. Failing again
+        where we did before says nothing new."""
+        clear_memory()
+        if place not in self.failed:
+            self.failed.add(place)
+            self.in_a_row += 1
+        if self.in_a_row >= MOST_IN_A_ROW:
+            raise Failing(f"{self.in_a_row} trials in a row failed, the last with {why}")
 
     def line(self, number: int, seconds: float) -> str:
         """What has become of a trial."""
@@ -153,6 +194,13 @@ class Worker:
         ours = best(self.study)
         lead = "" if ours is None else f"; best {ours.value:.4g} (trial {ours.number})"
         return f"trial {number}: {how} in {seconds:.1f} s; {self.places.done()} of {self.places.count} done{lead}"
+
+
+def clear_memory() -> None:
+    """What a failed trial held, for the next one and for others on the same GPU."""
+    gc.collect()
+    with suppress(Exception):  # a GPU that is lost
+        torch.cuda.empty_cache()
 
 
 def rest(interrupts: Interrupts) -> int | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import optuna
+import torch
 
 from ...engine import State
-from ...errors import NotFinite, UsageError
+from ...errors import NotFinite, UsageError, plain
 from ...types import Settings
 from ..config import settings_of
 from ..evaluate import Evaluation
@@ -42,6 +45,33 @@ class Stop(Exception):
         self.signal = signal
 
 
+class Failed(Exception):
+    """What was tried failed, not the storage that was to hear of it. One line; the cause is what was raised."""
+
+    @property
+    def for_good(self) -> bool:
+        """Whether another attempt would only fail again."""
+        return isinstance(self.__cause__, (MemoryError, torch.OutOfMemoryError))
+
+
+@contextmanager
+def blamed_on_trial() -> Iterator[None]:
+    """Whatever an environment or a network raises here is the trial's trouble, also if the storage might raise the same."""
+    try:
+        yield
+    except (UsageError, NotFinite, Stop):
+        raise
+    except Exception as error:
+        raise Failed(in_words(error)) from error
+
+
+def in_words(error: Exception) -> str:
+    """One line: what kind of error, and how its own words begin."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    return plain(f"{kind}: {first}" if first else kind)
+
+
 @dataclass(frozen=True)
 class Task:
     """What every trial of a study does with the settings that it tries."""
@@ -69,7 +99,8 @@ class Task:
         trial.set_user_attr(SETTINGS, {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()})
         agents: list[Learner] = []
         try:
-            agents += [self.make({**settings, "seed": seed}) for seed in self.seeds]
+            with blamed_on_trial():
+                agents += [self.make({**settings, "seed": seed}) for seed in self.seeds]
             return self.together(trial, agents, interrupts)
         except UsageError as error:  # not each on its own, but these together
             trial.set_user_attr(OUTCOME, f"{UNFIT}: {error}")
@@ -79,12 +110,17 @@ class Task:
             raise optuna.TrialPruned from None
         finally:
             for agent in agents:
-                agent.state.env.close()
+                with suppress(Exception):  # one that failed may not close either
+                    agent.state.env.close()
 
     def together(self, trial: optuna.Trial, agents: Sequence[Learner], interrupts: Interrupts) -> float:
         scores: list[float] = []
         for look, steps in enumerate(self.steps, 1):
-            scores = [self.trained(agent, None if look == self.evaluations else steps, interrupts) for agent in agents]
+            until = None if look == self.evaluations else steps
+            with blamed_on_trial():
+                scores = [self.trained(agent, until, interrupts) for agent in agents]
+            if not math.isfinite(sum(scores)):  # Optuna would fail the trial, and its place be tried for ever
+                raise NotFinite(f"scores {', '.join(map(str, scores))} after {steps:,} steps")
             trial.set_user_attr(SCORES, scores)
             trial.report(float(np.mean(scores)), look)
             if look < self.evaluations and trial.should_prune():
