@@ -101,11 +101,14 @@ def test_asked_for_every_so_many_phases_and_at_the_end(tmp_path: Path) -> None:
 
 
 def test_by_default_the_beginning_a_quarter_and_the_end(tmp_path: Path) -> None:
-    trained(tmp_path, 100, num_envs=4, num_steps=16)
-    assert videos(tmp_path) == ["phase0012.mp4", "phase0025.mp4", "phase0100.mp4"]
-    assert [len(frames(tmp_path / "videos" / name)) for name in videos(tmp_path)] == [96] * 3
-    assert "<title>CartPole-v1 ppo, phases 89-100</title>" in (tmp_path / "videos" / "phase0100.html").read_text()
-    assert [(clip.first, clip.phase) for clip in clips(tmp_path)] == [(1, 12), (14, 25), (89, 100)]
+    trained(tmp_path / "long", 280, num_envs=4, num_steps=16)
+    assert videos(tmp_path / "long") == ["phase0012.mp4", "phase0070.mp4", "phase0280.mp4"]
+    trained(tmp_path / "short", 100, num_envs=4, num_steps=16)
+    assert videos(tmp_path / "short") == ["phase0012.mp4", "phase0100.mp4"], "a quarter is too near to the beginning"
+    folder = tmp_path / "long"
+    assert [len(frames(folder / "videos" / name)) for name in videos(folder)] == [96] * 3
+    assert "<title>CartPole-v1 ppo, phases 269-280</title>" in (folder / "videos" / "phase0280.html").read_text()
+    assert [(clip.first, clip.phase) for clip in clips(folder)] == [(1, 12), (59, 70), (269, 280)]
 
 
 def test_a_run_too_short_for_a_clip_has_none_unless_asked(tmp_path: Path) -> None:

@@ -14,12 +14,25 @@ KernelPrecision = Literal["fp32", "tf32"]
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """fp32: 24-bit mantissas throughout. tf32: 11 bits inside products on CUDA, sums in 24. bf16: networks in 8 bits
     (autocast), parameters, losses, advantages and the optimiser in fp32."""
-    with products(precision == "tf32") if device.type == "cuda" else nullcontext():
+    with on_cuda(precision == "tf32") if device.type == "cuda" else nullcontext():
         if precision == "bf16":
             with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
                 yield
         else:
             yield
+
+
+@contextmanager
+def on_cuda(fast: bool) -> Iterator[None]:
+    """How CUDA computes. Convolutions take algorithms that always add in the same order: a run can then be run again, or
+    resumed, to the last digit."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        with products(fast):
+            yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 @contextmanager

@@ -22,6 +22,7 @@ CELLS = 16
 FEWEST, MOST = 96, 500  # frames of a video, where phases allow
 MOST_BYTES = 64 << 20  # of the observations in one
 APART = 4  # unless asked for otherwise, videos are due at this part of the run, at this part of that, and so on
+BETWEEN = 4  # times the length of a video from one to the next, unless asked for otherwise
 PATIENCE = 30.0  # seconds that the end of training waits for the last videos
 FPS = 30  # at most
 
@@ -138,9 +139,12 @@ class RolloutVideo(Onlooker):
         if self.every is not None:
             return phase % self.every == 0
         assert self.kept is not None
-        if not self.full or phase - self.shown < len(self.kept):  # videos do not overlap
+        if not self.full:
             return False
-        return (self.began == 0 and self.shown == 0) or passed(self.steps, steps_before, self.total)
+        if self.began == 0 and self.shown == 0:
+            return True
+        apart = phase - self.shown >= BETWEEN * len(self.kept)  # in a short run drawing would be half of the work
+        return apart and passed(self.steps, steps_before, self.total)
 
     # how -------------------------------------------------------------------------------------------------------------
 

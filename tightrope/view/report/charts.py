@@ -11,7 +11,7 @@ import numpy as np
 from .columns import Columns
 from .html import figure_of
 from .record import RunRecord
-from .statistics import smooth, thin
+from .statistics import middle, smooth, thin
 
 Trace = dict[str, Any]
 MOST_OTHERS = 24  # tags that we do not know
@@ -133,7 +133,7 @@ def line(kind: str, x: np.ndarray, y: np.ndarray, name: str, color: int) -> Trac
 
 def needs_log(columns: Columns, plot: Plot) -> bool:
     values = np.concatenate([columns.curve(tag)[1] for tag in plot.tags])
-    return len(values) > 0 and bool(values.min() > 0 and values.max() > STEEP * np.median(values))
+    return len(values) > 0 and bool(values.min() > 0 and values.max() > STEEP * middle(values))
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:

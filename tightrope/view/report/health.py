@@ -14,7 +14,7 @@ import numpy as np
 
 from .columns import Columns
 from .stages import FEW_PHASES, collapsed, constant, improved, near_its_best, stages
-from .statistics import smooth
+from .statistics import middle, smooth
 
 KL_HIGH, KL_SHARE = 0.05, 0.2
 KL_TINY = 1e-5
@@ -114,7 +114,7 @@ def weights_pinned(columns: Columns, settings: Settings) -> Finding | None:
 def critic_learns_nothing(columns: Columns, settings: Settings) -> Finding | None:
     """Never well above 0. (Near 0 at the end of a solved task is fine: there all targets are the same.)"""
     explained = known(columns, "losses/explained_variance")
-    if len(explained) < 2 * FEW_PHASES or np.median(explained) > VARIANCE_LOW or not explained.any():
+    if len(explained) < 2 * FEW_PHASES or middle(explained) > VARIANCE_LOW or not explained.any():
         return None
     if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST:
         return None
@@ -147,11 +147,11 @@ def entropy_gone_early(columns: Columns, settings: Settings) -> Finding | None:
 
 def gradient_always_clipped(columns: Columns, settings: Settings) -> Finding | None:
     limit, norm = settings.get("max_grad_norm"), known(columns, "losses/grad_norm")
-    if not limit or len(norm) == 0 or np.median(norm) < NORM_TIMES * limit:
+    if not limit or len(norm) == 0 or middle(norm) < NORM_TIMES * limit:
         return None
     return Finding(
         "warning",
-        f"The gradient's norm is {np.median(norm):,.0f} as a rule, max_grad_norm {limit:g}: every step is a clipped one.",
+        f"The gradient's norm is {middle(norm):,.0f} as a rule, max_grad_norm {limit:g}: every step is a clipped one.",
         "Scale the rewards: norm_reward (PPO), or in the environment.",
         "losses/grad_norm",
     )
