@@ -76,6 +76,7 @@ class Vigil:
         self._decided = threading.Event()
         self._resigned = False
         self._gone: set[int] = set()  # who has taken leave
+        self._told_by: set[int] = set()  # who has passed on a verdict
         self._mute: int | None = None
         self._spoken = threading.Lock()
         self._last_word: str | None = None
@@ -196,6 +197,7 @@ class Vigil:
             self._gone.add(line.rank)
             self._drop(line)
         elif word.startswith((LOST, FAILED)):
+            self._told_by.add(line.rank)
             kind = LOST if word.startswith(LOST) else FAILED
             rank, _, words = word.removeprefix(kind).partition(" ")
             self._lose(int(rank), plain(words), kind)
@@ -232,9 +234,19 @@ class Vigil:
 
     def _speak(self) -> None:
         """Once a machine: by its lowest rank that can."""
+        if not self._spoken.acquire(blocking=False):
+            return
         here = [m for m in self.roll.members if m.machine == self.me.machine and m.rank != self._mute]
-        if self._spoken.acquire(blocking=False) and next(m for m in here if m is self.me or alive(m.pid)) is self.me:
+        if not any(alive(m.pid) or self._has_spoken(m.rank) for m in here if m.rank < self.me.rank):
             os.write(2, f"tightrope: {self.verdict}: {self.epilogue()}\n".encode())
+
+    def _has_spoken(self, rank: int) -> bool:
+        """Whether a rank that is gone by now has left because of the same verdict, of which it then told its neighbours."""
+        words: list[str] = []
+        for line in [line for line in self._lines if line.rank == rank]:
+            with contextlib.suppress(EOFError, OSError):
+                words += line.heard()
+        return rank in self._told_by or any(word.startswith((LOST, FAILED)) for word in words)
 
     def _leave_at_once(self) -> None:
         with contextlib.suppress(Exception):

@@ -68,6 +68,7 @@ class RolloutVideo(Onlooker):
 
     def begin(self, about: About) -> None:
         self.title, self.total = about.title, about.total_steps
+        self.env = str(about.settings.get("env", self.title.split()[0]))  # by its whole name
         self.began = self.steps = about.steps
 
     def phase(self, state: Shown) -> None:
@@ -108,12 +109,12 @@ class RolloutVideo(Onlooker):
         """Whether these environments draw states, not observations."""
         if not state.env.drawable:
             self.blind = True
-            self.say(f"no videos of training: {self.title.split()[0]} {self.remedy(state)}")
+            self.say(f"no videos of training: {self.env} {self.remedy(state)}")
         return self.blind
 
     def remedy(self, state: Shown) -> str:
         """What is missing for a video, and what to do."""
-        env = self.title.split()[0]
+        env = self.env
         if getattr(state.env, "backend", None) == "tensor":
             return "does not draw itself: give it a draw(obs, action) method"
         command = f"`tightrope record {self.folder.parent} --out video.mp4`"
