@@ -46,10 +46,6 @@ class World:
         """Whether this is the rank that writes, scores and speaks to the user."""
         return self.rank == 0
 
-    def share(self, count: int) -> int:
-        """This rank's part of a number that is split evenly."""
-        return count // self.size
-
 
 ALONE = World()
 _world = ALONE

@@ -53,10 +53,6 @@ class Roll:
         """How often the run has started before; a store that is new, as its machine is, has not seen it all."""
         return max(self.attempt, *(member.restarts for member in self.members))
 
-    @property
-    def machines(self) -> int:
-        return len({member.machine for member in self.members})
-
 
 def this_process(rank: int, restarts: int, address: str, port: int) -> Member:
     machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun: nobody's neighbour
