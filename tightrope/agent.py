@@ -18,9 +18,9 @@ from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .envs.host import HostEnv, path_of
 from .envs.importing import import_module_of
 from .errors import UsageError
-from .runs.build import build, check_env, make_env, settled
+from .runs.build import build, check_env, configured, make_env, settled
 from .runs.checkpoint import Checkpoint
-from .runs.config import MOST_EPISODES, Config, configure
+from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
 from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
 from .runs.evaluate import Evaluation, evaluate
@@ -69,21 +69,22 @@ class Agent:
             settings["network"] = kind if isinstance(kind, str) else path_of(kind)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
-            config = configure(env, self.algo, settings)
-            import_training_env(config)
+            config = configured(env, self.algo, settings)
+            import_training_env(config.run.train_env)
             self._setup(config, None, network)
             return
         if isinstance(env, str):
             env = imported(env)
         fixed = settings_fixed_by(env, settings)
-        config = configure(name_of(env), self.algo, settings, fixed, preset_env=ancestor_of(env))
+        layers = settings, fixed
+        config = configured(name_of(env), self.algo, *layers, given=env, preset_env=ancestor_of(env))
         self._setup(config, env, network)
 
     @classmethod
     def from_config(cls, config: Config, env: Any = None, network: Network | None = None) -> Self:
         """An untrained agent with exactly these settings."""
         join()
-        import_training_env(config)
+        import_training_env(config.run.train_env)
         agent = cls.__new__(cls)
         agent._setup(config, env, network)
         return agent

@@ -21,7 +21,7 @@ def new_state(env="CartPole-v1", **settings):
 
 
 def new_state_of(env, **settings):
-    agent = tr.VPG(env, **{"num_steps": 20, "total_timesteps": 20 * env.num_envs * 5, **settings})
+    agent = tr.VPG(env, **{"defaults": "plain", "num_steps": 20, "total_timesteps": 20 * env.num_envs * 5, **settings})
     return agent.state, agent.config.algorithm
 
 
@@ -244,3 +244,18 @@ def test_returns_shown_are_those_of_the_lives_in_the_rollout():
 
 def test_defaults_are_valid():
     assert VPGConfig().phases == 40
+
+
+def test_without_full_reset_every_step_is_learned_from_and_whole_episodes_are_reported():
+    from tightrope.algorithms.vpg import estimate, vpg
+
+    state, config = new_state_of(CartPole(num_envs=8), num_steps=100, full_reset=False, baseline="critic")
+    metrics = next(vpg(state, config))
+    done = state.rollout.done
+    assert done.any(0).all()  # so that all have a second life in the rollout
+    batch = estimate(state, config, state.rollout, torch.ones(100, 1, dtype=torch.bool))
+    assert batch.alive.all()
+    assert metrics.lifespan_mean == (done.float().cumsum(0) == 0).sum(0).float().mean() + 1
+    count, returns, lengths = metrics.episodes.tolist()
+    assert count == done.sum()
+    assert returns == lengths == sum(int(done[:, i].nonzero().max()) + 1 for i in range(8))

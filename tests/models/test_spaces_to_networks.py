@@ -89,8 +89,8 @@ def test_one_hot_of_a_single_integer() -> None:
 def test_an_encoder_gives_as_many_numbers_as_it_says(name: str) -> None:
     spec = OBSERVATIONS[name]
     obs = observations(spec, 3)
-    features = encoder_of(spec)(obs)
-    assert features.shape == (3, width_of(spec))
+    features = encoder_of(spec, 8, "relu")(obs)
+    assert features.shape == (3, width_of(spec, 8))
     assert features.dtype == torch.float32
     trunk = trunk_for(spec, (8, 6), "relu")
     assert trunk(obs).shape == (3, trunk.out_features)
@@ -125,17 +125,42 @@ def test_parts_are_encoded_each_in_its_way_and_put_side_by_side() -> None:
     assert torch.equal(parts["keys"], observations(MultiDiscrete((2, 3)), 5, 2))
     keys = [F.one_hot(parts["keys"][:, i], k) for i, k in enumerate((2, 3))]
     expected = [parts["speed"].flatten(1), F.one_hot(parts["gear"], 4), *keys, parts["bits"]]
-    assert torch.equal(Parts(MIXED)(obs), torch.cat([part.float() for part in expected], 1))
+    assert torch.equal(Parts(MIXED, 8, "tanh")(obs), torch.cat([part.float() for part in expected], 1))
 
 
-def test_a_picture_among_the_parts_is_read_by_convolutions() -> None:
-    encode, obs = Parts(SEEING), observations(SEEING, 2)
-    eye = encode.encoders[1]
+def test_parts_beside_a_picture_get_the_same_number_of_features() -> None:
+    encode, obs = Parts(SEEING, 8, "tanh"), observations(SEEING, 2)
+    eye, scale, project, activate = encode.encoders[1]
     assert isinstance(eye, NatureCNN)
     features = encode(obs)
-    assert features.shape == (2, 2 + 512 + 3)
-    torch.testing.assert_close(features[:, 2:514], eye(observations(IMAGE, 2, 1)))
-    assert torch.equal(features[:, 514:], F.one_hot(observations(Discrete(3), 2, 2), 3).float())
+    assert features.shape == (2, 3 * 8)
+    picture = observations(IMAGE, 2, 1)
+    torch.testing.assert_close(features[:, 8:16], activate(project(scale(eye(picture)))))
+    with torch.no_grad():  # however far the convolutions move
+        eye.head[0].weight.mul_(100)
+    assert encode(obs)[:, 8:16].abs().max() <= 1
+    torch.testing.assert_close(scale(eye(picture)).pow(2).mean(1), torch.ones(2), atol=1e-3, rtol=0)
+
+
+def test_pictures_of_real_numbers_are_read_by_convolutions() -> None:
+    pictures = [
+        (gs.Box(0, 1, (84, 84, 3), np.float32), (3, 84, 84), 1.0),
+        (gs.Box(0, 255, (3, 40, 40), np.float64), (3, 40, 40), 255.0),
+        (gs.Box(-1, 1, (48, 64), np.float32), (1, 48, 64), 1.0),
+        (gs.Box(-np.inf, np.inf, (4, 36, 36), np.float32), (4, 36, 36), 1.0),
+    ]
+    for space, shape, brightest in pictures:
+        read = spaces.observation(space)
+        assert (read.spec.shape, read.spec.dtype) == (shape, torch.float32)
+        trunk = policy_for(read.spec, norm_obs=True).actor
+        assert isinstance(trunk, NatureCNN)
+        assert trunk.brightest == brightest
+        rows = torch.from_numpy(read.rows(np.stack([space.sample() for _ in range(2)])))
+        before = rows.clone()
+        assert trunk(rows).shape == (2, 512)
+        assert torch.equal(rows, before)  # the rollout's own memory
+    for flat in ((3, 35, 35), (40, 3), (200,)):
+        assert isinstance(policy_for(spaces.observation(gs.Box(0, 1, flat, np.float32)).spec).actor, MLP)
 
 
 def test_pictures_share_their_trunk_wherever_they_are() -> None:
@@ -145,7 +170,7 @@ def test_pictures_share_their_trunk_wherever_they_are() -> None:
         assert policy.critic is policy.actor
     assert isinstance(policy_for(IMAGE).actor, NatureCNN)
     assert isinstance(policy_for(SEEING).actor, MLP)
-    for spec in (MIXED, Discrete(3), Box((2,)), Box((3, 40, 40))):
+    for spec in (MIXED, Discrete(3), Box((2,)), Box((3, 30, 40))):
         assert not sees_images(spec)
         assert policy_for(spec).critic is not policy_for(spec).actor
 

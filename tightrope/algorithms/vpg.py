@@ -77,7 +77,7 @@ class VPGConfig:
     baseline: Literal["timestep", "critic", "none"] = "timestep"
     """What is subtracted from returns: the mean over environments at the same step, a learned critic, or nothing."""
     normalize_returns: bool = False
-    """Standardise returns over the whole rollout."""
+    """Standardise returns, or what they are above the critic's value, over the whole rollout."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
@@ -95,7 +95,7 @@ class VPGConfig:
     dead_fraction: float = 1.0
     """A rollout ends once this fraction of the environments has terminated (with full_reset)."""
     full_reset: bool = True
-    """Start every environment anew at the head of each rollout; the timestep baseline needs it."""
+    """Start every environment anew in each rollout and learn from its first life there, instead of letting episodes go on."""
     stop_when_solved: bool = False
     """End training once every environment survives a whole rollout."""
 
@@ -155,7 +155,10 @@ class VPGMetrics(NamedTuple):
     steps: Tensor
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean of what a step was paid in training
-    episodes: Tensor  # number, sum of returns, sum of lengths of the lives in the rollout, cut ones included
+    episodes: (
+        Tensor  # number, sum of returns, sum of lengths: of the lives in the rollout, cut ones included, or, without
+    )
+    # full_reset, of the episodes that finished
     health: Tensor  # (ranks, parts) finite where everything was
 
 
@@ -203,13 +206,15 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     dead_fraction = config.dead_fraction if config.full_reset else None
     obs, taken = collect(state.env, state.policy, state.rollout, obs, noise, dead_fraction)
     state.obs.copy_(obs)
-    return learn(state, config, taken, noise.shuffle)
+    metrics = learn(state, config, taken, noise.shuffle)
+    return metrics if config.full_reset else metrics._replace(episodes=summed(state.env.finished_episodes()))
 
 
 @torch.no_grad()
 def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tensor) -> Trajectories:
     """The rollout as trajectories, with their returns and what these are above the baseline."""
-    alive = alive_mask(rollout.done) & collected & rollout.real
+    used = collected & rollout.real
+    alive = alive_mask(rollout.done) & used if config.full_reset else used.expand_as(rollout.done)
     cut = rollout.done | last_row(collected)
     last_value, final_value = state.policy.value(state.obs), final_values(state.policy, rollout)
     next_value = successor_values(rollout.value, last_value, rollout.done, final_value)
@@ -222,8 +227,9 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
         baseline = torch.zeros_like(returns)
     advantage = returns - baseline
     if config.normalize_returns:
-        mean, std = masked_moments(returns, alive)
-        advantage = standardize(returns, mean, std) if config.baseline == "none" else standardize(advantage, 0.0, std)
+        by_time = config.baseline == "timestep"  # then the mean is 0 at every step already
+        mean, std = masked_moments(returns if by_time else advantage, alive)
+        advantage = standardize(advantage, 0.0 if by_time else mean, std)
     return rollout.trajectories(advantage, target=returns, alive=alive)
 
 
@@ -246,7 +252,7 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
         rows.append(torch.stack([*terms, grad_norm]))
 
     update_statistics(policy, rollout.obs, alive)  # statistics move only between phases
-    lifespan = alive.sum(0).float()
+    lifespan = (alive & alive_mask(rollout.done)).sum(0).float()
     lifespan_mean, lifespan_std = moments(lifespan, correction=0)
     died = anywhere((rollout.terminated & alive).any())
     mean = torch.stack(rows).mean(0)

@@ -12,9 +12,9 @@ from ..agent import AGENTS, Agent
 from ..engine import choose_threads
 from ..errors import UsageError
 from ..runs import seeds as many
-from ..runs.build import check_env
+from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
-from ..runs.config import Config, configure
+from ..runs.config import Config
 from ..runs.given import imported, is_path
 from ..types import Settings
 
@@ -128,5 +128,5 @@ def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Se
         first.state.env.close()
         return config, lambda settings: AGENTS[algo](own, **{**given, **settings})
     check_env(env, str(given.get("backend", "auto")))
-    config = configure(env, algo, given)
+    config = configured(env, algo, given)
     return config, lambda settings: AGENTS[algo].from_config(config.changed(**settings), network=config.network.network)

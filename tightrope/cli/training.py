@@ -15,7 +15,7 @@ from ..arguments import read_arguments, show_help, wants_help
 from ..engine import world
 from ..engine.ranks import join, launched, told_by_first
 from ..errors import UsageError
-from ..runs.build import check_env
+from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, read_settings, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
@@ -77,11 +77,9 @@ def train(args: list[str]) -> int:
             raise UsageError(f"seeds {seeds} are processes of their own: start them without torchrun")
         given = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
         return train_seeds(args, env, algo, given, seeds, jobs, chosen_dir, quiet)
-    config = configure(env, algo, layer, flags)
+    config = configure(env, algo, layer, flags) if is_path(env) else configured(env, algo, layer, flags)
     if jobs is not None:
         raise UsageError(f"jobs {jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
-    if not quiet and not preset(env, algo):
-        print(f"note: no preset for {algo} on {env}, so plain defaults; `tightrope train {env} --help` shows them")
     begun = begun_before(chosen_dir) or (there_already(chosen_dir) if resume else None)
     if begun is not None:
         own = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo", "network")}

@@ -86,14 +86,16 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
         spec, rows = _box_reader(gs.Box(space.low.reshape(1), space.high.reshape(1), dtype=space.dtype), name)
         return spec, lambda obs: rows(np.asarray(obs)[:, None])
     pixels = space.dtype == np.uint8 and bool((space.high == 255).all() and (space.low == 0).all())
-    if pixels and len(shape) in (2, 3):
+    if pixels or np.issubdtype(space.dtype, np.floating):
+        kind = torch.uint8 if pixels else torch.float32
+        low, high = (0, 255) if pixels else (float(space.low.min()), float(space.high.max()))
         if len(shape) == 2 and min(shape) >= IMAGE_SIDE:
-            return Box((1, *shape), 0, 255, torch.uint8), lambda obs: np.asarray(obs)[:, None]
+            return Box((1, *shape), low, high, kind), lambda obs: np.asarray(obs)[:, None]
         if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS and min(shape[:2]) >= IMAGE_SIDE:
             channels_first = (shape[2], shape[0], shape[1])
-            return Box(channels_first, 0, 255, torch.uint8), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
+            return Box(channels_first, low, high, kind), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
         if len(shape) == 3 and min(shape[1:]) >= IMAGE_SIDE:
-            return Box(shape, 0, 255, torch.uint8), np.asarray
+            return Box(shape, low, high, kind), np.asarray
     if pixels:  # too small for convolutions, but still brightnesses
         return Box(shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32) / 255
     return Box(shape), lambda obs: np.asarray(obs, np.float32)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..models.networks import is_image
 from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .host import HostEnv
 from .options import Array
@@ -114,19 +115,20 @@ def part(name: str, space: gs.Space[Any]) -> Part:
 
 def box_part(name: str, space: gs.Box, spec: Spec) -> Part:
     """Numbers as they are, pictures with their channels first, brightnesses of what is too small for a picture in [0, 1]."""
-    picture, bright = spec.dtype == torch.uint8, isinstance(spec, Box) and spec.high == 1.0
+    picture = is_image(spec)
+    bright = space.dtype == np.uint8 and isinstance(spec, Box) and spec.high == 1.0
     channels_last = picture and len(space.shape) == 3 and space.shape != spec.shape
     unit, kind = 255 if bright else 1, dtype_of(space)
 
     def read(shown: Tensor) -> Tensor:
         if channels_last:
-            return shown.permute(0, 3, 1, 2)
+            return shown.permute(0, 3, 1, 2).to(spec.dtype)
         numbers = in_shape(shown.to(spec.dtype), spec.shape)
         return numbers / unit if bright else numbers
 
     def show(rows: Array) -> Array:
         numbers = np.moveaxis(rows, 1, -1) if channels_last else rows.reshape(-1, *space.shape)
-        if picture:
+        if spec.dtype == torch.uint8:
             return numbers
         if kind.kind == "f":  # whatever the bounds say: some engines' are wrong
             return numbers.astype(kind)

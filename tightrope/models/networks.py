@@ -55,11 +55,12 @@ class MLP(nn.Sequential):
 
 
 class NatureCNN(nn.Module):
-    """The network of Mnih et al. 2015 over uint8 frames (C, H, W), scaled to [0, 1] on the device. [details 21, 22]"""
+    """The network of Mnih et al. 2015 over frames (C, H, W), divided by `brightest` on the device. [details 21, 22]"""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], brightest: float = 255.0) -> None:
         super().__init__()
         gain = math.sqrt(2)
+        self.brightest = brightest
         channels, height, width = shape
         self.convolutions = nn.Sequential(
             orthogonal(nn.Conv2d(channels, 32, 8, stride=4), gain), nn.ReLU(),
@@ -76,7 +77,8 @@ class NatureCNN(nn.Module):
         if obs.device.type == "cpu" and not torch.compiler.is_exporting():
             # convolutions are a third quicker there with a pixel's frames side by side in memory
             obs = torch.stack(obs.unbind(1), -1).permute(0, 3, 1, 2)
-        return self.head(self.convolutions(obs.to(torch.float32).div_(255)))
+        pixels = obs.float().div_(self.brightest) if obs.dtype == torch.uint8 else obs / self.brightest
+        return self.head(self.convolutions(pixels))
 
 
 class OneHot(nn.Module):
@@ -99,11 +101,11 @@ class OneHot(nn.Module):
 class Parts(nn.Module):
     """Each part of a composite observation through an encoder of its own, the features side by side."""
 
-    def __init__(self, spec: Composite) -> None:
+    def __init__(self, spec: Composite, width: int, activation: Activation) -> None:
         super().__init__()
         self.spec = spec
-        self.encoders = nn.ModuleList(encoder_of(part) for _, part in spec.parts)
-        self.out_features = sum(width_of(part) for _, part in spec.parts)
+        of_part = projected if sees_images(spec) else encoder_of
+        self.encoders = nn.ModuleList(of_part(part, width, activation) for _, part in spec.parts)
 
     def forward(self, obs: Tensor) -> Tensor:
         parts = self.spec.split(obs).values()
@@ -142,20 +144,30 @@ Trunk = MLP | NatureCNN | Custom
 def trunk_for(spec: Spec, hidden_sizes: Sequence[int], activation: Activation) -> Trunk:
     """The network that suits an observation."""
     if is_image(spec):
+        return nature_cnn(spec)
+    width = hidden_sizes[0]
+    return MLP(width_of(spec, width), hidden_sizes, activation, encoder_of(spec, width, activation))
+
+
+def nature_cnn(spec: Spec) -> NatureCNN:
+    """Divides uint8 pixels by 255, and real ones by their largest magnitude where bounds give it."""
+    if not isinstance(spec, Box) or spec.dtype == torch.uint8:
         return NatureCNN(spec.shape)
-    return MLP(width_of(spec), hidden_sizes, activation, encoder_of(spec))
+    bounds = torch.tensor([spec.low, spec.high]).abs()
+    return NatureCNN(spec.shape, float(bounds.max()) if bounds.isfinite().all() else 1.0)
 
 
-def encoder_of(spec: Spec) -> nn.Module:
-    """What turns one observation, or one part of it, into numbers a linear layer can take."""
+def encoder_of(spec: Spec, width: int, activation: Activation) -> nn.Module:
+    """What turns one observation, or one part of it, into numbers a linear layer can take. `width` is that of a part's
+    features where pictures and other things are seen together."""
     if isinstance(spec, Composite):
-        return Parts(spec)
+        return Parts(spec, width, activation)
     if isinstance(spec, Discrete):
         return OneHot((spec.n,))
     if isinstance(spec, MultiDiscrete):
         return OneHot(spec.n)
     if is_image(spec):
-        return NatureCNN(spec.shape)
+        return nature_cnn(spec)
     if not spec.dtype.is_floating_point:
         raise UsageError(
             f"observations of {spec} are not supported: give floating-point numbers, or uint8 images as "
@@ -164,10 +176,19 @@ def encoder_of(spec: Spec) -> nn.Module:
     return nn.Flatten()
 
 
-def width_of(spec: Spec) -> int:
+def projected(spec: Spec, width: int, activation: Activation) -> nn.Module:
+    """One part of an observation that has pictures among its parts, as `width` features. A picture's 512 would drown a few
+    numbers beside them; they are brought to the same scale, since they move a long way with every update."""
+    size = width_of(spec, width)
+    scaled = [nn.LayerNorm(size)] if sees_images(spec) else []
+    layer = orthogonal(nn.Linear(size, width), math.sqrt(2))
+    return nn.Sequential(encoder_of(spec, width, activation), *scaled, layer, ACTIVATIONS[activation]())
+
+
+def width_of(spec: Spec, width: int) -> int:
     """Numbers that come out of the encoder."""
     if isinstance(spec, Composite):
-        return sum(width_of(part) for _, part in spec.parts)
+        return sum(width if sees_images(spec) else width_of(part, width) for _, part in spec.parts)
     if isinstance(spec, Discrete):
         return spec.n
     if isinstance(spec, MultiDiscrete):
@@ -176,10 +197,10 @@ def width_of(spec: Spec) -> int:
 
 
 def is_image(spec: Spec) -> bool:
-    """uint8 frames as (channels, height, width)."""
+    """Frames as (channels, height, width), of uint8 or of real numbers."""
     return (
         isinstance(spec, Box)
-        and spec.dtype == torch.uint8
+        and (spec.dtype == torch.uint8 or spec.dtype.is_floating_point)
         and len(spec.shape) == 3
         and min(spec.shape[1:]) >= IMAGE_SIDE
     )
@@ -194,4 +215,4 @@ def real_numbers(spec: Spec) -> Tensor:
     """Which entries of an observation are real numbers, that may be normalised. Bool, of the observation's shape."""
     if isinstance(spec, Composite):
         return torch.cat([real_numbers(part).flatten() for _, part in spec.parts])
-    return torch.full(spec.shape, isinstance(spec, Box) and spec.dtype.is_floating_point)
+    return torch.full(spec.shape, isinstance(spec, Box) and spec.dtype.is_floating_point and not is_image(spec))

@@ -27,8 +27,8 @@ from ..engine import State, choose_threads, threads
 from ..engine.players import Player
 from ..types import Settings
 from ..view import MetricsFile
-from .build import build
-from .config import Config, configure
+from .build import build, configured
+from .config import Config
 from .crash import Guard, lateness
 from .given import from_user, import_training_env, imported, is_path
 from .metrics import Reading
@@ -106,10 +106,11 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
 
 def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
-    config = configure(env, algo, settings, {"total_timesteps": 2**40})
+    own = imported(env) if is_path(env) else None
+    config = configured(env, algo, settings, {"total_timesteps": 2**40}, given=own)
+    import_training_env(config.run.train_env)
     config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
-    import_training_env(config)
-    given = from_user(imported(env), config, config.algorithm.num_envs) if is_path(env) else None
+    given = None if own is None else from_user(own, config, config.algorithm.num_envs)
     return build(config, given, config.network.network), config
 
 

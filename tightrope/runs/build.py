@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -16,11 +18,14 @@ from ..envs.importing import import_module_of
 from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
-from .config import Config
+from .config import Config, RunConfig, configure, merged_layers
 from .devices import memory_of, resolve_device, suits_cpu
-from .given import Network, is_path, own_network
+from .given import Network, from_user, import_training_env, is_path, own_network
 from .names import ENVS, here_called
+from .presets import MANY, kind_of, preset
 from .shares import share_of
+
+RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
 
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
@@ -50,6 +55,29 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     if run.device == "auto" and suits_cpu(env):
         env.device = torch.device("cpu")
     return env
+
+
+def configured(env_id: str, algo: str, *layers: Settings, given: Any = None, preset_env: str | None = None) -> Config:
+    """`configure`, for a run that is about to begin: where there is no preset, one environment is made to see of what kind it
+    is, and the defaults of that kind are the first layer. `given` is the environment where that is an object."""
+    settings = merged_layers(algo, *layers)
+    if settings.get("defaults", "auto") != "auto" or preset(preset_env or env_id, algo):
+        return configure(env_id, algo, settings, preset_env=preset_env)
+    import_training_env(settings.get("train_env"))
+    of_run = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
+    env = one_env(configure(env_id, algo, of_run, with_preset=False), given)
+    found: Settings = {"num_envs": MANY} if env.capturable else {}
+    found |= settings | {"defaults": kind_of(env.observation, env.action)}
+    if isinstance(given, type) or not hasattr(given, "num_envs"):  # otherwise it is the user's own
+        env.close()
+    return configure(env_id, algo, found, preset_env=preset_env)
+
+
+def one_env(config: Config, given: Any) -> Env:
+    """One environment, to see what it shows and takes; the given one, if it is ready."""
+    if given is not None:
+        return from_user(given, config, 1)
+    return make_env(config, config.run.train_env or config.env, 1)
 
 
 def settled(config: Config, state: State) -> Config:

@@ -24,8 +24,9 @@ from ..models import NetworkConfig
 from ..types import Settings
 from ..view.sinks import Tags, Tracker
 from .names import SETTINGS, here_called
-from .presets import preset
+from .presets import kind_settings, preset
 
+Defaults = Literal["auto", "plain", "discrete", "continuous", "images"]
 MOST_BYTES = 1 << 20  # of a file of settings
 MOST_EPISODES = 1_000_000  # of one evaluation: each is an environment of its own
 
@@ -36,6 +37,8 @@ class RunConfig:
 
     seed: int = 1
     """Every random stream of the run follows from it."""
+    defaults: Defaults = "auto"
+    """Settings to start from: the env's preset or, where it has none, what suits its kind (auto); or those of the algorithm."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where everything lives; auto takes a CUDA device if there is one."""
     accelerate: Accelerate = "auto"
@@ -135,14 +138,10 @@ def settings_of(algo: str) -> dict[str, Any]:
     return {f.name: known[f.name] for part, known in hints.items() for f in fields(part)}
 
 
-def configure(
-    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None
-) -> Config:
-    """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset."""
+def merged_layers(algo: str, *layers: Settings) -> Settings:
+    """Layers of settings as one, each value of its setting's type; the last layer wins."""
     annotations = settings_of(algo)
-    merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
-    if with_preset:
-        merged.update(preset(preset_env or env, algo))
+    merged: Settings = {}
     for layer in layers:
         for key, value in layer.items():
             name = key.replace("-", "_")
@@ -151,6 +150,21 @@ def configure(
             if name not in annotations:
                 raise unknown_setting(name, algo, annotations)
             merged[name] = coerce(name, value, annotations[name])
+    return merged
+
+
+def configure(
+    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None
+) -> Config:
+    """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset."""
+    given = merged_layers(algo, *layers)
+    merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
+    kind = given.get("defaults", "auto")
+    if with_preset and kind == "auto":
+        merged |= preset(preset_env or env, algo)
+    elif with_preset and kind != "plain":
+        merged |= kind_settings(kind, algo, given)
+    merged |= given
 
     def build(part: type[Any]) -> Any:
         return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})

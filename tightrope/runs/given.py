@@ -136,10 +136,10 @@ def named_by_user(env: str) -> Any:
     return None
 
 
-def import_training_env(config: Config) -> None:
+def import_training_env(train_env: str | None) -> None:
     """Import the module of the training environment's id, if it names one: for settings that the user gave."""
-    if config.run.train_env is not None and not is_path(config.run.train_env):
-        import_module_of(config.run.train_env)
+    if isinstance(train_env, str) and not is_path(train_env):
+        import_module_of(train_env)
 
 
 def own_network(kind: str | type[nn.Module]) -> nn.Module:

@@ -8,6 +8,7 @@ from ..engine import Execution, State, choose_threads, world
 from .build import engine_for
 from .config import Config
 from .given import is_path
+from .presets import KIND_WORDS, kind_settings
 
 FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
 
@@ -23,6 +24,7 @@ class Plan:
     parameters: int
     device: str
     engine: str
+    defaults: str | None
     threads: int
     execution: str
     may_stop_early: bool
@@ -40,6 +42,7 @@ class Plan:
             f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
             f"{self.minibatch:,}; {self.parameters:,} parameters; {where}",
             f"environments: {self.engine}",
+            *([f"settings: {self.defaults}"] if self.defaults else []),
             *([f"warning: {self.warning}"] if self.warning else []),
         ]
 
@@ -55,6 +58,16 @@ def engine_of(state: State, config: Config) -> str:
         return f"{count} of {env_id}, as given"
     groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""
     return f"{count} of {env_id} by {backend}{groups} ({why})"
+
+
+def defaults_of(config: Config) -> str | None:
+    """Which defaults a run with no preset started from, and what is left of them."""
+    kind, settings = config.run.defaults, config.flat()
+    if kind not in KIND_WORDS:
+        return None
+    usual = kind_settings(kind, config.algo, {name: settings[name] for name in ("num_envs", "num_steps")})
+    kept = [f"{name} {value}" for name, value in usual.items() if settings[name] == value]
+    return f"no preset, so defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 
 
 def in_words(execution: Execution) -> str:
@@ -89,6 +102,7 @@ def plan(state: State, config: Config) -> Plan:
         parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
         engine=engine_of(state, config),
+        defaults=defaults_of(config),
         threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size),
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),

@@ -1,8 +1,10 @@
-"""Settings with which environments are solved with no flags. docs/benchmarks.md holds the results."""
+"""Settings with which environments are solved with no flags: presets of known environments, and defaults by the kind of any
+other. docs/benchmarks.md holds the results."""
 
 import re
 
-from ..types import Settings
+from ..models.networks import sees_images
+from ..types import Box, Settings, Spec
 
 _CARTPOLE: Settings = dict(
     total_timesteps=100_000,
@@ -142,6 +144,32 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
     (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
 ]
 
+# Of environments with no preset, by what they show and take. Found over two dozen of them: benchmarks/defaults.py
+_PPO: Settings = dict(num_minibatches=8, update_epochs=10, learning_rate=1e-3, norm_reward=True, norm_obs=True)
+_VPG: Settings = dict(
+    num_envs=8,
+    num_steps=200,
+    learning_rate=3e-3,
+    baseline="critic",
+    normalize_returns=True,
+    full_reset=False,
+    norm_obs=True,
+)
+KINDS: dict[tuple[str, str], Settings] = {
+    ("discrete", "ppo"): _PPO,
+    ("continuous", "ppo"): _PPO | dict(ent_coef=0.0),
+    ("images", "ppo"): _PPO | dict(update_epochs=4, learning_rate=5e-4),
+    ("discrete", "vpg"): _VPG,
+    ("continuous", "vpg"): _VPG,
+    ("images", "vpg"): _VPG | dict(learning_rate=1e-3),
+}
+KIND_WORDS = {"discrete": "discrete actions", "continuous": "continuous actions", "images": "images"}
+ROWS = {"ppo": 1024, "vpg": 1600}  # of a rollout, however many environments share them
+FEWEST_STEPS = 16  # of each environment in a rollout
+STEPS, FEWEST_PHASES = 500_000, 100  # of a run: many environments side by side take more steps
+MINIBATCH, MOST_MINIBATCHES = 128, 32
+MANY = 64  # environments side by side, where a step of many costs hardly more than a step of one
+
 # what the presets reach, and in what time: medians of docs/benchmarks.md
 EXPECTED: dict[str, tuple[str, str]] = {
     "CartPole-v1": ("500", "2 s"),
@@ -176,6 +204,30 @@ def preset(env: str, algo: str) -> Settings:
         return {}
     family = next((settings for pattern, settings in FAMILIES if re.fullmatch(pattern, env)), {})
     return _ATARI if not family and is_game(env) else family
+
+
+def kind_of(observation: Spec, action: Spec) -> str:
+    """Which defaults suit an environment that has no preset."""
+    if sees_images(observation):
+        return "images"
+    return "continuous" if isinstance(action, Box) else "discrete"
+
+
+def kind_settings(kind: str, algo: str, given: Settings) -> Settings:
+    """The defaults of a kind. Sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
+    settings = dict(KINDS[kind, algo])
+    if given.get("baseline") == "timestep":  # which needs all clocks to agree
+        settings.pop("full_reset", None)
+    num_envs = max(given.get("num_envs", settings.get("num_envs", 8)), 1)
+    num_steps = given.get("num_steps", max(FEWEST_STEPS, ROWS[algo] // num_envs))
+    batch = max(num_envs * num_steps, 1)
+    settings["num_steps"] = num_steps
+    if batch * FEWEST_PHASES > STEPS:
+        settings["total_timesteps"] = batch * FEWEST_PHASES
+    if "num_minibatches" in settings:
+        most = min(max(batch // MINIBATCH, 1), MOST_MINIBATCHES)
+        settings["num_minibatches"] = next(count for count in range(most, 0, -1) if batch % count == 0)
+    return settings
 
 
 def is_game(env: str) -> bool:

@@ -141,7 +141,7 @@ def found(run_dir: Path, config: Config) -> Found:
 
 def usual_settings(config: Config) -> Settings:
     """What they would have been with no flag given. Choices that were ours are as usual, whatever they are."""
-    usual = configure(config.env, config.algo).flat()
+    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}).flat()
     settings = config.flat()
     return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
 
