@@ -14,7 +14,7 @@ from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.config import Config
-from .runs.devices import available
+from .runs.devices import available, name_of_device
 from .runs.directory import directory
 from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
 from .runs.recover import LOOKS, check_plausible, found_by_first, load_config, restore
@@ -80,7 +80,7 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
     if is_ours(env):
-        settings.setdefault("device", env.device.type)
+        settings.setdefault("device", name_of_device(env.device))
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
         settings.setdefault("device", "auto")
     if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:

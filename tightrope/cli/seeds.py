@@ -15,6 +15,7 @@ from ..runs import seeds as many
 from ..runs.build import check_env
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure
+from ..runs.devices import name_of_device
 from ..runs.given import imported, is_path
 from ..types import Settings
 
@@ -45,7 +46,7 @@ def train_seeds(
             f"run_dir {folder} is a run of one seed: give another directory, in which each seed has its own"
         )
     probe = make({})  # whatever is wrong with the environment is said once
-    device, threads = probe.state.env.device.type, config.run.threads
+    device, threads = name_of_device(probe.state.env.device), config.run.threads
     threads = threads or choose_threads(probe.policy, config.algorithm.minibatch_size)
     probe.state.env.close()
     seeds = [many.Seed(number, folder / f"seed{number:04d}") for number in numbers]

@@ -17,7 +17,8 @@ from ..arguments import read_arguments, show_help, wants_help
 from ..engine.ranks import launched
 from ..errors import UsageError
 from ..models.networks import sees_images
-from ..runs.config import Config, read_settings, settings_of, unknown_setting
+from ..runs.config import Config, settings_of, unknown_setting
+from ..runs.settings_file import read_settings
 from ..runs.sweep.space import Space, check_space, default_space, read_space, usual_point
 from ..types import Settings
 from .options import guess

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -34,8 +34,8 @@ class EvalOptions:
     """Greedy episodes, one in each of as many fresh environments."""
     seed: int | None = None
     """Seed of these environments; follows from the run's if not given."""
-    device: Literal["auto", "cpu", "cuda", "mps"] | None = None
-    """Where to score it; where it was trained if not given."""
+    device: str | None = None
+    """Where to score it: auto, cpu, cuda, cuda:1 or mps; where it was trained if not given."""
     checkpoint: str = "last"
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False

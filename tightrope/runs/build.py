@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
 from .config import Config
-from .devices import memory_of, resolve_device, suits_cpu
+from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .given import Network, is_path, own_network
 from .names import ENVS, here_called
 from .shares import share_of
@@ -54,7 +54,7 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
 
 def settled(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
-    chosen: Settings = {"device": state.env.device.type, "accelerate": state.execution.mode}
+    chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.execution.mode}
     if not is_path(config.env) and config.run.backend == "auto":
         backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
         chosen |= {} if backend == "tensor" else {"backend": backend}

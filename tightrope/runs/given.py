@@ -23,7 +23,7 @@ from ..envs.importing import import_module_of, module_and_name
 from ..errors import UsageError
 from ..types import Env, Settings
 from .config import Config
-from .devices import resolve_device, suits_cpu
+from .devices import device_name, name_of_device, resolve_device, suits_cpu
 
 Network = nn.Module | type[nn.Module] | str  # one of a user's own, its class, or the import path of that
 
@@ -67,9 +67,17 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
     if is_ours(env):
         limit = getattr(env, "max_episode_steps", None)
-        fixed |= {"num_envs": env.num_envs * world().size, "device": env.device.type, "max_episode_steps": limit}
+        fixed |= {
+            "num_envs": env.num_envs * world().size,
+            "device": name_of_device(env.device),
+            "max_episode_steps": limit,
+        }
     elif hasattr(env, "num_envs"):
         fixed |= {"num_envs": env.num_envs * world().size}
+    if "device" in settings:
+        settings = {**settings, "device": device_name(settings["device"])}
+        if settings["device"] == "cuda" and str(fixed.get("device")).startswith("cuda"):  # whichever it is
+            del settings["device"]
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
             raise UsageError(

@@ -40,8 +40,9 @@ from .checkpoint import (
     sealed,
     warn,
 )
-from .config import Config, read_settings
+from .config import Config
 from .files import Unreadable, digest, digest_of, opened, read_canonical
+from .settings_file import read_settings
 
 MOST_RANKS = 1_000_000
 LOOKS = 3  # at a run whose checkpoints are dropped while they are read

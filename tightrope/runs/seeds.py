@@ -60,6 +60,8 @@ def read_seeds(text: str) -> list[int]:
 
 def slots(device: str, threads: int, jobs: int | None) -> list[dict[str, str]]:
     """For each process that may run at once what its environment is to say: which GPU it sees, or nothing."""
+    if device.startswith("cuda:"):  # on that one and no other
+        return [{} for _ in range(jobs or 1)]
     if device != "cuda":
         return [{} for _ in range(jobs or max(1, cores() // threads))]
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]

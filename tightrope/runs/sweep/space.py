@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from ...errors import UsageError
 from ...types import Settings
-from ..config import Config, coerce, parts_of, read_settings, settings_of, unknown_setting
+from ..config import Config, coerce, parts_of, settings_of, unknown_setting
+from ..settings_file import read_yaml
 
 MOST_CHOICES = 1000
 FEW_PHASES = 20  # a rollout so long that fewer are left is not worth a trial
@@ -149,7 +150,7 @@ def three_digits(value: float) -> float:
 def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
     """The search space in a YAML file; every mistake in it is one line that names the setting."""
     try:
-        content = read_settings(path)
+        content = read_yaml(path)
     except UsageError as error:
         raise UsageError(str(error).replace("config", "search", 1)) from None
     if not content:
