@@ -15,7 +15,7 @@ from torch import Tensor
 from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
-from .envs.host import HostEnv, path_of
+from .envs.host import HostEnv
 from .envs.importing import import_module_of
 from .errors import UsageError
 from .runs.build import build, check_env, make_env, settled
@@ -35,6 +35,7 @@ from .runs.given import (
     is_ours,
     is_path,
     name_of,
+    network_path,
     settings_fixed_by,
     short_name,
 )
@@ -53,8 +54,9 @@ class Agent:
 
     def __init__(self, env: Any, *others: Any, network: Network | None = None, **settings: Any) -> None:
         """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
-        trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
-        env's preset."""
+        trunk of one's own, observations in, features (B, F) out: its class or a function that makes it, whose weights follow
+        the seed, or an instance, which is copied with its weights. Settings are those of `tightrope train --help`, over
+        the env's preset."""
         join()
         if others:
             raise UsageError(
@@ -65,8 +67,7 @@ class Agent:
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
             )
         if network is not None:
-            kind = network if isinstance(network, (str, type)) else type(network)
-            settings["network"] = kind if isinstance(kind, str) else path_of(kind)
+            settings["network"] = network_path(network)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configure(env, self.algo, settings)

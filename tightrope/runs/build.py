@@ -101,7 +101,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
-        trunk = own_network(network) if isinstance(network, (str, type)) else network
+        trunk = None if network is None else own_network(network)
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio

@@ -5,10 +5,12 @@ A path is followed when the user gives it, never because a file says so: what a 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +27,9 @@ from ..types import Env, Settings
 from .config import Config
 from .devices import device_name, name_of_device, resolve_device, suits_cpu
 
-Network = nn.Module | type[nn.Module] | str  # one of a user's own, its class, or the import path of that
+Network = (
+    type[nn.Module] | Callable[[], nn.Module] | str | nn.Module
+)  # a user's: class, function, module:Class, instance
 
 
 def is_ours(env: Any) -> bool:
@@ -150,13 +154,41 @@ def import_training_env(config: Config) -> None:
         import_module_of(config.run.train_env)
 
 
-def own_network(kind: str | type[nn.Module]) -> nn.Module:
-    """A network of a class, or of the one behind module:Class, made with no arguments."""
-    made_by = imported(kind, "network") if isinstance(kind, str) else kind
+def network_path(network: Network) -> str:
+    """module:Class, or module:function, of a network of the user's own."""
+    if isinstance(network, str):
+        return network
+    if not callable(network):
+        raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")
+    return path_of(type(network) if isinstance(network, nn.Module) else network)
+
+
+def own_network(network: Network) -> nn.Module:
+    """A network of the user's own, for one agent alone.
+
+    A class (or module:Class) is made here with no arguments and a function is called, so that the weights follow the seed. An
+    instance is copied: it keeps its weights, and stays as it is while agents train.
+    """
+    if isinstance(network, nn.Module):
+        return copied(network)
+    made_by = imported(network, "network") if isinstance(network, str) else network
     try:
-        return made_by()
+        made = made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"network {kind!r} cannot be made with no arguments: {one_line(error)}") from None
+        raise UsageError(
+            f"network {network!r} cannot be made with no arguments: {one_line(error)}. Give a function that makes it, such as "
+            "lambda: Net(64)"
+        ) from None
+    return made if isinstance(made_by, type) else copied(made)  # a function may return the same one each time
+
+
+def copied(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever its members raise
+        raise UsageError(
+            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its class"
+        ) from None
 
 
 def already_here(path: str) -> Any:
@@ -186,7 +218,7 @@ def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
     if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
     module, _, name = path.partition(":")
-    if module == "__main__" or "<locals>" in name:
+    if module == "__main__" or "<" in name:
         raise UsageError(
             f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
             f"it, tr.load(path, {argument}=...)"

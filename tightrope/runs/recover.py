@@ -241,7 +241,7 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     if config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
     check_progress(checkpoint, misfit)
-    sizes = config.network.hidden_sizes
+    sizes = config.network.hidden_sizes if config.network.network is None else ()  # which a user's own has none of
     numbers = sum(map(math.prod, shapes))
     if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
         raise UsageError(f"{misfit}: hidden_sizes {list(sizes)} are more than it has")
