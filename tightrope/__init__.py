@@ -4,22 +4,29 @@ import tightrope as tr
 agent = tr.PPO("CartPole-v1")
 agent.learn()
 print(agent.evaluate(episodes=100))
+
+Names are imported when they are first used: `tightrope --help` needs no torch.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import algorithms, draw, engine, envs, functional, models, types
-from .agent import PPO, VPG, Agent
-from .errors import NotFinite, UsageError
-from .runs.evaluate import Evaluation
-from .saved import load
 from .version import __version__
+
+if TYPE_CHECKING:
+    from . import algorithms, draw, engine, envs, functional, models, types
+    from .agent import PPO, VPG, Agent
+    from .errors import EnvError, ExportError, NotFinite, UsageError
+    from .runs.evaluate import Evaluation
+    from .saved import load
 
 __all__ = [
     "PPO",
     "VPG",
     "Agent",
+    "EnvError",
     "Evaluation",
+    "ExportError",
     "NotFinite",
     "UsageError",
     "__version__",
@@ -33,9 +40,27 @@ __all__ = [
     "types",
 ]
 
+PACKAGES = ("algorithms", "draw", "engine", "envs", "functional", "models", "types")
+HOMES = {
+    "agent": ("PPO", "VPG", "Agent"),
+    "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
+    "runs.evaluate": ("Evaluation",),
+    "saved": ("load",),
+}
+
 
 def __getattr__(name: str) -> Any:
+    if name in PACKAGES:
+        return import_module(f".{name}", __name__)
+    for module, names in HOMES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+            return found
     from .runs.names import FUNCTIONS, here_called
 
     foreign = here_called(name, FUNCTIONS)
     raise AttributeError(f"module 'tightrope' has no {name!r}" + (f": {foreign}" if foreign else ""))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

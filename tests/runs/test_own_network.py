@@ -113,7 +113,7 @@ def test_parts_that_are_shared_within_a_network_stay_shared() -> None:
 
 def test_what_cannot_be_copied_is_one_line() -> None:
     assert "network Locked cannot be copied" in refusal(Locked())
-    assert "Give its class" in refusal(Locked())
+    assert "Give its class instead" in refusal(Locked())
     trained(Locked)
 
 

@@ -187,7 +187,8 @@ def copied(network: nn.Module) -> nn.Module:
         return copy.deepcopy(network)
     except Exception as error:  # whatever its members raise
         raise UsageError(
-            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its class"
+            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its "
+            "class instead"
         ) from None
 
 
