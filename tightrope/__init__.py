@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .runs.evaluate import Evaluation
-    from .saved import load
+    from .runs.policy import Policy
+    from .saved import load, load_policy
 
 __all__ = [
     "PPO",
@@ -28,6 +29,7 @@ __all__ = [
     "Evaluation",
     "ExportError",
     "NotFinite",
+    "Policy",
     "UsageError",
     "__version__",
     "algorithms",
@@ -36,6 +38,7 @@ __all__ = [
     "envs",
     "functional",
     "load",
+    "load_policy",
     "models",
     "types",
 ]
@@ -45,7 +48,8 @@ HOMES = {
     "agent": ("PPO", "VPG", "Agent"),
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
     "runs.evaluate": ("Evaluation",),
-    "saved": ("load",),
+    "runs.policy": ("Policy",),
+    "saved": ("load", "load_policy"),
 }
 
 

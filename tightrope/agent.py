@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
 
 from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
-from .envs.host import HostEnv
 from .envs.importing import import_module_of
 from .errors import UsageError
 from .runs.build import build, check_env, make_env, settled
@@ -39,11 +37,12 @@ from .runs.given import (
     settings_fixed_by,
     short_name,
 )
+from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.shares import share_of
 from .runs.train import Outcome, train
-from .types import Discrete, Env
+from .types import Env
 from .view import Clip, Live
 
 
@@ -244,35 +243,10 @@ class Agent:
             film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
             return Clip(film.path.read_bytes(), film.frames)
 
-    @torch.no_grad()
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for one observation or a batch; an array for an array, a tensor for a tensor."""
-        env, as_tensor = self.state.env, isinstance(obs, Tensor)
-        if isinstance(env, HostEnv):
-            batch, single = env.encode(obs)
-        else:
-            spec = env.observation
-            batch = torch.as_tensor(obs, dtype=spec.dtype, device=env.device)
-            single = batch.shape == spec.shape
-            batch = batch[None] if single else batch
-            if batch.shape[1:] != spec.shape:
-                raise UsageError(
-                    f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
-                )
-        distribution = self.state.policy.distribution(batch)
-        if deterministic:
-            action = distribution.mode()
-        else:
-            generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
-            action = distribution.sample(self.state.policy.head.noise((len(batch),), generator))
-        action = self.state.policy.head.to_env(action)
-        array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
-        if as_tensor:
-            members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
-            return members[0] if single else members
-        if not single:
-            return array
-        return int(array[0]) if isinstance(env.action, Discrete) else array[0]
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
+        `env.reset()` returns, the observation counts."""
+        return predict(self.state.policy, self.state.env, obs, deterministic)
 
     def save(self, path: str | Path) -> None:
         """Write settings and state to a directory, in formats that cannot run code. An agent saved there is replaced,

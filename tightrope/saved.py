@@ -6,6 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .agent import AGENTS, Agent
 from .engine import world
 from .engine.ranks import join
@@ -14,10 +16,11 @@ from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.config import Config
-from .runs.devices import available, name_of_device
+from .runs.devices import available, device_name, name_of_device, resolve_device
 from .runs.directory import directory
 from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
-from .runs.recover import LOOKS, check_plausible, found_by_first, load_config, restore
+from .runs.policy import Policy, loaded
+from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
 from .runs.shares import share_of
 from .types import Settings
 
@@ -53,6 +56,26 @@ def load(
     if checkpoint == "last" and found.path != path:
         agent.run = directory(path, found)
     return agent
+
+
+def load_policy(
+    path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
+) -> Policy:
+    """The policy saved in a directory, to act with where its environment is not: neither the environment nor its package is
+    imported. A network of one's own is passed."""
+    path, where = Path(path), resolve_device(device_name(device))
+    for left in reversed(range(LOOKS)):
+        found = find(path, checkpoint)
+        try:
+            config = found.config
+            check_plausible(found, config)
+            if config.network.network is not None and network is None:
+                network = named_by_file(config.network.network, path, "has a network of your own,", "network")
+            return loaded(found, config, network, where)
+        except UsageError:
+            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
+                raise
+    raise AssertionError("unreachable")
 
 
 def named(env: str, config: Config) -> Any:

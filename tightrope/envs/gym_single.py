@@ -80,7 +80,7 @@ class GymEnv(HostEnv):
         """Observations of single environments as rows; those of the wrong shape are named."""
         space = self._observation.space
         try:
-            batch = self._observation.rows(stacked(space, singles))
+            batch = self._read(stacked(space, singles), rows)
         except (ValueError, TypeError, KeyError, IndexError):
             batch = None
         if batch is None or batch.shape[1:] != self.observation.shape:

@@ -20,6 +20,7 @@ from ..models.networks import IMAGE_SIDE
 from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
 from .options import Array
 
+OBSERVATIONS = "observations"
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
 NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
 
@@ -46,7 +47,7 @@ class Action:
     batch: Callable[[Array], Array]
 
 
-def observation(space: gs.Space[Any], name: str = "observations") -> Observation:
+def observation(space: gs.Space[Any], name: str = OBSERVATIONS) -> Observation:
     """The reader of an observation space."""
     spec, rows = _reader(space, name)
     dtype = NUMPY[spec.dtype]
@@ -57,14 +58,14 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
     if isinstance(space, gs.Box):
         return _box_reader(space, name)
     if isinstance(space, gs.Discrete):
-        first, count = int(space.start), np.array([int(space.n)])
-        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64) - first, count, space)
+        first, count = np.array(int(space.start)), np.array([int(space.n)])
+        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64), first, count, space, name)
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         start = np.asarray(space.start, np.int64)
         n = tuple(int(k) for k in space.nvec.flatten())
         counts = np.array(n)
         return MultiDiscrete(n), lambda obs: in_range(
-            (np.asarray(obs, np.int64) - start).reshape(-1, len(n)), counts, space
+            np.asarray(obs, np.int64).reshape(-1, len(n)), start.flatten(), counts, space, name
         )
     if isinstance(space, gs.MultiBinary):
         return Box(space.shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32)
@@ -151,10 +152,22 @@ def action(space: gs.Space[Any]) -> Action:
     )
 
 
-def in_range(choices: Array, counts: Array, space: gs.Space[Any]) -> Array:
-    """The choices, if all are members of the space: a network would fail on others without a word of whose they are."""
-    if (choices < 0).any() or (choices >= counts).any():
-        raise EnvError(f"an observation is not in {space}: `tightrope check` the environment")
+class NotInSpace(EnvError):
+    """A choice that its space does not have, in the row of some environment: a network would fail on it without a word."""
+
+    def __init__(self, row: int, value: Any, part: str, space: gs.Space[Any]) -> None:
+        self.row, self.words = row, f"{value}{part}, which is not in {space}"
+        super().__init__(f"an observation is {self.words}")
+
+
+def in_range(given: Array, start: Array, counts: Array, space: gs.Space[Any], name: str) -> Array:
+    """Choices (N,) or (N, K) counted from 0, if all are members of the space."""
+    choices = given - start
+    outside = (choices < 0) | (choices >= counts)
+    if outside.any():
+        row = int(np.argwhere(outside)[0][0])
+        part = name.removeprefix(OBSERVATIONS)
+        raise NotInSpace(row, given[row].tolist(), f" for{part}" if part else "", space)
     return choices
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
@@ -231,11 +231,10 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     try:
         for name in checkpoint.manifest["files"] if world().is_first else (MODEL, TRAINING):
             check_header(checkpoint.path / name)
-        with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
-            shapes = [model.get_slice(name).get_shape() for name in model.keys()]  # noqa: SIM118
-            own = "run.obs" if checkpoint.ranks else ENVS
-            envs = training.get_slice(own).get_shape()[0] * max(checkpoint.ranks, 1)
-    except (SafetensorError, Unreadable, OSError, ValueError, IndexError) as error:
+        shapes = checkpoint.shapes(MODEL).values()
+        own = "run.obs" if checkpoint.ranks else ENVS
+        envs = checkpoint.shapes(TRAINING)[own][0] * max(checkpoint.ranks, 1)
+    except (SafetensorError, Unreadable, OSError, ValueError, IndexError, KeyError) as error:
         raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
     if config.algorithm.num_envs != envs:
