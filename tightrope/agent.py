@@ -15,7 +15,7 @@ from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .envs.importing import import_module_of
-from .errors import UsageError
+from .errors import UsageError, plural
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
@@ -190,7 +190,7 @@ class Agent:
 
     def nothing_to_do(self, config: Config) -> str:
         if self.state.solved:
-            return f"nothing to do: the agent solved its task after {self.steps:,} steps"
+            return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
         total = config.algorithm.total_timesteps
         more = "" if self.run is None else ". A larger --total-timesteps goes on"
         return (

@@ -12,6 +12,11 @@ def plain(text: str) -> str:
     return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
 
 
+def plural(count: int, word: str) -> str:
+    """'1 phase', '2 phases'."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
 

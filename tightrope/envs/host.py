@@ -213,7 +213,7 @@ class HostEnv:
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations as the environment itself would hand them out."""
-        from .spaces import NotInSpace, fits, stacked
+        from .spaces import NotInSpace, fits, space_in_words, stacked
 
         space = self._observation.space
         if isinstance(obs, Tensor):
@@ -227,7 +227,9 @@ class HostEnv:
         except (KeyError, TypeError, ValueError, IndexError):
             fitting = False
         if not fitting:
-            raise UsageError(f"an observation does not fit {space}: give one member of it, or a batch of them")
+            raise UsageError(
+                f"an observation does not fit {space_in_words(space)}: give one member of it, or a batch of them"
+            )
         return self._tensor(rows), single
 
     def decode(self, action: Tensor) -> Array:

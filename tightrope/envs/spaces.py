@@ -156,7 +156,7 @@ class NotInSpace(EnvError):
     """A choice that its space does not have, in the row of some environment: a network would fail on it without a word."""
 
     def __init__(self, row: int, value: Any, part: str, space: gs.Space[Any]) -> None:
-        self.row, self.words = row, f"{value}{part}, which is not in {space}"
+        self.row, self.words = row, f"{value}{part}, which is not in {space_in_words(space)}"
         super().__init__(f"an observation is {self.words}")
 
 
@@ -175,6 +175,29 @@ def bound(values: Array) -> Bound:
     """One number where all are the same, otherwise each."""
     flat = [float(v) for v in values.flatten()]
     return flat[0] if len(set(flat)) == 1 else tuple(flat)
+
+
+def space_in_words(space: Any) -> str:
+    """A space as it is shown to people. Bounds at the end of what a float can be are none: engines write them so."""
+    if isinstance(space, gs.Dict):
+        return f"Dict({', '.join(f'{key!r}: {space_in_words(entry)}' for key, entry in space.spaces.items())})"
+    if isinstance(space, gs.Tuple):
+        return f"Tuple({', '.join(map(space_in_words, space.spaces))})"
+    if not isinstance(space, gs.Box) or not np.issubdtype(space.dtype, np.floating):
+        return str(space)
+    limit = 0.99 * min(float(np.finfo(np.float32).max), float(np.finfo(space.dtype).max))
+    none = (space.high >= limit) & ((space.low <= -limit) | (space.low == np.finfo(np.float32).tiny))
+    low, high = np.where(none, -np.inf, space.low), np.where(none, np.inf, space.high)
+    return f"Box({one_or_each(low)}, {one_or_each(high)}, {space.shape}, {space.dtype})"
+
+
+def one_or_each(values: Array) -> str:
+    """One number where all are the same, otherwise the first few."""
+    each = list(dict.fromkeys(f"{value:g}" for value in values.flatten().tolist()))
+    if len(each) == 1:
+        return each[0]
+    shown = [f"{value:g}" for value in values.flatten()[:8].tolist()]
+    return f"[{' '.join(shown)}{' ...' if values.size > 8 else ''}]"
 
 
 def fits(space: gs.Space[Any], obs: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from ..engine import world
 from ..envs.host import HostEnv
-from ..errors import UsageError
+from ..errors import UsageError, plural
 from ..models.networks import sees_images
 from ..types import Env
 
@@ -47,8 +47,8 @@ def resolve_device(name: str) -> torch.device:
         and world().local_size > max(torch.cuda.device_count(), 1)
     ):
         raise UsageError(
-            f"{world().local_size} ranks on this machine are more than its {torch.cuda.device_count()} CUDA devices: start "
-            f"torchrun with --nproc-per-node {torch.cuda.device_count()}, or train with device cpu"
+            f"{world().local_size} ranks on this machine are more than its {plural(torch.cuda.device_count(), 'CUDA device')}: "
+            f"start torchrun with --nproc-per-node {torch.cuda.device_count()}, or train with device cpu"
         )
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
-from ..errors import UsageError, plain
+from ..errors import UsageError, plain, plural
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -252,7 +252,8 @@ def check_progress(checkpoint: Checkpoint, misfit: str) -> None:
     exact = checkpoint.config.algo == "ppo"  # others may end a phase early
     if checkpoint.steps > most or (exact and checkpoint.steps != most):
         raise UsageError(
-            f"{misfit}: {checkpoint.manifest['phase']} phases of num_envs x num_steps are not its {checkpoint.steps} steps"
+            f"{misfit}: {plural(checkpoint.manifest['phase'], 'phase')} of num_envs x num_steps are not its "
+            f"{plural(checkpoint.steps, 'step')}"
         )
 
 
@@ -273,7 +274,7 @@ def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
             f"note: saved under torch {plain(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
         )
     if checkpoint.ranks != world().size:
-        many = f"{checkpoint.ranks} ranks" if checkpoint.ranks else "several ranks, one of which saved it"
+        many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks, one of which saved it"
         lines.append(f"note: saved by {many}, this is {world().size}: episodes start afresh")
     elif state.phase and not state.env.resumable:
         lines.append("note: this environment cannot give its state back, so episodes start afresh")

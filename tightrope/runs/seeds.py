@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ..engine import cores
-from ..errors import UsageError
+from ..errors import UsageError, plural
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
@@ -251,5 +251,6 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
     interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
     return (
         page,
-        f"greedy return over {len(scores)} seeds: IQM {middle:.2f}{interval}; from {scores.min():.2f} to {scores.max():.2f}",
+        f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; from {scores.min():.2f} to "
+        f"{scores.max():.2f}",
     )

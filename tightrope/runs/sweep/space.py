@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from ...errors import UsageError
+from ...errors import UsageError, plural
 from ...types import Settings
 from ..config import Config, coerce, parts_of, settings_of, unknown_setting
 from ..settings_file import read_yaml
@@ -173,7 +173,7 @@ def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
 
 def choices(name: str, entry: list[Any], annotation: Any) -> Choices:
     if not 1 <= len(entry) <= MOST_CHOICES:
-        raise UsageError(f"search {name} has {len(entry)} choices: give 1 to {MOST_CHOICES}")
+        raise UsageError(f"search {name} has {plural(len(entry), 'choice')}: give 1 to {MOST_CHOICES}")
     given = [one.split() if isinstance(one, str) and tuple in kinds(annotation) else one for one in entry]
     values = tuple(named(name, one, annotation) for one in given)
     if len({repr(value) for value in values}) < len(values):
