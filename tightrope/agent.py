@@ -15,7 +15,7 @@ from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .envs.importing import import_module_of
-from .errors import UsageError, plural
+from .errors import UsageError, checked_seed, plural
 from .runs.build import build, check_env, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config, configure
@@ -200,7 +200,7 @@ class Agent:
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
         check_episodes(episodes)
-        check_seed(seed)
+        seed = None if seed is None else checked_seed(seed)
         if isinstance(env, str) and is_path(env):
             env = imported(env)
         where = self.score_env
@@ -226,7 +226,7 @@ class Agent:
         path = Path(path)
         if path.suffix != ".mp4":
             raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
-        check_seed(seed)
+        seed = None if seed is None else checked_seed(seed)
         wrong = sorted(shot.keys() - {field.name for field in fields(Shot)})
         if wrong:
             raise UsageError(f"unknown option {wrong[0]!r} of record: give grid, every, fps or stochastic")
@@ -279,11 +279,6 @@ class VPG(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
-
-
-def check_seed(seed: int | None) -> None:
-    if seed is not None and not 0 <= seed < 2**63:
-        raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
 
 
 def check_episodes(episodes: int) -> None:

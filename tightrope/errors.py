@@ -1,9 +1,12 @@
 """Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and what fails on the way."""
 
 import difflib
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 MOST_LETTERS = 1500  # of a message
+MOST_SEED = 2**63 - 1  # that torch's generators take
 
 
 def plain(text: str) -> str:
@@ -22,6 +25,17 @@ class UsageError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(plain(message))
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed as a whole number that every generator takes."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise UsageError(f"seed {seed!r} is not a whole number: give one from 0 to 2^63 - 1")
+    number = operator.index(seed)
+    if not 0 <= number <= MOST_SEED:
+        shown = number if abs(number) < 10**40 else "of so many digits"
+        raise UsageError(f"seed {shown} is out of range: give a whole number from 0 to 2^63 - 1")
+    return number
 
 
 class EnvError(RuntimeError):

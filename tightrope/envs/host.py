@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import EnvError, UsageError
+from ..errors import EnvError, UsageError, checked_seed
 from ..types import Step
 from .answer import Answer, ArrayStepper
 from .options import Array
@@ -195,7 +195,7 @@ class HostEnv:
 
     def seed(self, seed: int) -> None:
         """Let the next reset start from this seed."""
-        self._seeds = spread(seed, self.num_envs)
+        self._seeds = spread(checked_seed(seed), self.num_envs)
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with random streams of its own; `drawn` if it must draw."""

@@ -19,7 +19,7 @@ from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..engine import Accelerate, Precision, cores
 from ..envs.engines import Backend
 from ..envs.options import VectorizationMode
-from ..errors import UsageError, near_matches
+from ..errors import UsageError, checked_seed, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
 from ..view.sinks import Tags, Tracker
@@ -89,8 +89,7 @@ class RunConfig:
             raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
         if self.eval_episodes > MOST_EPISODES:
             raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed {self.seed} is out of range: give a whole number from 0 to 2^63 - 1")
+        checked_seed(self.seed)
         if self.watch and not self.log:
             raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ..engine import cores
-from ..errors import UsageError, plural
+from ..errors import UsageError, checked_seed, plural
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
@@ -40,10 +40,10 @@ def read_seeds(text: str) -> list[int]:
     """The seeds of '1-10' or '1,2,5-7'."""
     seeds: list[int] = []
     for word in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", word)
+        match = re.fullmatch(r"(\d{1,40})(?:-(\d{1,40}))?", word)
         if match is None:
             raise UsageError(f"seeds {text!r} is not a list of seeds: give it as in 1-10 or 1,2,5-7")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = (checked_seed(int(number)) for number in (match[1], match[2] or match[1]))
         if last < first:
             raise UsageError(f"seeds {text!r} has a range that ends before it begins: give it as in {last}-{first}")
         if last - first >= MOST_SEEDS or len(seeds) + last - first >= MOST_SEEDS:
