@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
@@ -37,6 +37,7 @@ from .runs.given import (
     settings_fixed_by,
     short_name,
 )
+from .runs.hints import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
 from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
@@ -46,7 +47,7 @@ from .types import Env
 from .view import Clip, Live
 
 
-class Agent:
+class Agent(metaclass=AgentType):
     """A policy with its environment, settings and training state. Use `PPO` or `VPG`."""
 
     algo: ClassVar[str]
@@ -58,9 +59,7 @@ class Agent:
         the env's preset."""
         join()
         if others:
-            raise UsageError(
-                f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
-            )
+            raise UsageError(one_too_many(env, others[0], type(self).__name__))
         if settings.pop("algo", self.algo) != self.algo:
             raise UsageError(
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
@@ -122,6 +121,7 @@ class Agent:
         """Where training is being written."""
         return None if self.run is None else self.run.path
 
+    @known_arguments
     def learn(
         self,
         total_timesteps: int | None = None,
@@ -155,6 +155,7 @@ class Agent:
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
+        check_run_dir(run_dir)
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
@@ -197,6 +198,7 @@ class Agent:
             f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left{more}"
         )
 
+    @known_arguments
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
         check_episodes(episodes)
@@ -243,11 +245,13 @@ class Agent:
             film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
             return Clip(film.path.read_bytes(), film.frames)
 
+    @known_arguments
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
         `env.reset()` returns, the observation counts."""
         return predict(self.state.policy, self.state.env, obs, deterministic)
 
+    @known_arguments
     def save(self, path: str | Path) -> None:
         """Write settings and state to a directory, in formats that cannot run code. An agent saved there is replaced,
         another run that was trained there is not."""
@@ -261,6 +265,11 @@ class Agent:
         been held to torch on it. Replaces a file of that name. Changes nothing about the agent or its training."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
         return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_member(type(self), name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"
