@@ -80,7 +80,7 @@ SETTINGS = {
     "use_wandb": "log (log wandb)",
     "wandb_entity": "entity",
     "track": "log (log wandb)",
-    "capture_video": "video_every (a run films itself unless that is 0; `tightrope record` films what was trained)",
+    "capture_video": "video_every (where observations can be drawn; `tightrope record` films any trained agent)",
     "wandb_project_name": "project",
     "hidden_size": "hidden_sizes",
     "hidden_dim": "hidden_sizes",
