@@ -18,7 +18,8 @@ from test_checkpoint import find_manifest, forge, newest
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.envs.absent import MOST_NUMBERS, read_space, written
+from tightrope.envs.absent import read_space, written
+from tightrope.envs.options import MOST_NUMBERS
 from tightrope.runs.checkpoint import sealed
 from tightrope.runs.files import canonical
 

@@ -16,11 +16,10 @@ import torch
 from ..errors import UsageError
 from ..types import Settings, Spec
 from .host import HostEnv
-from .options import Array
+from .options import MOST_NUMBERS, Array
 from .spaces import action, observation
 from .traced import described
 
-MOST_NUMBERS = 1 << 22  # of one observation or action
 MOST_BOUNDS = 1 << 12  # that are written one by one
 DEEPEST = 16  # Dict within Dict
 KINDS: dict[str, type[gs.Space[Any]]] = {
@@ -109,11 +108,11 @@ def read_space(words: Any, depth: int = 0) -> gs.Space[Any]:
         raise ValueError(f"{kind} has no dtype")
     size, number = math.prod(shape), np.dtype(dtype)
     if kind == "Discrete":
-        n, start = whole(words.get("n"), 1, least=1), whole(words.get("start"), 1)
+        n, start = whole_numbers(words.get("n"), 1, least=1), whole_numbers(words.get("start"), 1)
         return gs.Discrete(int(n[0]), start=int(start[0]), dtype=number.type)
     if kind == "MultiDiscrete":
-        counts = whole(words.get("n"), size, least=1).reshape(shape)
-        return gs.MultiDiscrete(counts, number.type, start=whole(words.get("start"), size).reshape(shape))
+        counts = whole_numbers(words.get("n"), size, least=1).reshape(shape)
+        return gs.MultiDiscrete(counts, number.type, start=whole_numbers(words.get("start"), size).reshape(shape))
     if kind == "MultiBinary":
         return gs.MultiBinary(shape[0] if len(shape) == 1 else shape)
     low, high = (bounds(words.get(end), size, number, end).reshape(shape) for end in ("low", "high"))
@@ -141,7 +140,7 @@ def numbers(space: gs.Space[Any]) -> int:
     return math.prod(space.shape or ())
 
 
-def whole(values: Any, size: int, least: int = -(2**62)) -> Array:
+def whole_numbers(values: Any, size: int, least: int = -(2**62)) -> Array:
     """Whole numbers, `size` of them in all."""
     flat = flattened(values)
     if len(flat) != size or not all(type(n) is int and least <= n < 2**62 for n in flat):

@@ -170,7 +170,7 @@ def own_network(network: Network) -> nn.Module:
     instance is copied: it keeps its weights, and stays as it is while agents train.
     """
     if isinstance(network, nn.Module):
-        return copied(network)
+        return copy_of(network)
     made_by = imported(network, "network") if isinstance(network, str) else network
     try:
         made = made_by()
@@ -179,10 +179,10 @@ def own_network(network: Network) -> nn.Module:
             f"network {network!r} cannot be made with no arguments: {one_line(error)}. Give a function that makes it, such as "
             "lambda: Net(64)"
         ) from None
-    return made if isinstance(made_by, type) else copied(made)  # a function may return the same one each time
+    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
 
 
-def copied(network: nn.Module) -> nn.Module:
+def copy_of(network: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever its members raise

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..engine import stream_seed
 from ..envs.host import HostEnv
+from ..envs.options import MOST_NUMBERS
 from ..errors import UsageError
 from ..models import ActorCritic, actor_critic
 from ..models.networks import is_image
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import gymnasium
 
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8)}
-MOST_NUMBERS = 1 << 22  # of one observation
 
 
 @torch.no_grad()
