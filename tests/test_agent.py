@@ -379,3 +379,33 @@ def test_what_was_trained_keeps_its_shape(tmp_path: Path) -> None:
     tr.PPO("CartPole-v1", **SMALL).save(tmp_path)
     for name, value in (("num_envs", 8), ("num_steps", 4), ("hidden_sizes", (9,))):
         assert name in refusal(tr.load, tmp_path, **{name: value})
+
+
+# seeds ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64, 10**400, -1, 1.5, "one", True, [1]])
+def test_a_seed_that_no_generator_takes_is_one_line_wherever_it_is_given(seed: Any) -> None:
+    pytest.importorskip("gymnasium")
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    engine = tr.envs.make("CartPole-v1", 2, backend="gymnasium")
+    for call in (
+        lambda: tr.PPO("CartPole-v1", **SMALL, seed=seed),
+        lambda: agent.evaluate(2, seed=seed),
+        lambda: agent.record("x.mp4", 1, seed=seed),
+        lambda: agent.state.env.reset(seed=seed),
+        lambda: engine.reset(seed=seed),
+    ):
+        message = refusal(call)
+        assert message.startswith("seed")
+        assert "whole number" in message
+        assert len(message) < 200
+
+
+@pytest.mark.parametrize("seed", [0, 2**32, 2**63 - 1, np.int64(3), np.uint8(7)])
+def test_every_other_seed_works_everywhere(seed: Any) -> None:
+    pytest.importorskip("gymnasium")
+    for backend in ("tensor", "gymnasium"):
+        agent = tr.PPO("CartPole-v1", **SMALL, seed=seed, backend=backend)
+        assert len(agent.evaluate(2, seed=seed).returns) == 2
+        agent.state.env.reset(seed=seed)

@@ -118,13 +118,36 @@ def test_importing_does_not_bring_in_what_is_needed_only_now_and_then() -> None:
 import sys, torch
 before = set(sys.modules)
 import tightrope
+tightrope.PPO, tightrope.load, tightrope.envs
 print([name for name in {heavy} if name in sys.modules and name not in before])
 """
     assert python(code) == "[]"
 
 
+def test_importing_the_package_alone_does_not_import_torch() -> None:
+    code = "import sys, tightrope; tightrope.__version__, tightrope.UsageError, dir(tightrope); print('torch' in sys.modules)"
+    assert python(code) == "False"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["--version"], ["trian"], ["evaluate"]])
+def test_what_needs_no_command_does_not_import_torch(words: list[str]) -> None:
+    code = f"""
+import sys
+from tightrope.cli import main
+sys.stderr = sys.stdout
+try:
+    main({words})
+except SystemExit as stop:
+    print(stop.code, 'torch' in sys.modules, 'tyro' in sys.modules)
+"""
+    code_and_imports = python(code).splitlines()[-1]
+    assert code_and_imports == f"{2 if words in (['trian'], ['evaluate']) else 0} False False"
+
+
 def test_importing_adds_at_most_half_a_second_to_torch() -> None:
-    code = "import torch, time; t = time.perf_counter(); import tightrope; print(time.perf_counter() - t)"
+    code = (
+        "import torch, time; t = time.process_time(); from tightrope import PPO, load; print(time.process_time() - t)"
+    )
     assert min(float(python(code)) for _ in range(3)) <= 0.5
 
 
@@ -137,6 +160,7 @@ def outside():
 torch.manual_seed(5)
 before = outside(), torch.get_rng_state().tolist()
 import tightrope
+tightrope.PPO, tightrope.load, tightrope.envs
 print(before == (outside(), torch.get_rng_state().tolist()))
 """
     assert python(code) == "True"

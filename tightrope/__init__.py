@@ -4,23 +4,32 @@ import tightrope as tr
 agent = tr.PPO("CartPole-v1")
 agent.learn()
 print(agent.evaluate(episodes=100))
+
+Names are imported when they are first used: `tightrope --help` needs no torch.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from . import algorithms, draw, engine, envs, functional, models, types
-from .agent import PPO, VPG, Agent
-from .errors import NotFinite, UsageError
-from .runs.evaluate import Evaluation
-from .saved import load
 from .version import __version__
+
+if TYPE_CHECKING:
+    from . import algorithms, draw, engine, envs, functional, models, types
+    from .agent import PPO, VPG, Agent
+    from .errors import EnvError, ExportError, NotFinite, UsageError
+    from .runs.evaluate import Evaluation
+    from .runs.policy import Policy
+    from .saved import load, load_policy
 
 __all__ = [
     "PPO",
     "VPG",
     "Agent",
+    "EnvError",
     "Evaluation",
+    "ExportError",
     "NotFinite",
+    "Policy",
     "UsageError",
     "__version__",
     "algorithms",
@@ -29,13 +38,33 @@ __all__ = [
     "envs",
     "functional",
     "load",
+    "load_policy",
     "models",
     "types",
 ]
 
+PACKAGES = ("algorithms", "draw", "engine", "envs", "functional", "models", "types")
+HOMES = {
+    "agent": ("PPO", "VPG", "Agent"),
+    "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
+    "runs.evaluate": ("Evaluation",),
+    "runs.policy": ("Policy",),
+    "saved": ("load", "load_policy"),
+}
+
 
 def __getattr__(name: str) -> Any:
+    if name in PACKAGES:
+        return import_module(f".{name}", __name__)
+    for module, names in HOMES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+            return found
     from .runs.names import FUNCTIONS, here_called
 
     foreign = here_called(name, FUNCTIONS)
     raise AttributeError(f"module 'tightrope' has no {name!r}" + (f": {foreign}" if foreign else ""))
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,17 +7,15 @@ import tempfile
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
 
 from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
-from .envs.host import HostEnv, path_of
 from .envs.importing import import_module_of
-from .errors import UsageError
+from .errors import UsageError, checked_seed, plural
 from .runs.build import build, check_env, configured, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
@@ -35,38 +33,39 @@ from .runs.given import (
     is_ours,
     is_path,
     name_of,
+    network_path,
     settings_fixed_by,
     short_name,
 )
+from .runs.hints import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
+from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.shares import share_of
 from .runs.train import Outcome, train
-from .types import Discrete, Env
+from .types import Env
 from .view import Clip, Live
 
 
-class Agent:
+class Agent(metaclass=AgentType):
     """A policy with its environment, settings and training state. Use `PPO` or `VPG`."""
 
     algo: ClassVar[str]
 
     def __init__(self, env: Any, *others: Any, network: Network | None = None, **settings: Any) -> None:
         """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
-        trunk of one's own: observations in, features (B, F) out. Settings are those of `tightrope train --help`, over the
-        env's preset."""
+        trunk of one's own, observations in, features (B, F) out: its class or a function that makes it, whose weights follow
+        the seed, or an instance, which is copied with its weights. Settings are those of `tightrope train --help`, over
+        the env's preset."""
         join()
         if others:
-            raise UsageError(
-                f"{others[0]!r} is one argument too many: give the env alone; the network is chosen from its spaces"
-            )
+            raise UsageError(one_too_many(env, others[0], type(self).__name__))
         if settings.pop("algo", self.algo) != self.algo:
             raise UsageError(
                 f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
             )
         if network is not None:
-            kind = network if isinstance(network, (str, type)) else type(network)
-            settings["network"] = kind if isinstance(kind, str) else path_of(kind)
+            settings["network"] = network_path(network)
         if isinstance(env, str) and not is_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configured(env, self.algo, settings)
@@ -123,6 +122,7 @@ class Agent:
         """Where training is being written."""
         return None if self.run is None else self.run.path
 
+    @known_arguments
     def learn(
         self,
         total_timesteps: int | None = None,
@@ -156,6 +156,7 @@ class Agent:
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
+        check_run_dir(run_dir)
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
@@ -191,17 +192,18 @@ class Agent:
 
     def nothing_to_do(self, config: Config) -> str:
         if self.state.solved:
-            return f"nothing to do: the agent solved its task after {self.steps:,} steps"
+            return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
         total = config.algorithm.total_timesteps
         more = "" if self.run is None else ". A larger --total-timesteps goes on"
         return (
             f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left{more}"
         )
 
+    @known_arguments
     def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
         """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
         check_episodes(episodes)
-        check_seed(seed)
+        seed = None if seed is None else checked_seed(seed)
         if isinstance(env, str) and is_path(env):
             env = imported(env)
         where = self.score_env
@@ -227,7 +229,7 @@ class Agent:
         path = Path(path)
         if path.suffix != ".mp4":
             raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
-        check_seed(seed)
+        seed = None if seed is None else checked_seed(seed)
         wrong = sorted(shot.keys() - {field.name for field in fields(Shot)})
         if wrong:
             raise UsageError(f"unknown option {wrong[0]!r} of record: give grid, every, fps or stochastic")
@@ -244,36 +246,13 @@ class Agent:
             film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
             return Clip(film.path.read_bytes(), film.frames)
 
-    @torch.no_grad()
+    @known_arguments
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for one observation or a batch; an array for an array, a tensor for a tensor."""
-        env, as_tensor = self.state.env, isinstance(obs, Tensor)
-        if isinstance(env, HostEnv):
-            batch, single = env.encode(obs)
-        else:
-            spec = env.observation
-            batch = torch.as_tensor(obs, dtype=spec.dtype, device=env.device)
-            single = batch.shape == spec.shape
-            batch = batch[None] if single else batch
-            if batch.shape[1:] != spec.shape:
-                raise UsageError(
-                    f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
-                )
-        distribution = self.state.policy.distribution(batch)
-        if deterministic:
-            action = distribution.mode()
-        else:
-            generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
-            action = distribution.sample(self.state.policy.head.noise((len(batch),), generator))
-        action = self.state.policy.head.to_env(action)
-        array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
-        if as_tensor:
-            members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
-            return members[0] if single else members
-        if not single:
-            return array
-        return int(array[0]) if isinstance(env.action, Discrete) else array[0]
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
+        `env.reset()` returns, the observation counts."""
+        return predict(self.state.policy, self.state.env, obs, deterministic)
 
+    @known_arguments
     def save(self, path: str | Path) -> None:
         """Write settings and state to a directory, in formats that cannot run code. An agent saved there is replaced,
         another run that was trained there is not."""
@@ -287,6 +266,11 @@ class Agent:
         been held to torch on it. Replaces a file of that name. Changes nothing about the agent or its training."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
         return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_member(type(self), name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"
@@ -305,11 +289,6 @@ class VPG(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
-
-
-def check_seed(seed: int | None) -> None:
-    if seed is not None and not 0 <= seed < 2**63:
-        raise UsageError(f"seed {seed} is out of range: give a whole number from 0 to 2^63 - 1")
 
 
 def check_episodes(episodes: int) -> None:

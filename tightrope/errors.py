@@ -1,9 +1,12 @@
 """Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and what fails on the way."""
 
 import difflib
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 MOST_LETTERS = 1500  # of a message
+MOST_SEED = 2**63 - 1  # that torch's generators take
 
 
 def plain(text: str) -> str:
@@ -12,11 +15,27 @@ def plain(text: str) -> str:
     return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
 
 
+def plural(count: int, word: str) -> str:
+    """'1 phase', '2 phases'."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
 
     def __init__(self, message: str) -> None:
         super().__init__(plain(message))
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed as a whole number that every generator takes."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise UsageError(f"seed {seed!r} is not a whole number: give one from 0 to 2^63 - 1")
+    number = operator.index(seed)
+    if not 0 <= number <= MOST_SEED:
+        shown = number if abs(number) < 10**40 else "of so many digits"
+        raise UsageError(f"seed {shown} is out of range: give a whole number from 0 to 2^63 - 1")
+    return number
 
 
 class EnvError(RuntimeError):

@@ -6,6 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .agent import AGENTS, Agent
 from .engine import world
 from .engine.ranks import join
@@ -14,10 +16,11 @@ from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.config import Config
-from .runs.devices import available
+from .runs.devices import available, device_name, name_of_device, resolve_device
 from .runs.directory import directory
 from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
-from .runs.recover import LOOKS, check_plausible, found_by_first, load_config, restore
+from .runs.policy import Policy, loaded
+from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
 from .runs.shares import share_of
 from .types import Settings
 
@@ -55,6 +58,26 @@ def load(
     return agent
 
 
+def load_policy(
+    path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
+) -> Policy:
+    """The policy saved in a directory, to act with where its environment is not: neither the environment nor its package is
+    imported. A network of one's own is passed."""
+    path, where = Path(path), resolve_device(device_name(device))
+    for left in reversed(range(LOOKS)):
+        found = find(path, checkpoint)
+        try:
+            config = found.config
+            check_plausible(found, config)
+            if config.network.network is not None and network is None:
+                network = named_by_file(config.network.network, path, "has a network of your own,", "network")
+            return loaded(found, config, network, where)
+        except UsageError:
+            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
+                raise
+    raise AssertionError("unreachable")
+
+
 def named(env: str, config: Config) -> Any:
     """What a user's words for an environment mean: module:Class of one's own, or the run's own id, which says nothing new."""
     if is_path(env):
@@ -80,7 +103,7 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
     if is_ours(env):
-        settings.setdefault("device", env.device.type)
+        settings.setdefault("device", name_of_device(env.device))
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
         settings.setdefault("device", "auto")
     if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:

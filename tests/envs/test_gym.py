@@ -1315,3 +1315,50 @@ class Wrapped(gymnasium.Wrapper):  # type: ignore[type-arg]
 def test_the_class_of_a_wrapper_is_a_factory_like_any_other() -> None:
     agent = tr.PPO(Wrapped, num_envs=2, num_steps=8, total_timesteps=32, num_minibatches=2).learn(quiet=True)
     assert agent.steps == 32
+
+
+class Outside(gymnasium.Env[Any, Any]):
+    """Its third copy shows a member that its space does not have, in its second step."""
+
+    action_space = gs.Discrete(2)
+    made = 0
+
+    def __init__(self, space: gs.Space[Any], good: Any, bad: Any) -> None:
+        self.observation_space, self.good, self.bad = space, good, bad
+        self.number = Outside.made
+        Outside.made += 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.age = 0
+        return self.good, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return self.bad if self.number == 2 and self.age == 2 else self.good, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "words"),
+    [
+        (gs.Discrete(5, start=1), 1, 7, "7, which is not in Discrete(5, start=1)"),
+        (gs.Discrete(5), 0, -1, "-1, which is not in Discrete(5)"),
+        (gs.MultiDiscrete([2, 3]), np.array([0, 0]), np.array([0, 3]), "[0, 3], which is not in MultiDiscrete([2 3])"),
+        (gs.Dict(a=gs.Discrete(3)), {"a": 0}, {"a": 3}, "3 for 'a', which is not in Discrete(3)"),
+    ],
+)
+@pytest.mark.parametrize("form", ["single", "vector"])
+def test_a_choice_outside_its_space_is_named_with_its_environment(
+    space: gs.Space[Any], good: Any, bad: Any, words: str, form: str
+) -> None:
+    Outside.made = 0
+
+    def one() -> Outside:
+        return Outside(space, good, bad)
+
+    env = from_object(one if form == "single" else SyncVectorEnv([one] * 4), 4)
+    env.reset(seed=0)
+    env.step(torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(EnvError) as error:
+        env.step(torch.zeros(4, dtype=torch.int64))
+    assert f"number 2 shows {words}" in str(error.value)
+    assert "\n" not in str(error.value)

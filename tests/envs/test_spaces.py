@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightrope.envs import spaces
-from tightrope.envs.spaces import bound, chosen, fits, stacked
+from tightrope.envs.spaces import bound, chosen, fits, space_in_words, stacked
 from tightrope.errors import EnvError, UsageError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
@@ -416,3 +416,26 @@ def test_other_actions_are_refused_by_name(space: gs.Space, name: str) -> None:
     assert name in message
     assert message.startswith("actions of ")
     assert ": give " in message
+
+
+TINY32, MOST32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (gs.Box(TINY32, MOST32, (11,), np.float64), "Box(-inf, inf, (11,), float64)"),  # as EnvPool has it
+        (gs.Box(-MOST32, MOST32, (2,), np.float32), "Box(-inf, inf, (2,), float32)"),
+        (gs.Box(0, MOST32, (2,), np.float32), "Box(0, 3.40282e+38, (2,), float32)"),
+        (gs.Box(-1, 1, (2, 3)), "Box(-1, 1, (2, 3), float32)"),
+        (gs.Box(np.array([-1.5, -MOST32]), np.array([1.5, MOST32]), dtype=np.float64),
+         "Box([-1.5 -inf], [1.5 inf], (2,), float64)"),
+        (gs.Box(np.arange(20.0), np.arange(20.0) + 1, dtype=np.float64),
+         "Box([0 1 2 3 4 5 6 7 ...], [1 2 3 4 5 6 7 8 ...], (20,), float64)"),
+        (gs.Box(0, 255, (3, 3), np.uint8), "Box(0, 255, (3, 3), uint8)"),
+        (gs.Dict(a=gs.Discrete(3), b=gs.Tuple((gs.Box(-MOST32, MOST32, (1,)),))),
+         "Dict('a': Discrete(3), 'b': Tuple(Box(-inf, inf, (1,), float32)))"),
+    ],
+)  # fmt: skip
+def test_a_space_is_shown_with_bounds_that_mean_something(space: gs.Space[Any], words: str) -> None:
+    assert space_in_words(space) == words

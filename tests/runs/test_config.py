@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs import config as config_module
 from tightrope.runs.build import build, check_env
-from tightrope.runs.config import NETWORK_DEFAULTS, RunConfig, coerce, configure, parts_of, read_settings, settings_of
+from tightrope.runs.config import NETWORK_DEFAULTS, RunConfig, coerce, configure, parts_of, settings_of
 from tightrope.runs.devices import resolve_device
 from tightrope.runs.presets import ELSEWHERE, PRESETS
+from tightrope.runs.settings_file import read_settings
 
 ALGOS = ("ppo", "vpg")
 
@@ -104,6 +106,17 @@ def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
         ("seed", "7", 7),
         ("hidden_sizes", [32, 16.0, "8"], (32, 16, 8)),
         ("hidden_sizes", 32, (32,)),
+        ("hidden_sizes", "64,32", (64, 32)),
+        ("hidden_sizes", ["64,", "32"], (64, 32)),
+        ("hidden_sizes", "[64, 32]", (64, 32)),
+        ("hidden_sizes", ["128"], (128,)),
+        ("log", "tensorboard,mlflow", ("tensorboard", "mlflow")),
+        ("device", "cuda:0", "cuda:0"),
+        ("device", "CPU", "cpu"),
+        ("device", "cpu:0", "cpu"),
+        ("device", torch.device("cpu"), "cpu"),
+        ("device", torch.device("cuda", 1), "cuda:1"),
+        ("device", torch.device("mps"), "mps"),
         ("max_grad_norm", None, None),
         ("max_grad_norm", "0.5", 0.5),
         ("threads", "2", 2),
@@ -143,6 +156,16 @@ def test_whole_numbers_written_as_text_keep_every_digit(seed: int) -> None:
         ("anneal_lr", 1, "true or false"),
         ("train_env", 3, "text"),
         ("device", "tpu", "auto, cpu, cuda, mps"),
+        ("device", "cuda:", "cuda:0"),
+        ("device", "cuda:-1", "auto, cpu, cuda, mps"),
+        ("device", "gpu", "here it is called cuda"),
+        ("device", "gpu:0", "here it is called cuda"),
+        ("device", 1, "here it is called cuda:1"),
+        ("device", True, "auto, cpu, cuda, mps"),
+        ("device", ["cpu"], "auto, cpu, cuda, mps"),
+        ("seed", 2**64, "too large"),
+        ("seed", str(2**63), "too large"),
+        ("learning_rate", "lin_0.001", "anneal_lr"),
         ("activation", ["tanh"], "tanh, relu, elu, silu, gelu"),
         ("log_std", "a\nb", "free, state"),
     ],
@@ -151,7 +174,39 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: Any, expected: s
     message = refusal(configure, "CartPole-v1", "ppo", {name: value})
     assert message.startswith(name)
     assert expected in message
-    assert repr(value[0] if name == "hidden_sizes" else value) in message
+    shown = value[0] if name == "hidden_sizes" else value
+    assert repr(shown) in message or (expected == "too large" and str(shown) in message)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("learning_rate", "anneal_lr"),
+        ("clip_coef", "anneal_clip"),
+        ("ent_coef", "it stays the same"),
+        ("num_steps", "it stays the same"),
+    ],
+)
+def test_a_function_in_place_of_a_number_is_answered_with_the_schedules_there_are(name: str, fix: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", {name: lambda left: left * 1e-3})
+    assert message.startswith(f"{name} is a function")
+    assert fix in message
+
+
+@pytest.mark.parametrize(
+    ("layer", "named", "fix"),
+    [
+        ({"ppo": {"gamma": 0.9}}, "ppo is a section", "gamma"),
+        ({"network": {"hidden_sizes": [8]}}, "network is a section", "hidden_sizes"),
+        ({"gamma": {"value": 0.9}}, "gamma is a section", "value"),
+        ({"ppo.gamma": 0.9}, "'ppo.gamma'", "give gamma"),
+        ({"policy_kwargs": {"net_arch": [8]}}, "'policy_kwargs'", "here it is called hidden_sizes"),
+    ],
+)
+def test_settings_have_no_sections(layer: dict[str, Any], named: str, fix: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", layer)
+    assert named in message
+    assert fix in message
 
 
 def test_a_number_too_large_for_any_machine_is_refused() -> None:
@@ -313,6 +368,13 @@ def test_an_unknown_env_gets_the_id_that_was_meant(env_id: str) -> None:
         ("", "setting: value"),
         ("1: 2\n", "setting: value"),
         ("a: !!python/object/apply:os.getcwd []\n", "line 1"),
+        ("seed: 1\nnum_envs: 8\n\nseed: 2\n", "seed twice, on lines 1 and 4"),
+        ("num-envs: 8\nseed: 1\nnum_envs: 16\n", "num-envs on line 1 and num_envs on line 3"),
+        ("env_kwargs:\n  a: 1\n  a: 2\n", "a twice, on lines 2 and 3"),
+        ("seed: 1\n'seed': 2\n", "seed twice"),
+        ("{seed: 1, seed: 2}\n", "seed twice, on lines 1 and 1"),
+        ("ppo:\n  gamma: 0.9\n", "ppo is a section"),
+        ("env:\n  id: CartPole-v1\n", "env is a section"),
     ],
 )
 def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, content: str, expected: str) -> None:
@@ -327,6 +389,20 @@ def test_a_file_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None
     (tmp_path / "bytes.yaml").write_bytes(b"\x80\x04\x95\xff\xfe")
     for name in ("bytes.yaml", "nowhere.yaml", "."):
         assert str(tmp_path / name) in refusal(read_settings, tmp_path / name)
+
+
+def test_arguments_of_an_environment_are_the_one_mapping_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("env-kwargs:\n  a-b: 1\n  a_b: 2\n")
+    assert read_settings(tmp_path / "a.yaml") == {"env-kwargs": {"a-b": 1, "a_b": 2}}
+
+
+def test_a_device_by_its_number_is_looked_for_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    assert "this machine has 2, so give cuda:0 to cuda:1" in refusal(resolve_device, "cuda:2")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "finds none" in refusal(resolve_device, "cuda:0")
 
 
 def test_numbers_in_a_file_may_be_written_as_people_write_them(tmp_path: Path) -> None:

@@ -195,6 +195,23 @@ def test_a_run_on_an_environment_and_a_network_of_ones_own(
     assert out.count("\n") == 1
 
 
+def test_a_run_whose_environment_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_to_forget.py").write_text(OWN)
+    tr.PPO("own_to_forget:Cart", **TINY).learn(run_dir="run", quiet=True)
+    sys.modules.pop("own_to_forget")
+    (tmp_path / "own_to_forget.py").unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["export", "run", "--onnx", "policy.onnx"])
+    assert stop.value.code == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("policy.onnx: obs to action, logits, value, ")
+    assert "random observations alone" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.gpu
 def test_an_agent_on_a_device_is_exported_from_there_and_stays(tmp_path: Path) -> None:
     agent = tr.PPO("Pendulum-v1", **{**TINY, "device": "cuda"}, norm_obs=True).learn(quiet=True)

@@ -1,5 +1,6 @@
 """The names that people bring: each is known, and what it is said to be called here really exists."""
 
+import copy
 import dataclasses
 import re
 from functools import reduce
@@ -16,14 +17,16 @@ from tightrope.cli.trained import EvalOptions
 from tightrope.cli.training import train_options
 from tightrope.runs.build import check_env
 from tightrope.runs.config import configure, settings_of
-from tightrope.runs.names import ENVS, FUNCTIONS, SETTINGS, here_called
+from tightrope.runs.names import ARGUMENTS, ENVS, FUNCTIONS, MEMBERS, SETTINGS, here_called
 from tightrope.runs.presets import preset
 
 OURS = set(settings_of("ppo")) | set(settings_of("vpg"))
 OPTIONS = OURS | {
     f.name for options in (train_options("ppo"), EvalOptions, ProbeOptions) for f in dataclasses.fields(options)
 }
-TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS}
+OPTIONS |= {"save_every", "stop_at_return"}
+TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS, "members": MEMBERS, "arguments": ARGUMENTS}
+AGENT = tr.PPO("CartPole-v1", num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=64, device="cpu")
 EVERY_ENTRY = [pytest.param(table, name, id=name) for table in TABLES.values() for name in table]
 
 # section 5 of the description of the system, in its order
@@ -65,6 +68,12 @@ def test_whatever_a_hint_names_exists(table: dict[str, str], name: str) -> None:
         assert callable(getattr(tr.envs.TensorEnv, method))
     for method in re.findall(r"\bagent\.(\w+)\(", hint):
         assert callable(getattr(tr.Agent, method))
+    for path in re.findall(r"\bagent\.([\w.]+)", hint):
+        assert reduce(getattr, path.split("."), AGENT) is not None
+    for function in re.findall(r"\btr\.(\w+)\(", hint):
+        assert callable(getattr(tr, function))
+    for page in re.findall(r"\b(docs/\S+\.md)", hint):
+        assert (Path(tr.__file__).parents[1] / page).exists()
     if table is SETTINGS:
         for setting in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", hint):
             assert setting in OPTIONS
@@ -154,3 +163,69 @@ def test_the_page_for_newcomers_has_every_name() -> None:
     missing = {name for table in TABLES.values() for name in table if not {name, name.replace("_", "-")} & words}
     assert not missing
     assert not {name for name in BROUGHT if not {name, name.replace("-", "_")} & words}
+
+
+# an agent ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(MEMBERS))
+def test_a_foreign_member_is_answered_with_ours(name: str) -> None:
+    for owner in (AGENT, tr.PPO, tr.VPG):
+        with pytest.raises(AttributeError) as error:
+            getattr(owner, name)
+        assert here_called(name, MEMBERS) in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_a_member_of_nobodys_is_a_plain_error() -> None:
+    for owner in (AGENT, tr.PPO):
+        with pytest.raises(AttributeError, match=r"^PPO has no 'nonsense'$"):
+            owner.nonsense  # noqa: B018
+        assert not hasattr(owner, "load")
+    assert copy.copy(AGENT).steps == 0, "protocols that look for members find none"
+
+
+def refusal(call: Any, *args: Any, **given: Any) -> str:
+    with pytest.raises(tr.UsageError) as error:
+        call(*args, **given)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", list(ARGUMENTS))
+def test_a_foreign_argument_is_answered_with_ours(name: str) -> None:
+    for method in (AGENT.learn, AGENT.evaluate, AGENT.predict, AGENT.save):
+        assert here_called(name, ARGUMENTS) in refusal(method, **{name: 1}) or name in settings_of("ppo")
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "words"),
+    [
+        ("learn", {"total_timesteps": 64, "callback": print}, "there are none"),
+        ("learn", {"total_timesteps": 64, "progress_bar": True}, "quiet"),
+        ("learn", {"log_interval": 1}, "every phase is logged"),
+        ("learn", {"tb_log_name": "a"}, "run_name"),
+        ("learn", {"seed": 3}, "it is a setting, give it to PPO(...)"),
+        ("learn", {"eval_freq": 3}, "eval_every, a setting of PPO(...)"),
+        ("learn", {"n_steps": 3}, "num_steps, a setting of PPO(...)"),
+        ("learn", {"timesteps": 3}, "here it is called total_timesteps"),
+        ("learn", {"total_timestep": 3}, "Did you mean total_timesteps?"),
+        ("learn", {"nonsense": 3}, "It takes total_timesteps, run_dir"),
+        ("evaluate", {"n_eval_episodes": 3}, "here it is called episodes"),
+        ("predict", {"obs": [0] * 4, "state": None}, "no recurrent policies"),
+        ("save", {"path": "x", "exclude": []}, "It takes path"),
+    ],
+)
+def test_some_answers_to_arguments(method: str, given: dict[str, Any], words: str) -> None:
+    message = refusal(getattr(AGENT, method), **given)
+    assert message.startswith(f"{method} has no argument")
+    assert words in message
+
+
+def test_calls_of_other_libraries() -> None:
+    assert "there are none" in refusal(AGENT.learn, 64, lambda *_: True)
+    assert "is not a directory: give a path" in refusal(AGENT.learn, 64, 3)
+    message = refusal(tr.PPO, "MlpPolicy", tr.envs.make("CartPole-v1", 2))
+    assert "PPO(env) is enough" in message
+    assert "the network is chosen from its spaces" in message
+    assert "settings by name" in refusal(tr.PPO, "CartPole-v1", 3e-4)

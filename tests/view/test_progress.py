@@ -67,6 +67,43 @@ def test_a_line_has_what_a_person_watches(capsys: pytest.CaptureFixture[str]) ->
     assert "greedy 480.0" in line
 
 
+@pytest.mark.parametrize(
+    ("returns", "shown"),
+    [
+        ((-0.183, -0.0792), "return -0.079 (+0.104)"),
+        ((-0.083, -0.0792), "return -0.0792 (+0.0038)"),
+        ((1.25, 2.5), "return 2.50 (+1.25)"),
+        ((0.00021, 0.00032), "return 3.20e-04 (+1.10e-04)"),
+        ((21.25, 30.25), "return 30.2 (+9.0)"),
+        ((-1500.0, -3.0), "return -3.0 (+1497.0)"),
+        ((150_000.4, 200_000.6), "return 200001 (+50000)"),
+        ((1e12, 3e12), "return 3.00e+12 (+2.00e+12)"),
+        ((0.0, 0.0), "return 0.0 (+0.0)"),
+        ((float("inf"), 2.5), "return 2.50 (-inf)"),
+    ],
+)
+def test_returns_have_the_digits_that_their_scale_needs(
+    returns: tuple[float, float], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = begun("run", 2000)
+    for phase, value in enumerate(returns, 1):
+        progress.row({**ROW, "phase": phase, "step": 1000 * phase, "charts/episodic_return": value})
+    assert f"{shown}  " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kl", "shown"), [(1.23e-5, "KL 1.23e-05"), (0.000456, "KL 0.000456"), (0.0123, "KL 0.0123"), (0.0, "KL 0")]
+)
+def test_a_small_divergence_is_not_rounded_to_nothing(
+    kl: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = begun("run", 1000)
+    progress.row({**ROW, "step": 1000, "losses/approx_kl": kl, "charts/episodic_length": 1.34})
+    err = capsys.readouterr().err
+    assert f"{shown}  " in err
+    assert "length 1.3 " in err
+
+
 def test_what_is_not_there_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     progress = begun("run", 5)
     progress.row({"phase": 1, "step": 5})

@@ -1,20 +1,18 @@
-"""The command line: train, sweep, resume, eval, record, report, export, envs, check, probe, bench, doctor."""
+"""The command line: train, sweep, resume, eval, record, report, export, envs, check, probe, bench, doctor.
+
+A command is imported when it is called: what needs none of them needs no torch.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from ..engine.ranks import launched, said_by_first, watched, world
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
 from ..version import __version__
-from .doctor import doctor
-from .sweep import sweep
-from .tools import bench, check, envs, probe
-from .trained import evaluate, export, record, report
-from .training import resume, train
 
 USAGE = """\
 usage: tightrope COMMAND ...
@@ -36,32 +34,35 @@ usage: tightrope COMMAND ...
 `tightrope COMMAND --help` says more. Documentation: README.md and docs/.
 """
 
-
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train,
-    "sweep": sweep,
-    "resume": resume,
-    "eval": evaluate,
-    "record": record,
-    "report": report,
-    "export": export,
-    "envs": envs,
-    "check": check,
-    "probe": probe,
-    "bench": bench,
-    "doctor": doctor,
-}
+COMMANDS = {
+    "train": ("training", "train"),
+    "sweep": ("sweep", "sweep"),
+    "resume": ("training", "resume"),
+    "eval": ("trained", "evaluate"),
+    "record": ("trained", "record"),
+    "report": ("trained", "report"),
+    "export": ("trained", "export"),
+    "envs": ("tools", "envs"),
+    "check": ("tools", "check"),
+    "probe": ("tools", "probe"),
+    "bench": ("tools", "bench"),
+    "doctor": ("doctor", "doctor"),
+}  # module and function
+ELSEWHERE = {
+    "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
+    "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
+    "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
+}  # fmt: skip
+LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command; a mistake in what was asked for is one line and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if launched() and os.environ["RANK"] != "0":  # one of several says it all
+    if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        with watched():
-            code = dispatch(args)
-        sys.exit(code)
+        sys.exit(dispatch(args))
     except UsageError as error:
         complain(error)
         sys.exit(2)
@@ -89,20 +90,31 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def complain(error: Exception) -> None:
     """One line; of several ranks that say the same, the first says it."""
-    if not said_by_first(str(error)):
+    rank = ""
+    if os.environ.keys() >= LAUNCHED:
+        from ..engine.ranks import said_by_first, world
+
+        if said_by_first(str(error)):
+            return
         rank = f"rank {world().rank}: " if world().rank else ""
-        print(f"tightrope: {rank}{error}", file=sys.stderr)
+    print(f"tightrope: {rank}{error}", file=sys.stderr)
 
 
 def dispatch(args: list[str]) -> int:
-    if not args or args[0] in ("-h", "--help"):
+    """The exit code of a command."""
+    if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0
-    if args[0] == "--version":
+    if args[0] in ("-V", "--version", "version"):
         print(f"tightrope {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        raise UsageError(
-            f"unknown command {args[0]!r}.{near_matches(args[0], COMMANDS)} Give one of: {', '.join(COMMANDS)}"
-        )
-    return COMMANDS[args[0]](args[1:])
+        here = ELSEWHERE.get(args[0])
+        hint = f": here it is called {here}." if here else f".{near_matches(args[0], COMMANDS)}"
+        raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
+    from ..engine.ranks import watched
+
+    module, function = COMMANDS[args[0]]
+    with watched():
+        command: Callable[[list[str]], int] = getattr(importlib.import_module(f".{module}", __name__), function)
+        return command(args[1:])

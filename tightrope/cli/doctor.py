@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..arguments import show_help, wants_help
 from ..engine import ranks
@@ -28,8 +28,8 @@ WIDE = 15  # letters of a name
 
 @dataclass(kw_only=True)
 class DoctorOptions:
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device to try things on; auto chooses as training would."""
+    device: str = "auto"
+    """Device to try things on: auto, cpu, cuda, cuda:1 or mps; auto chooses as training would."""
     quick: bool = False
     """Do not try to compile, which takes longer than everything else together."""
     json: bool = False

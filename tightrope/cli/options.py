@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from ..arguments import read_arguments
 from ..errors import UsageError, near_matches
+from ..runs.names import ARGUMENTS, SETTINGS
 from ..types import Settings
 
 
@@ -16,6 +17,9 @@ def read_options(options: type[Any], args: Sequence[str], command: str, words: i
 
     def unknown(name: str) -> UsageError:
         flag = f"--{name.replace('_', '-')}"
+        other = ARGUMENTS.get(name, SETTINGS.get(name, ""))
+        if other in types:
+            return UsageError(f"unknown option {flag!r}: here it is called --{other.replace('_', '-')}")
         return UsageError(
             f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them"
         )

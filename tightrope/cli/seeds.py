@@ -10,11 +10,12 @@ from pathlib import Path
 
 from ..agent import AGENTS, Agent
 from ..engine import choose_threads
-from ..errors import UsageError
+from ..errors import UsageError, plural
 from ..runs import seeds as many
 from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config
+from ..runs.devices import name_of_device
 from ..runs.given import imported, is_path
 from ..types import Settings
 
@@ -45,7 +46,7 @@ def train_seeds(
             f"run_dir {folder} is a run of one seed: give another directory, in which each seed has its own"
         )
     probe = make({})  # whatever is wrong with the environment is said once
-    device, threads = probe.state.env.device.type, config.run.threads
+    device, threads = name_of_device(probe.state.env.device), config.run.threads
     threads = threads or choose_threads(probe.policy, config.algorithm.minibatch_size)
     probe.state.env.close()
     seeds = [many.Seed(number, folder / f"seed{number:04d}") for number in numbers]
@@ -57,7 +58,7 @@ def train_seeds(
     table = None if quiet or not sys.stdout.isatty() else SeedTable(seeds, config.algorithm.total_timesteps)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
     places = many.slots(device, threads, jobs)[: len(seeds)]
-    say(f"{len(seeds)} seeds, {len(places)} at once, in {folder}")
+    say(f"{plural(len(seeds), 'seed')}, {len(places)} at once, in {folder}")
     words = without(args, "--seeds", "--jobs", "--run-dir", "--quiet")
     crowd = many.Crowd(seeds, words, places, table.say if table else say, table.show if table else lambda: None)
     with table or contextlib.nullcontext():
@@ -67,7 +68,9 @@ def train_seeds(
         print(f"{env}: {done[1]}; {done[0]}")
     if crowd.stopped is not None:
         left = sum(seed.code != 0 for seed in seeds)
-        print(f"stopped with {left} of {len(seeds)} seeds unfinished; the same command with --run-dir {folder} goes on")
+        print(
+            f"stopped with {left} of {plural(len(seeds), 'seed')} unfinished; the same command with --run-dir {folder} goes on"
+        )
         return 128 + crowd.stopped
     failed = [seed for seed in seeds if seed.code != 0]
     for seed in failed:

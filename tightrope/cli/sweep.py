@@ -15,9 +15,10 @@ import yaml
 from ..agent import Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..engine.ranks import launched
-from ..errors import UsageError
+from ..errors import UsageError, plural
 from ..models.networks import sees_images
-from ..runs.config import Config, read_settings, settings_of, unknown_setting
+from ..runs.config import Config, settings_of, unknown_setting
+from ..runs.settings_file import read_settings
 from ..runs.sweep.space import Space, check_space, default_space, read_space, usual_point
 from ..types import Settings
 from .options import guess
@@ -114,8 +115,8 @@ def check_sweep(options: SweepOptions, config: Config, given: Settings) -> None:
             raise UsageError(f"{name} means nothing here: trials keep no directory. Drop it")
     if config.algorithm.phases < options.evaluations:
         raise UsageError(
-            f"evaluations {options.evaluations} is more than the {config.algorithm.phases} phases of a run: lower it, or raise "
-            f"total_timesteps {config.algorithm.total_timesteps}"
+            f"evaluations {options.evaluations} is more than the {plural(config.algorithm.phases, 'phase')} of a run: lower "
+            f"it, or raise total_timesteps {config.algorithm.total_timesteps}"
         )
 
 
@@ -167,8 +168,10 @@ def take_part(
     study, new = open_study(storage, options.study or folder.name, terms(options, config, task.space))
     places = Places(study, options.trials, usual_point(task.space, task.usual))
     leaving = Leaving(folder, study, task, places, config, given, masked(url))
-    say(f"{'new study' if new else 'going on with study'} {study.study_name!r} in {masked(url)}: {options.trials} trials of "
-        f"{len(task.seeds)} seeds x {config.algorithm.total_timesteps:,} steps over {', '.join(task.space)}")  # fmt: skip
+    size = f"{plural(options.trials, 'trial')} of {plural(len(task.seeds), 'seed')}"
+    size += f" x {config.algorithm.total_timesteps:,} steps"
+    begins = "new study" if new else "going on with study"
+    say(f"{begins} {study.study_name!r} in {masked(url)}: {size} over {', '.join(task.space)}")
     try:
         stopped = Worker(study, task, places, config.run.seed, say, leaving.now_and_then).work(new)
     except Failing as error:
@@ -177,7 +180,7 @@ def take_part(
         return 1
     leaving.write("stopped" if stopped is not None else "ended")
     if stopped is not None:
-        print(f"stopped with {places.done()} of {options.trials} trials done; the same command goes on")
+        print(f"stopped with {places.done()} of {plural(options.trials, 'trial')} done; the same command goes on")
         return 128 + stopped
     ours = best(study)
     if ours is None:

@@ -13,7 +13,7 @@ from ..arguments import read_arguments, show_help, wants_help
 from ..engine import Accelerate
 from ..envs import ENVS
 from ..envs.engines import Backend
-from ..errors import UsageError
+from ..errors import UsageError, checked_seed
 from ..runs.build import check_env
 from ..runs.config import parts_of, settings_of, unknown_setting
 from ..runs.given import imported, is_path
@@ -80,6 +80,7 @@ def check(args: list[str]) -> int:
     if len(words) != 1:
         raise UsageError("check needs one env, such as `tightrope check my_module:MyEnv`")
     options = CheckOptions(target=words[0], **flags)
+    checked_seed(options.seed)
     for name in ("num_envs", "steps"):
         if getattr(options, name) < 1:
             raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
@@ -107,6 +108,7 @@ def probe(args: list[str]) -> int:
         return show_help(ProbeOptions, "probe", probe.__doc__)
     options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
     parts_of(options.algo)
+    checked_seed(options.seed)
     failures = 0
     for one in probes_for(options.algo):
         finding = run_probe(one, options.algo, options.seed)

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,8 +15,9 @@ from ..arguments import show_help, wants_help
 from ..errors import ExportError, UsageError
 from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
+from ..runs.policy import Policy
 from ..runs.reports import write_report
-from ..saved import load
+from ..saved import load, load_policy
 from ..types import Settings
 from ..view import finite
 from .options import read_options
@@ -34,8 +35,8 @@ class EvalOptions:
     """Greedy episodes, one in each of as many fresh environments."""
     seed: int | None = None
     """Seed of these environments; follows from the run's if not given."""
-    device: Literal["auto", "cpu", "cuda", "mps"] | None = None
-    """Where to score it; where it was trained if not given."""
+    device: str | None = None
+    """Where to score it: auto, cpu, cuda, cuda:1 or mps; where it was trained if not given."""
     checkpoint: str = "last"
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
@@ -164,8 +165,23 @@ def export(args: list[str]) -> int:
     check_file(options.onnx)
     own = None if options.env is None else imported(options.env)
     try:
-        print(load(options.run, own, options.checkpoint, options.network).export(options.onnx))
+        print(to_export(options, own).export(options.onnx))
     except ExportError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
+    """The agent of a run; where its environment is not here, its policy alone."""
+    try:
+        return load(options.run, own, options.checkpoint, options.network)
+    except UsageError as error:
+        if own is not None:
+            raise
+        try:
+            policy = load_policy(options.run, options.checkpoint, options.network)
+        except UsageError:
+            raise error from None
+        print(f"note: without the environment, so checked on random observations alone ({error})", file=sys.stderr)
+        return policy

@@ -17,7 +17,7 @@ from ..engine.ranks import join, launched, told_by_first
 from ..errors import UsageError
 from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
-from ..runs.config import Config, configure, parts_of, read_settings, settings_of, unknown_setting
+from ..runs.config import Config, configure, parts_of, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.last_score import keep
@@ -25,6 +25,7 @@ from ..runs.lock import locked
 from ..runs.presets import preset
 from ..runs.recover import find, has_checkpoints, load_config
 from ..runs.reports import scores, write_report
+from ..runs.settings_file import read_settings
 from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings

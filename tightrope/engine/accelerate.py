@@ -18,7 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -70,7 +70,9 @@ class Execution:
         """The function's result, with this execution in force while it runs."""
         token = _current.set(self)
         try:
-            with arithmetic(self.precision, self.device):
+            one_of_several = self.device.type == "cuda" and self.device.index is not None
+            current = torch.cuda.device(self.device) if one_of_several else nullcontext()  # whose streams are used
+            with current, arithmetic(self.precision, self.device):
                 return function(*args, **kwargs)
         finally:
             _current.reset(token)

@@ -74,7 +74,7 @@ class AleEnv(HostEnv):
     def _restart(self, seeds: Array | None) -> Array:
         obs, info = self.engine.reset(seed=seeds)
         self._clock[:], self._lives = 0, info["lives"]
-        return self._observation.rows(obs)
+        return self._read(obs)
 
     def _send(self, action: Array) -> None:
         self.engine.send(checked(self, action))

@@ -89,14 +89,14 @@ class EnvPoolEnv(HostEnv):
         self._clock[:] = 0
         if self._rules is not None:
             self._lives[:] = info["lives"]
-        return self._observation.rows(obs)
+        return self._read(obs)
 
     def _send(self, action: Array) -> None:
         self.engine.send(checked(self, action))
 
     def _recv(self) -> Answer:
         shown, score, over, _, info = self.engine.recv()
-        obs = self._observation.rows(shown)
+        obs = self._read(shown)
         self._clock += 1
         late = ~over & (self._clock >= self.max_episode_steps)
         reward, terminated = score, over
@@ -107,7 +107,7 @@ class EnvPoolEnv(HostEnv):
         final_obs = obs[rows]
         if len(rows):
             fresh, info = self.engine.reset(rows.astype(np.int32))
-            obs[rows] = self._observation.rows(fresh)
+            obs[rows] = self._read(fresh, rows)
             self._clock[rows] = 0
             if self._rules is not None:
                 self._lives[rows] = info["lives"]

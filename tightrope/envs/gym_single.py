@@ -19,7 +19,7 @@ from .answer import NOBODY, Answer
 from .host import HostEnv, one_line
 from .offscreen import explained
 from .options import Array
-from .spaces import action, fits, observation, stacked
+from .spaces import action, fits, observation, space_in_words, stacked
 
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw
 
@@ -80,7 +80,7 @@ class GymEnv(HostEnv):
         """Observations of single environments as rows; those of the wrong shape are named."""
         space = self._observation.space
         try:
-            batch = self._observation.rows(stacked(space, singles))
+            batch = self._read(stacked(space, singles), rows)
         except (ValueError, TypeError, KeyError, IndexError):
             batch = None
         if batch is None or batch.shape[1:] != self.observation.shape:
@@ -90,7 +90,7 @@ class GymEnv(HostEnv):
                 f"shape {np.shape(singles[wrong])}" if isinstance(space, gymnasium.spaces.Box) else repr(singles[wrong])
             )
             raise EnvError(
-                f"env {self.name!r} number {row} shows {what}, which is not in {space}: `tightrope check` it"
+                f"env {self.name!r} number {row} shows {what}, which is not in {space_in_words(space)}: `tightrope check` it"
             )
         return batch
 

@@ -65,7 +65,7 @@ class GymVectorEnv(HostEnv):
         per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         given: Any = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, _ = self._ask(lambda: self.engine.reset(seed=given), None)
-        return self._observation.rows(obs)
+        return self._read(obs)
 
     def _send(self, action: Array) -> None:
         if self._works_alone:
@@ -84,13 +84,13 @@ class GymVectorEnv(HostEnv):
             reward, done = np.where(real, reward, 0.0), done & real
             terminated, truncated = terminated & real, truncated & real
             self._pending = done
-        obs, rows = self._observation.rows(shown).copy(), np.flatnonzero(done)
+        obs, rows = self._read(shown).copy(), np.flatnonzero(done)
         final_obs = obs[rows]
         if len(rows) and self._mode is AutoresetMode.SAME_STEP:
             final_obs = self._final_rows(info, rows)
         elif len(rows) and self._resets_rows:
             fresh, _ = self._ask(lambda: self.engine.reset(options={"reset_mask": done}), action)
-            obs[rows] = self._observation.rows(fresh)[rows]
+            obs[rows] = self._read(fresh)[rows]
         return Answer(obs, reward, terminated, truncated, rows, final_obs, real)
 
     def _final_rows(self, info: Mapping[str, Any], rows: Array) -> Array:
@@ -100,7 +100,7 @@ class GymVectorEnv(HostEnv):
             raise EnvError(f"vector env {self.name!r} resets in the same step but gives no info['final_obs']")
         space = self._observation.space
         singles = isinstance(final, np.ndarray) and final.dtype == object
-        return self._observation.rows(stacked(space, list(final[rows])) if singles else chosen(space, final, rows))
+        return self._read(stacked(space, list(final[rows])) if singles else chosen(space, final, rows), rows)
 
     def _ask(self, question: Callable[[], Any], action: Array | None) -> Any:
         """The engine's answer, or an error that says which environment failed on what; then no process is left."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import EnvError, UsageError
+from ..errors import EnvError, UsageError, checked_seed
 from ..types import Step
 from .answer import Answer, ArrayStepper
 from .options import Array
@@ -150,6 +150,17 @@ class HostEnv:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    def _read(self, obs: Any, rows: Array | list[int] | None = None) -> Array:
+        """What the engine shows as rows; a choice that its space does not have is named, with the environment's number.
+        `rows` are the numbers of the environments if not all are there."""
+        from .spaces import NotInSpace
+
+        try:
+            return self._observation.rows(obs)
+        except NotInSpace as error:
+            row = self.first_row + int(error.row if rows is None else rows[error.row])
+            raise EnvError(f"env {self.name!r} number {row} shows {error.words}: `tightrope check` it") from None
+
     def failure(self, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
         """The error for one environment; `action` is the whole batch, or None at a reset."""
         which = "" if row is None else f" number {self.first_row + row}"
@@ -184,7 +195,7 @@ class HostEnv:
 
     def seed(self, seed: int) -> None:
         """Let the next reset start from this seed."""
-        self._seeds = spread(seed, self.num_envs)
+        self._seeds = spread(checked_seed(seed), self.num_envs)
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with random streams of its own; `drawn` if it must draw."""
@@ -202,7 +213,7 @@ class HostEnv:
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations as the environment itself would hand them out."""
-        from .spaces import fits, stacked
+        from .spaces import NotInSpace, fits, space_in_words, stacked
 
         space = self._observation.space
         if isinstance(obs, Tensor):
@@ -211,10 +222,14 @@ class HostEnv:
         try:
             rows = self._observation.rows(stacked(space, [obs]) if single else obs)
             fitting = rows.shape[1:] == self.observation.shape and fits(space, obs if single else first(obs))
+        except NotInSpace as error:
+            raise UsageError(str(error)) from None
         except (KeyError, TypeError, ValueError, IndexError):
             fitting = False
         if not fitting:
-            raise UsageError(f"an observation does not fit {space}: give one member of it, or a batch of them")
+            raise UsageError(
+                f"an observation does not fit {space_in_words(space)}: give one member of it, or a batch of them"
+            )
         return self._tensor(rows), single
 
     def decode(self, action: Tensor) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+MOST_NUMBERS = 1 << 22  # of one observation or action, as far as a file is believed
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
 
 

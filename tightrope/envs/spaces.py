@@ -20,6 +20,7 @@ from ..models.networks import IMAGE_SIDE
 from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
 from .options import Array
 
+OBSERVATIONS = "observations"
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
 NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
 
@@ -46,7 +47,7 @@ class Action:
     batch: Callable[[Array], Array]
 
 
-def observation(space: gs.Space[Any], name: str = "observations") -> Observation:
+def observation(space: gs.Space[Any], name: str = OBSERVATIONS) -> Observation:
     """The reader of an observation space."""
     spec, rows = _reader(space, name)
     dtype = NUMPY[spec.dtype]
@@ -57,14 +58,14 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
     if isinstance(space, gs.Box):
         return _box_reader(space, name)
     if isinstance(space, gs.Discrete):
-        first, count = int(space.start), np.array([int(space.n)])
-        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64) - first, count, space)
+        first, count = np.array(int(space.start)), np.array([int(space.n)])
+        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64), first, count, space, name)
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         start = np.asarray(space.start, np.int64)
         n = tuple(int(k) for k in space.nvec.flatten())
         counts = np.array(n)
         return MultiDiscrete(n), lambda obs: in_range(
-            (np.asarray(obs, np.int64) - start).reshape(-1, len(n)), counts, space
+            np.asarray(obs, np.int64).reshape(-1, len(n)), start.flatten(), counts, space, name
         )
     if isinstance(space, gs.MultiBinary):
         return Box(space.shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32)
@@ -153,10 +154,22 @@ def action(space: gs.Space[Any]) -> Action:
     )
 
 
-def in_range(choices: Array, counts: Array, space: gs.Space[Any]) -> Array:
-    """The choices, if all are members of the space: a network would fail on others without a word of whose they are."""
-    if (choices < 0).any() or (choices >= counts).any():
-        raise EnvError(f"an observation is not in {space}: `tightrope check` the environment")
+class NotInSpace(EnvError):
+    """A choice that its space does not have, in the row of some environment: a network would fail on it without a word."""
+
+    def __init__(self, row: int, value: Any, part: str, space: gs.Space[Any]) -> None:
+        self.row, self.words = row, f"{value}{part}, which is not in {space_in_words(space)}"
+        super().__init__(f"an observation is {self.words}")
+
+
+def in_range(given: Array, start: Array, counts: Array, space: gs.Space[Any], name: str) -> Array:
+    """Choices (N,) or (N, K) counted from 0, if all are members of the space."""
+    choices = given - start
+    outside = (choices < 0) | (choices >= counts)
+    if outside.any():
+        row = int(np.argwhere(outside)[0][0])
+        part = name.removeprefix(OBSERVATIONS)
+        raise NotInSpace(row, given[row].tolist(), f" for{part}" if part else "", space)
     return choices
 
 
@@ -164,6 +177,29 @@ def bound(values: Array) -> Bound:
     """One number where all are the same, otherwise each."""
     flat = [float(v) for v in values.flatten()]
     return flat[0] if len(set(flat)) == 1 else tuple(flat)
+
+
+def space_in_words(space: Any) -> str:
+    """A space as it is shown to people. Bounds at the end of what a float can be are none: engines write them so."""
+    if isinstance(space, gs.Dict):
+        return f"Dict({', '.join(f'{key!r}: {space_in_words(entry)}' for key, entry in space.spaces.items())})"
+    if isinstance(space, gs.Tuple):
+        return f"Tuple({', '.join(map(space_in_words, space.spaces))})"
+    if not isinstance(space, gs.Box) or not np.issubdtype(space.dtype, np.floating):
+        return str(space)
+    limit = 0.99 * min(float(np.finfo(np.float32).max), float(np.finfo(space.dtype).max))
+    none = (space.high >= limit) & ((space.low <= -limit) | (space.low == np.finfo(np.float32).tiny))
+    low, high = np.where(none, -np.inf, space.low), np.where(none, np.inf, space.high)
+    return f"Box({one_or_each(low)}, {one_or_each(high)}, {space.shape}, {space.dtype})"
+
+
+def one_or_each(values: Array) -> str:
+    """One number where all are the same, otherwise the first few."""
+    each = list(dict.fromkeys(f"{value:g}" for value in values.flatten().tolist()))
+    if len(each) == 1:
+        return each[0]
+    shown = [f"{value:g}" for value in values.flatten()[:8].tolist()]
+    return f"[{' '.join(shown)}{' ...' if values.size > 8 else ''}]"
 
 
 def fits(space: gs.Space[Any], obs: Any) -> bool:

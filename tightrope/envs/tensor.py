@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, checked_seed
 from ..types import Spec, Step
 from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
@@ -72,7 +72,7 @@ class TensorEnv:
         if num_envs < 1:
             raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
         self.num_envs = num_envs
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(checked_seed(seed))
         self.state = self.initial(self._noise())
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
@@ -115,7 +115,7 @@ class TensorEnv:
         if self._at_first is None:
             self._at_first = own(self, BASE)
         if seed is not None:
-            self.generator.manual_seed(seed)
+            self.generator.manual_seed(checked_seed(seed))
         state = self.initial(self._noise() if noise is None else noise)
         self.state.copy_(state)
         self.clock.zero_()

@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
 from .config import Config, RunConfig, configure, merged_layers
-from .devices import memory_of, resolve_device, suits_cpu
+from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .given import Network, from_user, import_training_env, is_path, own_network
 from .names import ENVS, here_called
 from .presets import MANY, kind_of, preset
@@ -82,7 +82,7 @@ def one_env(config: Config, given: Any) -> Env:
 
 def settled(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
-    chosen: Settings = {"device": state.env.device.type, "accelerate": state.execution.mode}
+    chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.execution.mode}
     if not is_path(config.env) and config.run.backend == "auto":
         backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
         chosen |= {} if backend == "tensor" else {"backend": backend}
@@ -129,7 +129,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         env.gamma = config.algorithm.gamma
     with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
         torch.manual_seed(stream_seed(config.run.seed, "network"))
-        trunk = own_network(network) if isinstance(network, (str, type)) else network
+        trunk = None if network is None else own_network(network)
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio

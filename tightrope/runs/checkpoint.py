@@ -3,7 +3,8 @@
 RUN/config.yaml                                 every setting, for people
 RUN/checkpoints/latest                          the name of the newest checkpoint and its manifest's hash
 RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
-    manifest.json          what wrote it, the settings, the spaces, size and hash of each file, and its own hash
+    manifest.json          what wrote it, the settings, the spaces (the network's, and the environment's own where it runs
+                           outside torch), size and hash of each file, and its own hash
     model.safetensors      networks and normalizers: what acting needs
     training.safetensors   everything else that makes the run
     rank-0001.safetensors  what is another rank's own of it, where several trained it together
@@ -25,13 +26,14 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
 from ..engine import State, cores, world
+from ..envs.host import HostEnv
 from ..errors import UsageError, plain
-from ..types import Composite, Spec
+from ..types import Composite, Env, Spec
 from ..version import __version__
 from .config import Config, configure
 from .files import (
@@ -83,14 +85,20 @@ class Checkpoint:
 
     def tensors(self, rank: int = 0) -> dict[str, Tensor]:
         """All of its tensors that concern a rank, by dotted name."""
-        found: dict[str, Tensor] = {}
-        for name in files_of(rank):
-            try:
-                with opened(self.path / name, MOST_BYTES) as file:
-                    found |= load(file.read())
-            except (SafetensorError, Unreadable, KeyError, ValueError, RuntimeError) as error:
-                raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
-        return found
+        return {name: tensor for file in files_of(rank) for name, tensor in self.read(file).items()}
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The tensors in one of its files."""
+        try:
+            with opened(self.path / name, MOST_BYTES) as file:
+                return load(file.read())
+        except (SafetensorError, Unreadable, KeyError, ValueError, RuntimeError) as error:
+            raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
+
+    def shapes(self, name: str) -> dict[str, list[int]]:
+        """What is in one of its files, of which the header alone is read."""
+        with safe_open(self.path / name, "pt") as file:
+            return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
 
 
 # writing -------------------------------------------------------------------------------------------------------------
@@ -151,6 +159,7 @@ def save_checkpoint(
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "config": config.flat(),
         "observation": described(state.env.observation), "action": described(state.env.action),
+        "spaces": own_spaces(state.env),
         "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},
     }))  # fmt: skip
     new = folder / f"{UNFINISHED}{name}"
@@ -214,6 +223,15 @@ def described(spec: Spec) -> dict[str, Any]:
     values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
     return {"kind": type(spec).__name__, **{k: list(map(str, v)) if k in ("low", "high") and isinstance(v, tuple) else v
                                             for k, v in values.items()}}  # fmt: skip
+
+
+def own_spaces(env: Env) -> dict[str, Any] | None:
+    """The spaces as an engine outside torch has them, from which a policy can be loaded without it."""
+    if not isinstance(env, HostEnv):
+        return None
+    from ..envs.absent import written_spaces
+
+    return written_spaces(env)
 
 
 def configured(flat: dict[str, Any], source: Path) -> Config:

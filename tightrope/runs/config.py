@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -19,15 +19,16 @@ from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..engine import Accelerate, Precision, cores
 from ..envs.engines import Backend
 from ..envs.options import VectorizationMode
-from ..errors import UsageError, near_matches
+from ..errors import UsageError, checked_seed, near_matches
 from ..models import NetworkConfig
 from ..types import Settings
 from ..view.sinks import Tags, Tracker
+from .devices import device_name
 from .names import SETTINGS, here_called
 from .presets import kind_settings, preset
+from .settings_file import MAPPINGS, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "continuous", "images"]
-MOST_BYTES = 1 << 20  # of a file of settings
 MOST_EPISODES = 1_000_000  # of one evaluation: each is an environment of its own
 
 
@@ -39,8 +40,8 @@ class RunConfig:
     """Every random stream of the run follows from it."""
     defaults: Defaults = "auto"
     """Settings to start from: the env's preset or, where it has none, what suits its kind (auto); or those of the algorithm."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where everything lives; auto takes a CUDA device if there is one."""
+    device: str = "auto"
+    """Where everything lives: auto, cpu, cuda, cuda:1 for one of several, or mps; auto takes CUDA if there is any."""
     accelerate: Accelerate = "auto"
     """How phases are executed: as written (eager), compiled, as CUDA graphs, or both (max); auto takes graphs on CUDA."""
     precision: Precision = "fp32"
@@ -91,8 +92,7 @@ class RunConfig:
             raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
         if self.eval_episodes > MOST_EPISODES:
             raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed {self.seed} is out of range: give a whole number from 0 to 2^63 - 1")
+        checked_seed(self.seed)
         if self.watch and not self.log:
             raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")
 
@@ -147,8 +147,10 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
             name = key.replace("-", "_")
             if name in ("env", "algo"):
                 continue
-            if name not in annotations:
+            if name not in annotations and (not isinstance(value, dict) or name in SETTINGS):
                 raise unknown_setting(name, algo, annotations)
+            if isinstance(value, dict) and name not in MAPPINGS:
+                raise is_section(name, value)
             merged[name] = coerce(name, value, annotations[name])
     return merged
 
@@ -175,6 +177,11 @@ def configure(
 
 def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageError:
     name = name.replace("-", "_")
+    section, dot, inner = name.rpartition(".")
+    if dot and inner in known:
+        return UsageError(
+            f"unknown setting {name!r}: settings have no sections here, so drop {section!r} and give {inner}"
+        )
     if name in ("quiet", "run_dir", "config"):
         return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
     foreign = here_called(name, SETTINGS)
@@ -191,7 +198,8 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text)."""
+    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text), several values as
+    one text with commas."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         if value is None:
@@ -204,9 +212,11 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     if origin is dict:
         return mapping(name, value)
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            value = [value]
-        return tuple(coerce(name, item, options[0]) for item in value)
+        return tuple(coerce(name, item, options[0]) for item in several(value))
+    if name == "device" and value is not None:
+        return device_name(value)
+    if (callable(value) or is_linear(value)) and annotation in (int, float):
+        raise is_schedule(name, value)
     if annotation is bool and isinstance(value, bool):
         return value
     if annotation is str and isinstance(value, str):
@@ -216,6 +226,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             number = int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
             if abs(number) < 2**63:
                 return number
+            raise UsageError(f"{name} {shortened(number)} is too large: give a whole number of at most 2^63 - 1")
     if annotation is float and not isinstance(value, bool):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             real = float(value)
@@ -223,6 +234,34 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
                 return real
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")
+
+
+def several(value: Any) -> list[Any]:
+    """The values of a setting that has several: a list, one alone, or text such as '64,64' or '[64, 64]'."""
+    found: list[Any] = []
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        found += re.findall(r"[^\s,()\[\]]+", item) if isinstance(item, str) and "," in item else [item]
+    return found
+
+
+def is_linear(value: Any) -> bool:
+    """Whether a value is what rl-zoo3 calls a linear schedule, such as lin_0.001."""
+    return isinstance(value, str) and value.startswith("lin_")
+
+
+def is_schedule(name: str, value: Any) -> UsageError:
+    """The error for a number that is to change in the course of a run."""
+    given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
+    anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
+    also = (
+        f", and {anneal} for a linear decay, the only schedule there is" if anneal else ": it stays the same in a run"
+    )
+    return UsageError(f"{given}: give the number it starts from{also}")
+
+
+def shortened(number: int) -> str:
+    """A whole number as text; of a very long one its size."""
+    return str(number) if abs(number) < 10**40 else f"of {math.log10(abs(number)):.0f} digits"
 
 
 def mapping(name: str, value: Any) -> Settings:
@@ -247,35 +286,3 @@ def whole(value: Any) -> int:
     if number != int(number):
         raise ValueError
     return int(number)
-
-
-class PlainLoader(yaml.SafeLoader):
-    """Without aliases: a few lines of them make what no memory can hold."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(problem="it has an alias: write the value out")
-        return super().compose_node(parent, index)
-
-
-def read_settings(path: Path) -> Settings:
-    """The settings in a YAML file."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise UsageError(f"config {path} has more than {MOST_BYTES:,} bytes: settings are a few lines")
-        content = PlainLoader(text).get_single_data()
-    except OSError as error:
-        raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise UsageError(f"config {path} is nested too deeply: settings are lines of 'setting: value'") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that is none
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise UsageError(
-            f"config {path} is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
-        ) from None
-    if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
-        raise UsageError(f"config {path} is not a list of 'setting: value' lines")
-    return content

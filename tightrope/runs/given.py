@@ -5,10 +5,12 @@ A path is followed when the user gives it, never because a file says so: what a 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,9 +25,11 @@ from ..envs.importing import import_module_of, module_and_name
 from ..errors import UsageError
 from ..types import Env, Settings
 from .config import Config
-from .devices import resolve_device, suits_cpu
+from .devices import device_name, name_of_device, resolve_device, suits_cpu
 
-Network = nn.Module | type[nn.Module] | str  # one of a user's own, its class, or the import path of that
+Network = (
+    type[nn.Module] | Callable[[], nn.Module] | str | nn.Module
+)  # a user's: class, function, module:Class, instance
 
 
 def is_ours(env: Any) -> bool:
@@ -67,9 +71,17 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
     if is_ours(env):
         limit = getattr(env, "max_episode_steps", None)
-        fixed |= {"num_envs": env.num_envs * world().size, "device": env.device.type, "max_episode_steps": limit}
+        fixed |= {
+            "num_envs": env.num_envs * world().size,
+            "device": name_of_device(env.device),
+            "max_episode_steps": limit,
+        }
     elif hasattr(env, "num_envs"):
         fixed |= {"num_envs": env.num_envs * world().size}
+    if "device" in settings:
+        settings = {**settings, "device": device_name(settings["device"])}
+        if settings["device"] == "cuda" and str(fixed.get("device")).startswith("cuda"):  # whichever it is
+            del settings["device"]
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
             raise UsageError(
@@ -142,13 +154,42 @@ def import_training_env(train_env: str | None) -> None:
         import_module_of(train_env)
 
 
-def own_network(kind: str | type[nn.Module]) -> nn.Module:
-    """A network of a class, or of the one behind module:Class, made with no arguments."""
-    made_by = imported(kind, "network") if isinstance(kind, str) else kind
+def network_path(network: Network) -> str:
+    """module:Class, or module:function, of a network of the user's own."""
+    if isinstance(network, str):
+        return network
+    if not callable(network):
+        raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")
+    return path_of(type(network) if isinstance(network, nn.Module) else network)
+
+
+def own_network(network: Network) -> nn.Module:
+    """A network of the user's own, for one agent alone.
+
+    A class (or module:Class) is made here with no arguments and a function is called, so that the weights follow the seed. An
+    instance is copied: it keeps its weights, and stays as it is while agents train.
+    """
+    if isinstance(network, nn.Module):
+        return copy_of(network)
+    made_by = imported(network, "network") if isinstance(network, str) else network
     try:
-        return made_by()
+        made = made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"network {kind!r} cannot be made with no arguments: {one_line(error)}") from None
+        raise UsageError(
+            f"network {network!r} cannot be made with no arguments: {one_line(error)}. Give a function that makes it, such as "
+            "lambda: Net(64)"
+        ) from None
+    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
+
+
+def copy_of(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever its members raise
+        raise UsageError(
+            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its "
+            "class instead"
+        ) from None
 
 
 def already_here(path: str) -> Any:
@@ -178,7 +219,7 @@ def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
     if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
     module, _, name = path.partition(":")
-    if module == "__main__" or "<locals>" in name:
+    if module == "__main__" or "<" in name:
         raise UsageError(
             f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
             f"it, tr.load(path, {argument}=...)"

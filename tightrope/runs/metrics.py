@@ -35,7 +35,7 @@ class Reading:
         if numbers.is_cuda:
             self.numbers = torch.empty(numbers.shape, pin_memory=True).copy_(numbers, non_blocking=True)
             self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.arrival.record()
+            self.arrival.record(torch.cuda.current_stream(numbers.device))
 
     def wait(self) -> None:
         """Until the phase has run and its numbers are here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads, world
+from ..errors import plural
 from .build import engine_for
 from .config import Config
 from .given import is_path
@@ -32,15 +33,15 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan in words."""
-        threads = f", {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
+        threads = f", {plural(self.threads, 'thread')}" if self.device == "cpu" else ""
         where = f"{self.device}{threads}{self.execution}"
         if self.ranks > 1:
             share = f"batch {self.batch // self.ranks:,}, minibatches of {self.minibatch // self.ranks:,}"
             where += f"; on each of {self.ranks} ranks: {share}"
-        count = f"at least {self.phases}" if self.may_stop_early else f"{self.phases}"
+        count = ("at least " if self.may_stop_early else "") + plural(self.phases, "phase")
         return [
-            f"plan: {count} phases x {self.batch:,} steps = {self.steps:,} steps; {self.updates:,} updates on minibatches of "
-            f"{self.minibatch:,}; {self.parameters:,} parameters; {where}",
+            f"plan: {count} x {plural(self.batch, 'step')} = {plural(self.steps, 'step')}; {plural(self.updates, 'update')} on "
+            f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
             *([f"warning: {self.warning}"] if self.warning else []),
@@ -89,8 +90,8 @@ def plan(state: State, config: Config) -> Plan:
     warning = None
     if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
         warning = (
-            f"only {phases} phases, {updates} updates: total_timesteps {algorithm.total_timesteps:,} is short for num_envs "
-            f"{algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
+            f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
+            f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
         )
     return Plan(
         phases=phases,

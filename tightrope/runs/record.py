@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..draw import enlarged
 from ..engine import apart, choose_threads, threads
-from ..errors import UsageError
+from ..errors import UsageError, plural
 from ..models import ActorCritic
 from ..types import Env
 from ..view import Video
@@ -68,7 +68,7 @@ class Recording:
 
     def __str__(self) -> str:
         returns = ", ".join(f"{total:.2f}" for total in self.returns[:8]) + (", ..." if len(self.returns) > 8 else "")
-        return f"{self.path}: {self.frames:,} frames, return {returns}"
+        return f"{self.path}: {plural(self.frames, 'frame')}, return {returns}"
 
 
 @torch.no_grad()

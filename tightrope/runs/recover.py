@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
-from ..errors import UsageError, plain
+from ..errors import UsageError, plain, plural
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -40,8 +40,9 @@ from .checkpoint import (
     sealed,
     warn,
 )
-from .config import Config, read_settings
+from .config import Config
 from .files import Unreadable, digest, digest_of, opened, read_canonical
+from .settings_file import read_settings
 
 MOST_RANKS = 1_000_000
 LOOKS = 3  # at a run whose checkpoints are dropped while they are read
@@ -230,17 +231,16 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     try:
         for name in checkpoint.manifest["files"] if world().is_first else (MODEL, TRAINING):
             check_header(checkpoint.path / name)
-        with safe_open(checkpoint.path / MODEL, "pt") as model, safe_open(checkpoint.path / TRAINING, "pt") as training:
-            shapes = [model.get_slice(name).get_shape() for name in model.keys()]  # noqa: SIM118
-            own = "run.obs" if checkpoint.ranks else ENVS
-            envs = training.get_slice(own).get_shape()[0] * max(checkpoint.ranks, 1)
-    except (SafetensorError, Unreadable, OSError, ValueError, IndexError) as error:
+        shapes = checkpoint.shapes(MODEL).values()
+        own = "run.obs" if checkpoint.ranks else ENVS
+        envs = checkpoint.shapes(TRAINING)[own][0] * max(checkpoint.ranks, 1)
+    except (SafetensorError, Unreadable, OSError, ValueError, IndexError, KeyError) as error:
         raise UsageError(f"{checkpoint.path} holds files that are not of tensors: {one_line(error)}") from None
     misfit = f"the checkpoint in {checkpoint.path} does not fit the settings"
     if config.algorithm.num_envs != envs:
         raise UsageError(f"{misfit}: num_envs {config.algorithm.num_envs} is not its {envs}")
     check_progress(checkpoint, misfit)
-    sizes = config.network.hidden_sizes
+    sizes = config.network.hidden_sizes if config.network.network is None else ()  # which a user's own has none of
     numbers = sum(map(math.prod, shapes))
     if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > numbers:
         raise UsageError(f"{misfit}: hidden_sizes {list(sizes)} are more than it has")
@@ -252,7 +252,8 @@ def check_progress(checkpoint: Checkpoint, misfit: str) -> None:
     exact = checkpoint.config.algo == "ppo"  # others may end a phase early
     if checkpoint.steps > most or (exact and checkpoint.steps != most):
         raise UsageError(
-            f"{misfit}: {checkpoint.manifest['phase']} phases of num_envs x num_steps are not its {checkpoint.steps} steps"
+            f"{misfit}: {plural(checkpoint.manifest['phase'], 'phase')} of num_envs x num_steps are not its "
+            f"{plural(checkpoint.steps, 'step')}"
         )
 
 
@@ -273,7 +274,7 @@ def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
             f"note: saved under torch {plain(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
         )
     if checkpoint.ranks != world().size:
-        many = f"{checkpoint.ranks} ranks" if checkpoint.ranks else "several ranks, one of which saved it"
+        many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks, one of which saved it"
         lines.append(f"note: saved by {many}, this is {world().size}: episodes start afresh")
     elif state.phase and not state.env.resumable:
         lines.append("note: this environment cannot give its state back, so episodes start afresh")

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ..engine import cores
-from ..errors import UsageError
+from ..errors import UsageError, checked_seed, plural
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
@@ -40,10 +40,10 @@ def read_seeds(text: str) -> list[int]:
     """The seeds of '1-10' or '1,2,5-7'."""
     seeds: list[int] = []
     for word in text.replace(" ", "").split(","):
-        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", word)
+        match = re.fullmatch(r"(\d{1,40})(?:-(\d{1,40}))?", word)
         if match is None:
             raise UsageError(f"seeds {text!r} is not a list of seeds: give it as in 1-10 or 1,2,5-7")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = (checked_seed(int(number)) for number in (match[1], match[2] or match[1]))
         if last < first:
             raise UsageError(f"seeds {text!r} has a range that ends before it begins: give it as in {last}-{first}")
         if last - first >= MOST_SEEDS or len(seeds) + last - first >= MOST_SEEDS:
@@ -60,6 +60,8 @@ def read_seeds(text: str) -> list[int]:
 
 def slots(device: str, threads: int, jobs: int | None) -> list[dict[str, str]]:
     """For each process that may run at once what its environment is to say: which GPU it sees, or nothing."""
+    if device.startswith("cuda:"):  # on that one and no other
+        return [{} for _ in range(jobs or 1)]
     if device != "cuda":
         return [{} for _ in range(jobs or max(1, cores() // threads))]
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -249,5 +251,6 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
     interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
     return (
         page,
-        f"greedy return over {len(scores)} seeds: IQM {middle:.2f}{interval}; from {scores.min():.2f} to {scores.max():.2f}",
+        f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; from {scores.min():.2f} to "
+        f"{scores.max():.2f}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -66,6 +67,7 @@ class Journey:
         self.steps = self.began_at = about.steps
         self.seen: dict[str, Any] = {}  # a phase in which no episode finished shows the last return there was
         self.returns: list[float] = []
+        self.scale = 0.0  # the largest return so far, either way: how many digits tell something
         self.began = self.latest = time.monotonic()
         self.first: tuple[float, int] | None = None  # when the first phase was there, and its steps
         self.ended = False
@@ -78,6 +80,9 @@ class Journey:
             self.first = self.latest, self.steps
         if "charts/episodic_return" in row:
             self.returns.append(row["charts/episodic_return"])
+        for tag in ("charts/episodic_return", "eval/episodic_return"):
+            if tag in row and math.isfinite(row[tag]):
+                self.scale = max(self.scale, abs(row[tag]))
 
     @property
     def share(self) -> float:
@@ -91,11 +96,14 @@ class Journey:
             Piece("phase", f"phase {phase}", 8, phase),
             Piece("steps", f"{self.steps:,} steps", EXTRA, ""),
         ]
+        score = f"{{:{digits(self.scale)}}}"
+        brief = f"{{:{digits(self.scale, 2)}}}"
+        steps = ".1f" if self.seen.get("charts/episodic_length", 10) < 10 else ".0f"
         for name, tag, form, rank, short in (
-            ("return", "charts/episodic_return", "return {:.1f}", 1, "return {:.1f}"),
-            ("greedy", "eval/episodic_return", "greedy {:.1f}", 5, "greedy {:.0f}"),
-            ("length", "charts/episodic_length", "length {:.0f}", 7, "len {:.0f}"),
-            ("KL", "losses/approx_kl", "KL {:.4f}", 6, "KL {:.3f}"),
+            ("return", "charts/episodic_return", f"return {score}", 1, f"return {score}"),
+            ("greedy", "eval/episodic_return", f"greedy {score}", 5, f"greedy {brief}"),
+            ("length", "charts/episodic_length", f"length {{:{steps}}}", 7, f"len {{:{steps}}}"),
+            ("KL", "losses/approx_kl", "KL {:.3g}", 6, "KL {:.2g}"),
             ("speed", "charts/SPS", "{:,.0f} steps/s", 3, "{:,.0f}/s"),
         ):
             if tag in self.seen:
@@ -122,6 +130,17 @@ class Journey:
             return "-:-- left"
         at = self.latest + left * (self.latest - since) / done
         return f"{clock(max(at - now, 0.0))} left"
+
+
+def digits(scale: float, significant: int = 3) -> str:
+    """A format for numbers of that scale with so many significant digits."""
+    if scale == 0:
+        return ".1f"
+    before = math.floor(math.log10(scale)) + 1  # digits before the point, less than 1 for what is smaller than 1
+    if not -3 < before <= 9:
+        return f".{significant - 1}e"
+    least = 1 if significant > 2 and before <= 5 else 0
+    return f".{max(significant - before, least)}f"
 
 
 def clock(seconds: float) -> str:
@@ -238,7 +257,8 @@ class PlainLines:
         """Of the return, since the line before; none, if no episode has ended since."""
         if name != "return" or self.said_return is None or len(self.journey.returns) == self.said_returns:
             return ""
-        return f" ({self.journey.seen['charts/episodic_return'] - self.said_return:+.1f})"
+        change = self.journey.seen["charts/episodic_return"] - self.said_return
+        return f" ({change:+{digits(self.journey.scale)}})"
 
     def close(self) -> None:
         """The last phase is always said."""

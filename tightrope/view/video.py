@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import plural
+
 # x264 at its fastest, with the three of its tools that make a drawing smaller by half in next to no time
 QUALITY = {"preset": "ultrafast", "crf": "23", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
 BT601, LIMITED = 6, 1  # the colours that OpenCV converts to; larger pictures would be taken for BT.709
@@ -117,4 +119,4 @@ class Clip:
         return f'<video src="data:video/mp4;base64,{data}" {LOOPING} style="max-width: 100%"></video>'
 
     def __repr__(self) -> str:
-        return f"a video of {self.frames} frames: it is shown in a notebook, .save(path) writes it"
+        return f"a video of {plural(self.frames, 'frame')}: it is shown in a notebook, .save(path) writes it"

@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ...errors import plural
 from ..host import one_line
+from ..spaces import space_in_words
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -81,13 +83,9 @@ def in_words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(facts[name]) + why
 
 
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
 def brief(thing: Any) -> str:
     """A thing's own words, on one line that is not too long."""
-    words = " ".join(str(thing).split())
+    words = " ".join(space_in_words(thing).split())
     return words if len(words) <= 100 else words[:97] + "..."
 
 

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from ...errors import plural
 from ...types import Box, Step
 from .. import spaces
 from ..host import HostEnv
@@ -36,7 +37,7 @@ class Vector(Gym):
             self.error("autoreset", message, "set it to the member of gymnasium.vector.AutoresetMode that is true")
         self.restarts_at_once = self.mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
         mode = getattr(self.mode, "name", self.mode)
-        self.engine = f"Gymnasium, {self.num_envs} rows ({type(env.unwrapped).__name__}), autoreset {mode}"
+        self.engine = f"Gymnasium, {plural(self.num_envs, 'row')} ({type(env.unwrapped).__name__}), autoreset {mode}"
         for name in ("observation_space", "action_space"):
             if getattr(env, name) != batch_space(getattr(env, f"single_{name}"), self.num_envs):
                 message = f"{name} is {brief(getattr(env, name))}, not {self.num_envs} times single_{name}"
@@ -104,7 +105,7 @@ class Ours(Subject):
     def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
         super().__init__(env, report, steps, seed)
         self.num_envs, self.observation, self.action = env.num_envs, env.observation, env.action
-        self.engine = f"Tightrope, {self.num_envs} rows on {env.device} ({type(env).__name__})"
+        self.engine = f"Tightrope, {plural(self.num_envs, 'row')} on {env.device} ({type(env).__name__})"
         self.adapts = isinstance(env, HostEnv)  # an engine that may pay, score and end games each in its own way
         self.restarts_at_once = not self.adapts
         report.facts |= {"observation": brief(env.observation), "action": brief(env.action)}

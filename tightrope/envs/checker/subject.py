@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import plural
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..options import Array
-from .report import Report, brief, plural, raised
+from .report import Report, brief, raised
 from .values import Seen, entry, limits, unequal
 
 TRACE_SECONDS, TRACE_STEPS = 0.25, 100  # of each trajectory that is compared with another

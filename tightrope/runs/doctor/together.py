@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ...engine import cores, ranks
+from ...errors import plural
 from ...version import __version__
 from .findings import Finding, in_bytes, in_seconds
 
@@ -57,10 +58,9 @@ class Rank:
 
     @property
     def line(self) -> str:
-        plural = "" if self.threads == 1 else "s"
         device = self.device if self.device == self.model else f"{self.device} ({self.model})"
         work = f"a product of {WORK} x {WORK} matrices in {in_seconds(self.work)}"
-        return f"{self.host}, {device}, {self.threads} torch thread{plural}; {work}"
+        return f"{self.host}, {device}, {plural(self.threads, 'torch thread')}; {work}"
 
 
 def speak() -> list[Rank]:
@@ -126,7 +126,7 @@ def crowded() -> Finding | None:
     local, there = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count()
     if not torch.cuda.is_available() or local <= there:
         return None
-    words = f"{local} ranks on a machine with {there} GPU{'' if there == 1 else 's'}: each needs one of its own"
+    words = f"{plural(local, 'rank')} on a machine with {plural(there, 'GPU')}: each needs one of its own"
     return Finding("ranks", words, "broken", f"torchrun --nproc-per-node {there} -m tightrope ...")
 
 
@@ -169,7 +169,7 @@ def crowding(found: list[Rank]) -> Iterator[Finding]:
     for host in sorted({rank.host for rank in found}):
         here = [rank for rank in found if rank.host == host]
         if len(here) > here[0].cores:
-            words = f"{len(here)} ranks share {here[0].cores} cores of {host}"
+            words = f"{len(here)} ranks share {plural(here[0].cores, 'core')} of {host}"
             yield Finding("cores", words, "warning", f"torchrun --nproc-per-node {here[0].cores} -m tightrope ...")
 
 

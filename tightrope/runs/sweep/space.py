@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from ...errors import UsageError
+from ...errors import UsageError, plural
 from ...types import Settings
-from ..config import Config, coerce, parts_of, read_settings, settings_of, unknown_setting
+from ..config import Config, coerce, parts_of, settings_of, unknown_setting
+from ..settings_file import read_yaml
 
 MOST_CHOICES = 1000
 FEW_PHASES = 20  # a rollout so long that fewer are left is not worth a trial
@@ -149,7 +150,7 @@ def three_digits(value: float) -> float:
 def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
     """The search space in a YAML file; every mistake in it is one line that names the setting."""
     try:
-        content = read_settings(path)
+        content = read_yaml(path)
     except UsageError as error:
         raise UsageError(str(error).replace("config", "search", 1)) from None
     if not content:
@@ -172,7 +173,7 @@ def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
 
 def choices(name: str, entry: list[Any], annotation: Any) -> Choices:
     if not 1 <= len(entry) <= MOST_CHOICES:
-        raise UsageError(f"search {name} has {len(entry)} choices: give 1 to {MOST_CHOICES}")
+        raise UsageError(f"search {name} has {plural(len(entry), 'choice')}: give 1 to {MOST_CHOICES}")
     given = [one.split() if isinstance(one, str) and tuple in kinds(annotation) else one for one in entry]
     values = tuple(named(name, one, annotation) for one in given)
     if len({repr(value) for value in values}) < len(values):

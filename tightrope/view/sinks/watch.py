@@ -53,7 +53,7 @@ class Look:
             self.copied = torch.empty(copied.shape, dtype=copied.dtype, pin_memory=True)
             self.copied.copy_(copied, non_blocking=True)
             self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.arrival.record()
+            self.arrival.record(torch.cuda.current_stream(copied.device))
 
     def histograms(self) -> dict[str, Histogram]:
         """By name, such as parameters/actor.0.weight. Waits for the device: not for the thread that trains."""
