@@ -9,7 +9,7 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.envs import TensorEnv
 from tightrope.errors import UsageError
-from tightrope.runs.evaluate import Evaluation, evaluate
+from tightrope.runs.evaluate import Evaluation, EvaluationOptions, evaluate
 from tightrope.types import Box, Discrete
 
 SHORT, LONG = 2, 9
@@ -232,7 +232,7 @@ class Peeking(tr.envs.CartPole):
 def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
     agent = tr.PPO(kind(4, "cuda"), total_timesteps=4 * 128)
     env, policy = agent.score_env, agent.state.policy
-    plain, replayed = (evaluate(policy, env, 20, 5, captured) for captured in (False, True))
+    plain, replayed = (evaluate(policy, env, 20, 5, EvaluationOptions(captured=captured)) for captured in (False, True))
     assert plain == replayed
     assert agent.evaluate(20, seed=5) == plain
     assert capsys.readouterr().err == ""

@@ -172,7 +172,9 @@ def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
 
 def test_the_best_policy_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr("tightrope.runs.train.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1]))
+    monkeypatch.setattr(
+        "tightrope.runs.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
+    )
     agent = tr.PPO("CartPole-v1", **SMALL, eval_every=32)
     agent.learn(run_dir=tmp_path, quiet=True)
     best, last = tr.load(tmp_path, checkpoint="best"), tr.load(tmp_path)
