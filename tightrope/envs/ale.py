@@ -1,8 +1,8 @@
 """Atari games through ale-py's vector engine, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
 
 All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game or a life
-starts, each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as bytes.
-Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
+starts, each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as
+bytes. Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
 
 The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
 else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that

@@ -33,7 +33,7 @@ FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # a single player's emu
 TIME_LIMIT = 27_000  # steps of a game: half an hour at 60 frames a second and 4 frames a step
 PICTURE_HEIGHT = 160
 FIRE = 1  # among the actions of games that have it
-NO_FIRE = {  # or no lives, and FIRE as their first action
+NO_FIRE = {  # and two board games, in which FIRE moves a piece
     "asterix", "backgammon", "crazy_climber", "freeway", "frogger", "journey_escape", "koolaid", "kung_fu_master",
     "lost_luggage", "ms_pacman", "pacman", "skiing", "surround", "tutankham", "video_checkers",
 }  # fmt: skip
