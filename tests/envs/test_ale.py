@@ -233,7 +233,7 @@ def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
 def test_games_go_on_under_a_policy_that_never_fires(rules: Rules) -> None:
     env = made(1, rules=rules, seed=2)
     env.reset()
-    steps = run(env, torch.zeros(220, 1, dtype=torch.int64))
+    steps = run(env, torch.zeros(280, 1, dtype=torch.int64))
     assert env.finished_episodes()[0] >= 2
     lost = [bool(step.terminated) for step in steps]
     assert sum(lost) >= (10 if rules.by_life else 2)
