@@ -99,10 +99,10 @@ class Evaluation:
         return ""
 
     def __str__(self) -> str:
-        note = f"; {self.note}" if self.note else ""
+        note, count = f"; {self.note}" if self.note else "", len(self.returns)
         return (
             f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
-            f"over {len(self.returns)} episodes (mean length {self.mean_length:.1f}){note}"
+            f"over {count} {'episode' if count == 1 else 'episodes'} (mean length {self.mean_length:.1f}){note}"
         )
 
 

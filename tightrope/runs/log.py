@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import State
+from ..engine import State, world
 from ..view import Audience
 from .directory import RunDirectory
 from .metrics import Reading
 
-ENOUGH, FEW = 100, 20  # episodes whose mean return is that at the end of training, and fewer than which tell nothing
+ENOUGH = 100  # episodes whose mean return is that at the end of training
 
 
 class Log:
@@ -24,6 +24,7 @@ class Log:
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
+        self.enough = max(ENOUGH, 2 * state.env.num_envs * world().size)  # the first of each environment are short ones
         self.recent: deque[tuple[float, float]] = deque()  # episodes and the sum of their returns, phase by phase
         self.stopped = 0.0  # seconds of evaluation and saving, which are not training
 
@@ -64,11 +65,11 @@ class Log:
 
     def _remember(self, episodes: float, mean: float) -> None:
         self.recent.append((episodes, episodes * mean))
-        while sum(count for count, _ in self.recent) - self.recent[0][0] >= ENOUGH:
+        while sum(count for count, _ in self.recent) - self.recent[0][0] >= self.enough:
             self.recent.popleft()
 
     @property
     def last_return(self) -> float | None:
-        """The mean return of the last hundred episodes or so of training; None where there were hardly any."""
+        """The mean return of the last hundred episodes or so of training; None where there were fewer."""
         episodes = sum(count for count, _ in self.recent)
-        return sum(total for _, total in self.recent) / episodes if episodes >= FEW else None
+        return sum(total for _, total in self.recent) / episodes if episodes >= self.enough else None

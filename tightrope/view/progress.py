@@ -132,8 +132,8 @@ class Journey:
         ):
             if tag in self.seen:
                 found.append(Piece(name, form.format(self.seen[tag]), rank, short.format(self.seen[tag])))
-        if self.evaluated is not None:
-            over, episodes = self.evaluated
+        if (evaluated := self.evaluated) is not None:
+            over, episodes = evaluated
             found.append(Piece("evaluation", f"evaluating {over}/{episodes}", 1, f"eval {over}/{episodes}"))
         elif words := self.in_phase:
             found.append(Piece("in phase", words, 4, words.partition(" steps")[0]))
@@ -263,7 +263,7 @@ class PlainLines:
         self.said_return: float | None = None
         self.said_returns = 0  # how many there had been
         self.unsaid = False
-        self.evaluation: int | None = None  # the steps after which the one was made that was said last
+        self.evaluation_said = False  # the one under way
         self.closed = threading.Event()
         if journey.steps_taken is not None:
             threading.Thread(target=self._watch, daemon=True).start()
@@ -275,15 +275,15 @@ class PlainLines:
                 self.say()
 
     def show(self) -> None:
-        self.unsaid = True
+        self.unsaid, self.evaluation_said = True, False
         if self.journey.share - self.said >= SHARE - 1e-9 or time.monotonic() - self.at >= SECONDS:
             self.say()
 
     def show_evaluation(self) -> None:
         """The first time, and then as seldom as anything else."""
         assert self.journey.evaluated is not None
-        if self.evaluation != self.journey.steps or time.monotonic() - self.at >= SECONDS:
-            self.evaluation, self.at = self.journey.steps, time.monotonic()
+        if not self.evaluation_said or time.monotonic() - self.at >= SECONDS:
+            self.evaluation_said, self.at = True, time.monotonic()
             over, episodes = self.journey.evaluated
             print(f"{self.journey.title}{GAP}evaluating: {over} of {episodes} episodes", file=sys.stderr, flush=True)
 
