@@ -156,6 +156,9 @@ def test_what_is_made_of_a_name_is_closed_and_what_goes_wrong_meanwhile_is_what_
     class Failing(gymnasium.Env[Any, Any]):
         observation_space, action_space = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
 
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(4, np.float32), {}
+
         def close(self) -> None:
             closed.append("env")
             raise RuntimeError("cannot be closed")

@@ -170,7 +170,7 @@ def test_a_long_phase_shows_how_far_it_has_come(
     assert capsys.readouterr().err == ""
     taken[0], now[0] = 5400, 40.0
     time.sleep(0.1)
-    assert capsys.readouterr().err == "run    0%  phase 0  0 steps  400 of 1,000 steps into the next  -:-- left\n"
+    assert capsys.readouterr().err == "run    0%  phase 0/4  0 steps  400 of 1,000 steps into the next  -:-- left\n"
     progress.phase(STATE)
     progress.row({"phase": 1, "step": 1000})
     assert "into the next" not in capsys.readouterr().err

@@ -97,8 +97,6 @@ class Journey:
         if self.steps_taken is None or self.ended or time.monotonic() - self.phase_began < SLOW:
             return ""
         taken = self.steps_taken() - self.taken_before
-        if not self.batch:
-            return f"{taken:,} steps into the next"
         return f"{taken:,} of {self.batch:,} steps into the next" if taken < self.batch else "learning"
 
     def reach(self, row: dict[str, Any]) -> None:
@@ -150,9 +148,7 @@ class Journey:
         if self.ended or self.steps >= self.total:
             return f"in {clock(self.latest - self.began)}"
         since, steps = self.began, self.began_at
-        if (
-            self.first is not None and self.first[1] < self.steps
-        ):  # compilation and the like come before the first phase
+        if self.first is not None and self.first[1] < self.steps:  # before it comes compilation and the like
             since, steps = self.first
         done, left = self.steps - steps, self.total - self.steps
         if done <= 0:
@@ -201,11 +197,7 @@ class LiveLine:
     def show(self) -> None:
         """Nothing to do: the line is drawn anew a few times a second, however many phases there are."""
 
-    def show_evaluation(self) -> None:
-        """Likewise."""
-
-    def say(self) -> None:
-        """Likewise."""
+    show_evaluation = say = show
 
     def line(self) -> Text:
         from rich.text import Text
