@@ -156,7 +156,7 @@ def last_score(
     try:
         with interrupts.raised():
             found = score(interrupts, shown_to(audience, episodes))
-    except Interrupted:
+    except KeyboardInterrupt:
         return None
     if run is not None:
         keep(run.path, state.steps, found)
