@@ -240,8 +240,10 @@ class Peeking(tr.envs.CartPole):
 def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
     agent = tr.PPO(kind(4, "cuda"), total_timesteps=4 * 128)
     env, policy = agent.score_env, agent.state.policy
-    plain, replayed = (evaluate(policy, env, 20, 5, EvaluationOptions(captured=captured)) for captured in (False, True))
-    assert plain == replayed
+    for deterministic in (False, True):
+        options = [EvaluationOptions(captured=captured, deterministic=deterministic) for captured in (False, True)]
+        plain, replayed = (evaluate(policy, env, 20, 5, option) for option in options)
+        assert plain == replayed
     assert agent.evaluate(20, seed=5) == plain
     assert capsys.readouterr().err == ""
 

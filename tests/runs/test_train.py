@@ -20,7 +20,7 @@ from tightrope.errors import UsageError
 from tightrope.runs.config import configure
 from tightrope.runs.directory import new_run_dir
 from tightrope.runs.recover import load_config
-from tightrope.runs.signals import Interrupts
+from tightrope.runs.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -271,6 +271,20 @@ def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+def test_whoever_waits_further_out_receives_the_signal_too() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as outer:
+        with Interrupts() as inner, pytest.raises(Interrupted, match="SIGTERM"), inner.raised():
+            with inner.deferred():
+                signal.raise_signal(signal.SIGTERM)
+                assert (inner.received, outer.received) == (signal.SIGTERM, signal.SIGTERM)
+            pytest.fail("it went on")
+        with pytest.raises(Interrupted), outer.raised():
+            pytest.fail("what comes later is not begun")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_signals_are_as_before_after_training() -> None:
