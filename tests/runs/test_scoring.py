@@ -135,6 +135,18 @@ def test_a_signal_in_a_phase_leaves_its_evaluation_for_later(tmp_path: Path) -> 
     assert tr.load(tmp_path, env=Hasty(4, max_episode_steps=20)).train(quiet=True).evaluations[0][0] == 2 * BATCH
 
 
+def test_the_evaluation_after_the_last_phase_is_made_too(tmp_path: Path) -> None:
+    settings = {**SMALL, "eval_every": 8 * BATCH}
+    agent = tr.PPO(Ticking(4, max_episode_steps=20), **settings)
+    Ticking.numbers.append(signal.SIGTERM)
+    assert agent.train(run_dir=tmp_path, quiet=True).interrupted == signal.SIGTERM
+    again = tr.load(tmp_path, env=Ticking(4, max_episode_steps=20))
+    assert not again.finished
+    assert [steps for steps, _ in again.train(quiet=True).evaluations] == [again.steps] == [8 * BATCH]
+    assert tr.load(tmp_path, env=Ticking(4, max_episode_steps=20)).finished
+    assert tr.load(tmp_path, Ticking(4, max_episode_steps=20), "best").steps == 8 * BATCH
+
+
 def test_without_evaluations_nothing_is_left_to_make(tmp_path: Path) -> None:
     agent = tr.PPO(Ticking(4, max_episode_steps=20), **SMALL)
     Ticking.numbers.append(signal.SIGTERM)
@@ -170,9 +182,9 @@ def test_training_stops_once_an_evaluation_is_good_enough(
     stopped = agent.steps
     assert stopped < 6 * BATCH
     assert agent.finished
-    assert (
-        f"solved after {stopped:,} steps: an evaluation returned 8.00, stop_at_return is 8" in capsys.readouterr().out
-    )
+    out = capsys.readouterr().out
+    assert "stops before that once an evaluation, every 64 steps, returns 8\n" in out
+    assert f"solved after {stopped:,} steps: an evaluation returned 8.00, stop_at_return is 8\n" in out
     assert gathered(tmp_path).status.kind == "solved"
     assert ">solved<" in (tmp_path / "report.html").read_text()
     again = tr.load(tmp_path)

@@ -144,7 +144,9 @@ def reached(state: State, config: Config) -> bool:
 
 
 def finished(state: State, config: Config) -> bool:
-    """Whether nothing is left to do: the plan leaves no phase, or the return that was wanted is reached."""
+    """Whether nothing is left to do: no phase, or the return that was wanted is reached; and no evaluation."""
+    if state.unevaluated and config.run.eval_every:
+        return False
     return ALGORITHMS[config.algo].finished(state, config.algorithm) or reached(state, config)
 
 

@@ -151,9 +151,8 @@ def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) ->
         metrics = evaluations.make()
     if metrics:
         log.write({"step": state.steps, "phase": state.phase, **metrics})
-        best = evaluations.new_best()
-        if run is not None and best is not None:
-            run.save(state, config, best)
+        if run is not None:
+            run.save(state, config, evaluations.new_best())
     return evaluations.signal
 
 
