@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -124,6 +125,50 @@ def test_agents_say_what_they_are() -> None:
     assert repr(agent) == "VPG('CartPole-v1', steps=0)"
     agent.state.steps = 1600
     assert repr(agent) == "VPG('CartPole-v1', steps=1,600)"
+
+
+# closing --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_agent_has_no_environments_and_says_so_in_one_line(tmp_path: Path) -> None:
+    closed: list[int] = []
+
+    class Closing(tr.envs.CartPole):
+        def close(self) -> None:
+            closed.append(self.num_envs)
+
+    with tr.PPO(Closing(num_envs=8), **OWN) as agent:
+        assert closed == []
+        agent.evaluate(3)
+        assert closed == [3], "copies are not closed"
+    agent.close()
+    assert closed == [3, 8], "closed twice, or not at all"
+    for use in (agent.learn, agent.train, agent.evaluate, lambda: agent.record(tmp_path / "a.mp4"), agent.show):
+        assert "this agent is closed" in refusal(use)
+    assert agent.predict(np.zeros(4, np.float32)) in (0, 1)
+    agent.save(tmp_path / "saved")
+    assert tr.load(tmp_path / "saved", env=Closing(num_envs=8)).steps == 0
+
+
+def test_what_is_made_of_a_name_is_closed_and_what_goes_wrong_meanwhile_is_what_is_raised() -> None:
+    closed: list[str] = []
+
+    class Failing(gymnasium.Env[Any, Any]):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(4, np.float32), {}
+
+        def close(self) -> None:
+            closed.append("env")
+            raise RuntimeError("cannot be closed")
+
+    with pytest.raises(KeyError, match="mine"), tr.PPO(Failing, **{**OWN, "num_envs": 2}):
+        raise KeyError("mine")
+    assert closed
+    agent = tr.PPO("CartPole-v1", **SMALL)
+    agent.close()
+    agent.close()
 
 
 # predict --------------------------------------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ def test_ctrl_c_after_training_is_not_a_traceback(tightrope: Tightrope, monkeypa
     def press(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tr.Agent, "evaluate", press)
+    monkeypatch.setattr(tr.Agent, "_score", press)
     try:
         done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run")
     except KeyboardInterrupt:

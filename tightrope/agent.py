@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from .algorithms import ALGORITHMS
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
-from .envs.importing import import_module_of
 from .errors import UsageError, checked_seed, plural
 from .runs.build import build, check_env, configured, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
 from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
-from .runs.evaluate import Evaluation, evaluate
+from .runs.evaluate import Evaluation, Tick, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
     Network,
     ancestor_of,
-    check_env_object,
     from_user,
     import_training_env,
     imported,
@@ -41,7 +38,9 @@ from .runs.hints import AgentType, check_run_dir, known_arguments, missing_membe
 from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
+from .runs.scoring import finished, options_of, other_env, reached
 from .runs.shares import share_of
+from .runs.signals import Interrupted, Interrupts
 from .runs.train import Outcome, train
 from .types import Env
 from .view import Clip, Live
@@ -95,7 +94,7 @@ class Agent(metaclass=AgentType):
             self._make(config, env, network)
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
-        self.config = config
+        self.config, self.closed = config, False
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
         count = share_of(config.algorithm, world().size).num_envs
@@ -157,11 +156,12 @@ class Agent(metaclass=AgentType):
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
         check_run_dir(run_dir)
+        self.check_open()
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
         check_all_do_the_same(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
-        if ALGORITHMS[self.algo].finished(self.state, config.algorithm):
+        if finished(self.state, config):
             if not quiet:
                 print(self.nothing_to_do(config))
             return Outcome([])
@@ -175,7 +175,7 @@ class Agent(metaclass=AgentType):
             for line in going_on(self.loaded, self.state):
                 print(line)
         self.loaded = None
-        guests, score = [Live()] if live else [], partial(self.evaluate, score_episodes) if score_episodes else None
+        guests, score = [Live()] if live else [], partial(self._score, score_episodes) if score_episodes else None
         return train(self.state, config, self.score_env, self.run, quiet, until, guests, score)
 
     def _again(self, begun: Path) -> RunDirectory:
@@ -188,9 +188,14 @@ class Agent(metaclass=AgentType):
     @property
     def finished(self) -> bool:
         """Whether the plan leaves nothing to do."""
-        return ALGORITHMS[self.algo].finished(self.state, self.config.algorithm)
+        return finished(self.state, self.config)
 
     def nothing_to_do(self, config: Config) -> str:
+        if reached(self.state, config):
+            return (
+                f"nothing to do: an evaluation returned {self.state.best_score:.2f}, and stop_at_return is "
+                f"{config.run.stop_at_return:g}. A higher one goes on"
+            )
         if self.state.solved:
             return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
         total = config.algorithm.total_timesteps
@@ -200,25 +205,41 @@ class Agent(metaclass=AgentType):
         )
 
     @known_arguments
-    def evaluate(self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None) -> Evaluation:
-        """Greedy episodes in a fresh environment. Changes nothing about the agent or its training."""
+    def evaluate(
+        self,
+        episodes: int = 100,
+        env: str | Env | None = None,
+        seed: int | None = None,
+        deterministic: bool = True,
+        seconds: float | None = None,
+        tick: Tick = lambda over: None,
+    ) -> Evaluation:
+        """Episodes in fresh environments, greedy or, if not `deterministic`, with actions drawn as in training. Changes
+        nothing about the agent or its training.
+
+        After `seconds`, the score is of the episodes finished so far. `tick` is called after every step with the number of
+        episodes that are over. A signal ends it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
+        """
+        self.check_open()
         check_episodes(episodes)
         seed = None if seed is None else checked_seed(seed)
-        if isinstance(env, str) and is_path(env):
-            env = imported(env)
-        where = self.score_env
-        if isinstance(env, str):
-            import_module_of(env)
-            where = make_env(self.config, env, 1, scoring=True)
-        elif env is not None:
-            check_env_object(env)
-            where = from_user(env, self.config, 1)
-        if (where.observation, where.action) != (self.state.env.observation, self.state.env.action):
-            name = env if isinstance(env, str) else name_of(where)
-            raise UsageError(f"env {name!r} has other spaces than {self.config.env!r}, on which this agent was trained")
-        if seed is None:
-            seed = stream_seed(self.config.run.seed, "evaluate")
-        return evaluate(self.state.policy, where, episodes, seed, captured=self.state.execution.unit == "phase")
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"seconds {seconds} is not positive: give a number above 0, or None for no limit")
+        where, made_here = (self.score_env, False) if env is None else other_env(env, self.config, self.state.env)
+        seed = stream_seed(self.config.run.seed, "evaluate") if seed is None else seed
+        options = replace(options_of(self.config, self.state), deterministic=deterministic, seconds=seconds)
+        try:
+            return evaluate(self.state.policy, where, episodes, seed, options, tick=tick)
+        except Interrupted as error:
+            raise error.as_exit() from None
+        finally:
+            if made_here:
+                where.close()
+
+    def _score(self, episodes: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
+        """What was learned, at the end of training."""
+        seed, options = stream_seed(self.config.run.seed, "evaluate"), options_of(self.config, self.state)
+        return evaluate(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
     def record(self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Recording:
         """Film greedy episodes in a fresh environment as an MP4: one after the other, or side by side with grid=True.
@@ -226,6 +247,7 @@ class Agent(metaclass=AgentType):
         `every` shows every so-many-th step, `fps` sets frames a second (real time if neither is given), `stochastic` draws
         actions as in training. Changes nothing about the agent or its training.
         """
+        self.check_open()
         path = Path(path)
         if path.suffix != ".mp4":
             raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
@@ -266,6 +288,28 @@ class Agent(metaclass=AgentType):
         been held to torch on it. Replaces a file of that name. Changes nothing about the agent or its training."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
         return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+
+    def close(self) -> None:
+        """Close the environments, also one that was given. What was learned stays: predict, save and export still work."""
+        if not self.closed:
+            self.closed = True
+            self.state.env.close()
+            if self.score_env is not self.state.env:
+                self.score_env.close()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise UsageError("this agent is closed and has no environments: make another, or tr.load what was saved")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if kind is None:  # otherwise what went wrong first is what matters
+                raise
 
     if not TYPE_CHECKING:
 

@@ -70,6 +70,17 @@ def check_no_row_is_missing(run: Path, newest: Checkpoint, expected: list[dict[s
         assert found | {"time": 0, "charts/SPS": 0} == row | {"time": 0, "charts/SPS": 0}, found
 
 
+def check_same_numbers(run: Path, reference: Path) -> None:
+    """The same of a run whose last evaluation a signal ended: it is made on resume, which takes a row and, if it is the best, a
+    checkpoint more."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows(run):
+        merged.setdefault(row["phase"], {}).update(row)
+    assert list(merged.values()) == rows(reference), "the metrics differ"
+    mine, theirs = (tensors(path / CHECKPOINTS / checkpoints(path)[0]) for path in (run, reference))
+    assert mine == theirs, f"{[k for k in mine if mine[k] != theirs.get(k)]} differ"
+
+
 def check_same_end(run: Path, reference: Path, tidy: bool = True) -> None:
     """A run that was interrupted has ended as the one that was not, bit for bit. Not `tidy` after a kill at the end of the very
     last save, when nobody is left to drop the oldest checkpoint."""

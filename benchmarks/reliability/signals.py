@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from processes import Process, finished, folder, table, until
-from runs import check_all_is_whole, check_same_end, checkpoints, rows, training
+from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
 
-from tightrope.runs import train as training_loop
+from tightrope.runs import scoring
 from tightrope.runs.directory import RunDirectory
 
 NAME = "PPO, Pendulum, evaluations"
@@ -67,7 +67,7 @@ def check_resumes(path: Path) -> None:
     assert code == 0, output
     code, output = finished(*training(NAME, path / "reference", PHASES))
     assert code == 0, output
-    check_same_end(path / "run", path / "reference")
+    check_same_numbers(path / "run", path / "reference")
 
 
 def during(owner: Any, name: str) -> Callable[[Path, int], None]:
@@ -129,7 +129,7 @@ SIGNALS: dict[str, Callable[[Path, int], None]] = {
     "anywhere": anywhere,
     "during a save": during(os, "fsync"),
     "during a save, before the pointer is moved": during(os, "rename"),
-    "during an evaluation": during(training_loop, "evaluate_during"),
+    "during an evaluation": during(scoring, "evaluate"),
     "twice, during a save": twice,
     "during the last evaluation": during_the_last_evaluation,
 }

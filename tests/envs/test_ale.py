@@ -17,7 +17,7 @@ from test_contract import CHECKS, Factory, random_actions, run, same
 
 from tightrope.envs import ale
 from tightrope.envs.ale import AleEnv
-from tightrope.envs.atari import FOR_TWO, Rules, rom_of, shipped, title
+from tightrope.envs.atari import FIRE, FOR_TWO, Rules, fires, rom_of, shipped, title
 from tightrope.envs.host import spread
 from tightrope.envs.options import EnvOptions
 from tightrope.envs.spaces import Array
@@ -97,7 +97,7 @@ PLAIN = Rules(clipped=False, by_life=False)
 
 
 def made(num_envs: int, limit: int = 27_000, rom: str = "breakout", rules: Rules = Rules(), seed: int = 0) -> AleEnv:  # noqa: B008
-    env = Eager(SHELF[rom], num_envs, "cpu", f"{title(rom)}-v5", limit, rules)
+    env = Eager(SHELF[rom], num_envs, "cpu", f"{title(rom)}-v5", limit, rules, fires=True)
     env.seed(seed)
     return env
 
@@ -203,10 +203,11 @@ def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
     env, emulator = made(1, rom="space_invaders", rules=rules, seed=1), Emulator("space_invaders")
     env.reset()
     emulator.start(int(env.engine.info["episode_frame_number"][0]))
-    score, length, games, rewards, ends = 0.0, 0, 0, set(), 0
+    score, length, games, rewards, ends, lost = 0.0, 0, 0, set(), 0, False
     for action in random_actions(env, 900, seed=1):
-        step = env.step(action)
-        reward, over = emulator.step(int(action))
+        step, before = env.step(action), emulator.ale.lives()
+        reward, over = emulator.step(FIRE if lost else int(action))
+        lost = not over and emulator.ale.lives() < before
         score, length = score + reward, length + 1
         rewards.add(reward)
         assert step.reward == (reward if rules is PLAIN else np.sign(reward))
@@ -223,6 +224,62 @@ def test_scores_are_those_of_the_plain_emulator(rules: Rules) -> None:
     assert games >= 1
     assert {0.0, 5.0, 10.0} <= rewards
     assert ends == games if rules is PLAIN else ends >= 3 * games
+
+
+# lives ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [Rules(), PLAIN], ids=["training", "scoring"])
+def test_games_go_on_under_a_policy_that_never_fires(rules: Rules) -> None:
+    env = made(1, rules=rules, seed=2)
+    env.reset()
+    steps = run(env, torch.zeros(280, 1, dtype=torch.int64))
+    assert env.finished_episodes()[0] >= 2
+    lost = [bool(step.terminated) for step in steps]
+    assert sum(lost) >= (10 if rules.by_life else 2)
+
+
+class Presses:
+    """An engine that notes what it is sent, and says what lives its players have left."""
+
+    def __init__(self, *lives: list[int]) -> None:
+        self.lives, self.sent = [np.array(row) for row in lives], []
+
+    def reset(self, **_: Any) -> tuple[Array, dict[str, Array]]:
+        return np.zeros((2, 4, 84, 84), np.uint8), {"lives": self.lives[0]}
+
+    def send(self, action: Array) -> None:
+        self.sent.append(action.tolist())
+
+    def recv(self) -> Any:
+        over = self.lives[len(self.sent)] > self.lives[len(self.sent) - 1]
+        obs, info = np.zeros((2, 4, 84, 84), np.uint8), {"lives": self.lives[len(self.sent)]}
+        return obs, np.zeros(2, np.int32), over, np.zeros(2, bool), {**info, "final_obs": obs}
+
+
+@pytest.mark.parametrize(("fires", "first"), [(True, FIRE), (False, 3)])
+def test_fire_is_pressed_once_for_each_further_life(fires: bool, first: int) -> None:
+    env = made(2)
+    env.engine, env._fires = Presses([3, 3], [3, 2], [3, 2], [1, 1], [3, 0], [3, 3], [3, 3]), fires
+    env.reset(seed=0)
+    run(env, torch.full((6, 2), 3))
+    assert env.engine.sent == [[3, 3], [3, first], [3, 3], [first, first], [3, 3], [3, 3]]
+    env.engine = Presses([3, 3], [2, 2], [2, 2])
+    env.reset()
+    env.step(torch.tensor([3, 3]))
+    env.reset()
+    env.engine.sent.clear()
+    env.step(torch.tensor([3, 3]))
+    assert env.engine.sent == [[3, 3]], "a new game has no life to begin"
+
+
+def test_games_without_a_fire_button() -> None:
+    for rom in ale.games():
+        actions = [action.name for action in Emulator(rom).actions]
+        assert fires(rom, {}) == ("FIRE" in actions and rom not in ("backgammon", "video_checkers")), rom
+        assert not fires(rom, {}) or actions[FIRE] == "FIRE", rom
+    assert fires("pacman", {"full_action_space": True})
+    assert not fires("breakout", {"use_fire_reset": False})
 
 
 def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:

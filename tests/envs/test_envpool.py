@@ -14,7 +14,7 @@ import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
 from tightrope.envs import envpool as ours
-from tightrope.envs.atari import Rules, title
+from tightrope.envs.atari import FIRE, Rules, title
 from tightrope.envs.envpool import EnvPoolEnv
 from tightrope.envs.host import spread
 from tightrope.envs.options import EnvOptions
@@ -112,11 +112,13 @@ def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
     obs = env.reset()
     assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])).to(obs.dtype))
     clock, lives = np.zeros(num_envs), [info.get("lives", [0])[0] for _, info in starts]
+    begins = [False] * num_envs  # a life, for which FIRE is pressed
     for action in random_actions(env, steps, seed=2):
         step = env.step(action)
         clock += 1
         for i, pool in enumerate(alone):
-            final, reward, over, _, info = pool.step(action[i : i + 1].numpy())
+            given = np.array([FIRE]) if begins[i] else action[i : i + 1].numpy()
+            final, reward, over, _, info = pool.step(given)
             late, left = clock[i] == limit, info.get("lives", [0])[0]
             lost = 0 < left < lives[i]
             assert step.reward[i] == (np.sign(reward[0]) if env_id == "Breakout-v5" else reward[0])
@@ -127,7 +129,7 @@ def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
                 final, info = pool.reset()
                 clock[i] = 0
             assert torch.equal(step.obs[i], torch.from_numpy(final[0]).to(obs.dtype))
-            lives[i] = info.get("lives", [0])[0]
+            lives[i], begins[i] = info.get("lives", [0])[0], lost and not over[0] and not late
             seen[
                 "both" if over[0] and late else "over" if over[0] else "late" if late else "lost" if lost else "on"
             ] += 1
@@ -177,12 +179,12 @@ def test_scores_are_those_of_the_plain_emulator(scoring: bool) -> None:
     env, emulator = made("SpaceInvaders-v5", 1, seed=3, scoring=scoring), Emulator("space_invaders")
     env.reset()
     start_like(emulator, env.engine.start["ram"][0])
-    score, length, games, deaths, rewards = 0.0, 0, 0, 0, set()
+    score, length, games, deaths, rewards, lost = 0.0, 0, 0, 0, set(), False
     for action in random_actions(env, 900, seed=3):
         before = emulator.ale.lives()
         step = env.step(action)
-        reward, over = emulator.step(int(action))
-        lost = 0 < emulator.ale.lives() < before
+        reward, over = emulator.step(FIRE if lost else int(action))
+        lost = not over and 0 < emulator.ale.lives() < before
         assert np.array_equal(env.engine.info["ram"][0], emulator.ale.getRAM())
         score, length, deaths = score + reward, length + 1, deaths + lost
         rewards.add(reward)
@@ -195,6 +197,15 @@ def test_scores_are_those_of_the_plain_emulator(scoring: bool) -> None:
     assert games >= 1
     assert deaths >= 2
     assert {0.0, 5.0, 10.0} <= rewards
+
+
+@pytest.mark.parametrize("scoring", [False, True], ids=["training", "scoring"])
+def test_games_go_on_under_a_policy_that_never_fires(scoring: bool) -> None:
+    env = made("Breakout-v5", 1, seed=2, scoring=scoring)
+    env.reset()
+    steps = run(env, torch.zeros(280, 1, dtype=torch.int64))
+    assert env.finished_episodes()[0] >= 2
+    assert sum(bool(step.terminated) for step in steps) >= (2 if scoring else 10)
 
 
 class Script:

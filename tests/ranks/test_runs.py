@@ -127,6 +127,60 @@ def test_sigterm_to_torchrun_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     assert agent.loaded.ranks == 2
 
 
+def test_all_ranks_stop_at_the_same_evaluation(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = "--total-timesteps 200000 --eval-every 2048 --eval-episodes 2 --stop-at-return 9 --save-every 1024"
+    code, said = finished(train(run, *flags.split(), "--save-seconds", "1000"))
+    assert code == 0, said
+    assert said.count("solved after") == 1
+    scores = [row["eval/episodic_return"] for row in rows(run) if "eval/episodic_return" in row]
+    assert all(score < 9 for score in scores[:-1])
+    assert scores[-1] >= 9
+    agent = tr.load(run)
+    assert agent.steps == rows(run)[-1]["step"]
+    assert agent.finished
+    assert len(list((run / "checkpoints").glob("*/manifest.json"))) >= 2, "none but the best"
+
+
+ENDLESS = """
+import pathlib, time
+import gymnasium, numpy
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.time = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        if self.time > 100:  # more than there are in training
+            pathlib.Path("evaluating").touch()
+            time.sleep(0.001)
+        return numpy.zeros(2, numpy.float32), 1.0, False, False, {}
+"""
+
+
+def test_a_signal_to_any_rank_ends_the_evaluation_that_the_first_one_makes(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    words = "-m tightrope train endless:Endless --num-envs 4 --num-steps 16 --total-timesteps 640 --num-minibatches 2"
+    flags = "--eval-every 64 --eval-episodes 4 --device cpu --video-every 0 --run-dir run"
+    process = started(*words.split(), *flags.split(), cwd=tmp_path)
+    try:
+        wait_for(lambda: (tmp_path / "evaluating").exists())
+        os.kill(pid_of(process.pid, 1), signal.SIGTERM)
+        began = time.monotonic()
+        _, said = finished(process, within=30)
+    finally:
+        process.kill()
+    assert time.monotonic() - began < 25
+    assert "stopped after 64 steps" in said
+    with (tmp_path / "run" / "metrics.jsonl").open() as file:
+        assert [json.loads(line)["step"] for line in file] == [64]
+
+
 def test_a_nan_on_one_rank_ends_all_of_them_with_one_line_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "sick.py").write_text(
         "import os, torch\n"

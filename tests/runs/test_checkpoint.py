@@ -165,7 +165,9 @@ def test_without_evaluations_there_is_no_best(run: Path) -> None:
 
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr("tightrope.runs.train.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1]))
+    monkeypatch.setattr(
+        "tightrope.runs.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
+    )
     agent = tr.PPO("CartPole-v1", **SMALL, eval_every=24, save_seconds=0, keep_checkpoints=2, device="cpu")
     agent.learn(run_dir=tmp_path, quiet=True)
     assert [p.name for p in sorted((tmp_path / "checkpoints").glob("[0-9]*"))] == [

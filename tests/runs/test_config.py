@@ -297,7 +297,14 @@ BAD = [
     ("ppo", dict(threads=0), "threads 0", "at least 1"),
     ("ppo", dict(max_episode_steps=0), "max_episode_steps 0", "at least 1"),
     ("ppo", dict(eval_every=-1), "eval_every -1", "at least 0"),
-    ("ppo", dict(eval_episodes=0), "eval_episodes 0", "at least 1"),
+    ("ppo", dict(eval_episodes=-1), "eval_episodes -1", "at least 0"),
+    ("ppo", dict(eval_episodes=0, eval_every=100), "eval_episodes 0", "give at least 1"),
+    ("ppo", dict(eval_envs=0), "eval_envs 0", "at least 1"),
+    ("ppo", dict(eval_seconds=0), "eval_seconds 0", "positive"),
+    ("ppo", dict(eval_seconds="soon"), "eval_seconds 'soon'", "finite number"),
+    ("ppo", dict(stop_at_return=475), "stop_at_return 475", "give eval_every"),
+    ("vpg", dict(stop_at_return=475), "stop_at_return 475", "give eval_every"),
+    ("ppo", dict(save_every=-1), "save_every -1", "at least 0"),
 ]
 
 

@@ -1,15 +1,23 @@
-"""Evaluation: greedy, first episodes only, and invisible to whatever is being trained."""
+"""Evaluation: one episode for each seed, within its limits, and invisible to whatever is being trained."""
 
-from typing import Any
+import contextlib
+import itertools
+import math
+import signal
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
+from tightrope.envs.host import spread
 from tightrope.errors import UsageError
-from tightrope.runs.evaluate import Evaluation, evaluate
+from tightrope.runs.evaluate import Evaluation, EvaluationOptions, evaluate
 from tightrope.types import Box, Discrete
 
 SHORT, LONG = 2, 9
@@ -232,7 +240,194 @@ class Peeking(tr.envs.CartPole):
 def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
     agent = tr.PPO(kind(4, "cuda"), total_timesteps=4 * 128)
     env, policy = agent.score_env, agent.state.policy
-    plain, replayed = (evaluate(policy, env, 20, 5, captured) for captured in (False, True))
-    assert plain == replayed
+    for deterministic in (False, True):
+        options = [EvaluationOptions(captured=captured, deterministic=deterministic) for captured in (False, True)]
+        plain, replayed = (evaluate(policy, env, 20, 5, option) for option in options)
+        assert plain == replayed
     assert agent.evaluate(20, seed=5) == plain
     assert capsys.readouterr().err == ""
+
+
+# engines on the host ----------------------------------------------------------------------------------------------------
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Lasts as long as its seed says; every step pays 1. Counts the copies that are open."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    is_open: ClassVar[set[int]] = set()
+    most: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.is_open.add(id(self))
+        Walk.most = max(Walk.most, len(self.is_open))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.length, self.time = int(self.np_random.integers(2, 30)), 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.zeros(2, np.float32), 1.0, self.time >= self.length, False, {}
+
+    def close(self) -> None:
+        self.is_open.discard(id(self))
+
+
+@pytest.fixture
+def counted() -> type[Walk]:
+    Walk.is_open.clear()
+    Walk.most = 0
+    return Walk
+
+
+def walking(env: Any = Walk, **settings: Any) -> tr.PPO:
+    small = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=32, hidden_sizes=(8,), device="cpu")
+    return tr.PPO(env, **{**small, **settings})
+
+
+def test_a_bounded_number_of_environments_is_open_and_none_is_left(counted: type[Walk]) -> None:
+    agent = walking()
+    before = len(counted.is_open)
+    assert len(agent.evaluate(50).returns) == 50
+    assert counted.most <= before + 16
+    assert len(counted.is_open) == before
+    counted.most = 0
+    walking(eval_envs=3).evaluate(50)
+    assert counted.most <= before + 2 + 3
+
+
+def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
+    lengths = [int(np.random.default_rng(int(seed)).integers(2, 30)) for seed in spread(5, 23)]
+    for at_once in (1, 4, 16, 100):
+        result = walking(eval_envs=at_once).evaluate(23, seed=5)
+        assert result.lengths == lengths
+        assert result.returns == [float(n) for n in lengths]
+        assert result.unfinished == result.requested == 0
+
+
+# actions as in training -------------------------------------------------------------------------------------------------
+
+
+def test_actions_can_be_drawn_as_in_training() -> None:
+    agent = agent_on(PaysTheAction(num_envs=4))
+    with torch.no_grad():
+        agent.state.policy.head.logits.bias.copy_(torch.tensor([0.5, 0.0]))
+    assert agent.evaluate(50, seed=1).mean == 0
+    sampled = agent.evaluate(200, seed=1, deterministic=False)
+    assert sampled == agent.evaluate(200, seed=1, deterministic=False)
+    assert sampled != agent.evaluate(200, seed=2, deterministic=False)
+    assert sampled.lengths == agent.evaluate(200, seed=1).lengths, "the starts are the same"
+    assert sum(sampled.returns) / sum(sampled.lengths) == pytest.approx(1 / (1 + math.exp(0.5)), abs=0.05)
+
+
+def test_continuous_actions_can_be_drawn_too() -> None:
+    agent = agent_on(tr.envs.Pendulum(num_envs=2, max_episode_steps=5))
+    greedy, sampled = agent.evaluate(4, seed=1), agent.evaluate(4, seed=1, deterministic=False)
+    assert greedy.returns != sampled.returns
+    assert greedy.lengths == sampled.lengths
+
+
+# limits -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock is a second later."""
+    ticks = itertools.count()
+    monkeypatch.setattr("tightrope.runs.evaluate.time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+
+@pytest.mark.usefixtures("clock")
+def test_when_time_is_up_rounds_that_are_over_count() -> None:
+    lengths = walking().evaluate(23, seed=5).lengths
+    steps = sum(max(lengths[first : first + 4]) for first in (0, 4, 8)) + 2
+    result = walking(eval_envs=4).evaluate(23, seed=5, seconds=steps)
+    assert result.lengths == lengths[:12]
+    assert (result.requested, result.unfinished, result.representative) == (23, 0, True)
+    assert f"time was up after {steps} s with 12 of 23 episodes finished: the score is of those only" in str(result)
+    assert "short" not in str(result)
+
+
+@pytest.mark.usefixtures("clock")
+def test_within_the_first_round_those_that_are_over_count_and_it_is_said_that_they_are_short() -> None:
+    for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
+        result = agent.evaluate(16, seed=5, seconds=6)
+        assert 0 < len(result.returns) < 16
+        assert max(result.lengths) <= 6
+        assert not result.representative
+        assert f"with {len(result.returns)} of 16 episodes finished" in str(result)
+        assert "short episodes are favoured" in str(result)
+        assert result.metrics["eval/cut_off"] == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_where_no_episode_is_over_the_returns_so_far_are_called_that() -> None:
+    for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
+        result = agent.evaluate(16, seed=5, seconds=1)
+        assert (result.lengths, result.unfinished, result.representative) == ([1] * 16, 16, False)
+        assert "none of 16 episodes finished: these are the returns so far" in str(result)
+    assert walking().evaluate(16, seed=5, seconds=10_000).requested == 0
+
+
+def test_seconds_that_are_none() -> None:
+    for seconds in (0, -1.0, math.nan):
+        with pytest.raises(UsageError, match=f"seconds {seconds} .*above 0"):
+            walking().evaluate(2, seconds=seconds)
+
+
+# signals ----------------------------------------------------------------------------------------------------------------
+
+
+class Alarmed(ShortOrLong):
+    """A signal comes in the middle of it."""
+
+    pure = False
+    numbers: ClassVar[list[signal.Signals]] = []
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        if self.numbers:
+            signal.raise_signal(self.numbers.pop())
+        return super().advance(state, action)
+
+
+class AlarmedWalk(Walk):
+    """The same; what is raised is swallowed, as careless code does."""
+
+    numbers: ClassVar[list[signal.Signals]] = []
+
+    def step(self, action: Any) -> Any:
+        with contextlib.suppress(BaseException):
+            if self.numbers:
+                signal.raise_signal(self.numbers.pop())
+        return super().step(action)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", [Alarmed, AlarmedWalk])
+def test_a_signal_ends_it_and_nothing_is_left(kind: Any, number: signal.Signals, counted: type[Walk]) -> None:
+    agent = agent_on(kind(num_envs=4)) if kind is Alarmed else walking(kind)
+    before, streams, is_open = snapshot(agent), torch.get_rng_state(), len(counted.is_open)
+    handler = signal.getsignal(number)
+    steps: list[int] = []
+    kind.numbers.append(number)
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as stop:
+        agent.evaluate(40, tick=steps.append)
+    assert getattr(stop.value, "code", 130) == 128 + number
+    assert steps == [], "it went on"
+    assert signal.getsignal(number) is handler
+    assert len(counted.is_open) == is_open
+    assert torch.equal(torch.get_rng_state(), streams)
+    assert all(torch.equal(x, snapshot(agent)[name]) for name, x in before.items())
+    assert len(agent.evaluate(3).returns) == 3
+
+
+def test_whoever_asks_is_told_how_far_it_has_come() -> None:
+    for agent in (agent_on(ShortOrLong(num_envs=4)), walking(eval_envs=4)):
+        told: list[int] = []
+        agent.evaluate(10, tick=told.append)
+        assert told == sorted(told)
+        assert told[0] == 0
+        assert 0 < told[-1] < 10

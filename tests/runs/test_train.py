@@ -20,7 +20,7 @@ from tightrope.errors import UsageError
 from tightrope.runs.config import configure
 from tightrope.runs.directory import new_run_dir
 from tightrope.runs.recover import load_config
-from tightrope.runs.signals import Interrupts
+from tightrope.runs.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -172,7 +172,9 @@ def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
 
 def test_the_best_policy_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr("tightrope.runs.train.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1]))
+    monkeypatch.setattr(
+        "tightrope.runs.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
+    )
     agent = tr.PPO("CartPole-v1", **SMALL, eval_every=32)
     agent.learn(run_dir=tmp_path, quiet=True)
     best, last = tr.load(tmp_path, checkpoint="best"), tr.load(tmp_path)
@@ -269,6 +271,18 @@ def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+def test_whoever_waits_further_out_receives_the_signal_too() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as outer:
+        with Interrupts() as inner, pytest.raises(Interrupted, match="SIGTERM"), inner.raised(), inner.deferred():
+            signal.raise_signal(signal.SIGTERM)
+        assert (inner.received, outer.received) == (signal.SIGTERM, signal.SIGTERM)
+        with pytest.raises(Interrupted), outer.raised():
+            pytest.fail("what comes later is not begun")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_signals_are_as_before_after_training() -> None:

@@ -175,6 +175,52 @@ def test_a_slow_run_shows_a_line_now_and_then_and_how_long_it_will_take(
     assert lines[-1].endswith("15:10 left")  # 91 steps of ten seconds
 
 
+def test_an_evaluation_shows_how_far_it_has_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: now[0])
+    progress = begun("run", 100)
+    for over in range(100):
+        now[0] += 1.0
+        progress.evaluating(over, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"run  evaluating: {over} of 100 episodes" for over in (0, 30, 60, 90)]
+    progress.row({**ROW, "phase": 1, "step": 100})
+    assert "evaluating" not in capsys.readouterr().err
+    progress.over(STATE)
+    progress.evaluating(3, 100)
+    progress.end(STATE)
+    assert capsys.readouterr().err == "run  evaluating: 3 of 100 episodes\n"
+
+
+def test_a_long_phase_shows_how_far_it_has_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, taken = [0.0], [5000]
+    monkeypatch.setattr("tightrope.view.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tightrope.view.progress.WATCH", 0.001)
+    settings = dict(num_envs=10, num_steps=100)
+    progress = Progress()
+    progress.begin(About("run", settings, plan=[], steps=0, total_steps=4000, steps_taken=lambda: taken[0]))
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+    taken[0], now[0] = 5400, 40.0
+    time.sleep(0.1)
+    assert capsys.readouterr().err == "run    0%  phase 0/4  0 steps  400 of 1,000 steps into the next  -:-- left\n"
+    progress.phase(STATE)
+    progress.row({"phase": 1, "step": 1000})
+    assert "into the next" not in capsys.readouterr().err
+    taken[0], now[0] = 6400, 80.0
+    time.sleep(0.1)
+    assert "learning" in capsys.readouterr().err
+    progress.end(STATE)
+    capsys.readouterr()
+    now[0] = 200.0
+    time.sleep(0.05)
+    assert capsys.readouterr().err == "", "it goes on after the end"
+
+
 def test_a_phase_without_a_finished_episode_shows_the_last_return(capsys: pytest.CaptureFixture[str]) -> None:
     progress = begun("run", 20_000)
     progress.row({**ROW, "phase": 1, "step": 10_000})

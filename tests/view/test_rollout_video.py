@@ -170,16 +170,16 @@ def test_others_are_told_of_every_video(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_last_one_is_drawn_while_the_agent_is_scored(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", total_timesteps=3 * 160, video_every=2, **SMALL)
-    score, seen = agent.evaluate, list[str]()
+    score, seen = agent._score, list[str]()
 
-    def slowly(episodes: int) -> tr.Evaluation:
+    def slowly(*given: Any) -> tr.Evaluation:
         until = time.monotonic() + 20
         while len(videos(tmp_path)) < 2 and time.monotonic() < until:
             time.sleep(0.05)
         seen.extend(videos(tmp_path))
-        return score(episodes)
+        return score(*given)
 
-    agent.evaluate = slowly  # type: ignore[assignment, method-assign]
+    agent._score = slowly  # type: ignore[method-assign]
     agent.train(run_dir=tmp_path, quiet=True, score_episodes=2)
     assert seen == videos(tmp_path) == ["phase0002.mp4", "phase0003.mp4"]
 

@@ -54,6 +54,7 @@ class PPOConfig:
     """Settings of PPO."""
 
     has_critic: ClassVar[bool] = True
+    whole_episodes: ClassVar[bool] = True  # that metrics count
     total_timesteps: int = 500_000
     """Environment steps in all, over every environment."""
     num_envs: int = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ from .settings import at_least, divides, end_needs_annealing, fraction, positive
 class VPGConfig:
     """Settings of VPG."""
 
+    whole_episodes: ClassVar[bool] = False  # that metrics count: the end of a rollout cuts them
     total_timesteps: int = 640_000
     """Environment steps in all, over every environment."""
     num_envs: int = 32

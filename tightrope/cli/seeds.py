@@ -48,7 +48,7 @@ def train_seeds(
     probe = make({})  # whatever is wrong with the environment is said once
     device, threads = name_of_device(probe.state.env.device), config.run.threads
     threads = threads or choose_threads(probe.policy, config.algorithm.minibatch_size)
-    probe.state.env.close()
+    probe.close()
     seeds = [many.Seed(number, folder / f"seed{number:04d}") for number in numbers]
     many.check_same(seeds, config)
     try:
@@ -128,7 +128,7 @@ def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Se
         own = imported(env)
         first: Agent = AGENTS[algo](env, **given)
         config = first.config
-        first.state.env.close()
+        first.close()
         return config, lambda settings: AGENTS[algo](own, **{**given, **settings})
     check_env(env, str(given.get("backend", "auto")))
     config = configured(env, algo, given)

@@ -31,7 +31,10 @@ if TYPE_CHECKING:  # they need Optuna
 
 MOST_TRIALS = 10_000
 OF_MACHINES = ("device", "accelerate", "threads", "backend", "project", "entity", "tags")
-OF_SINGLE_RUNS = ("eval_every", "video_every", "log", "watch", "run_name", "save_seconds", "keep_checkpoints")
+OF_SINGLE_RUNS = (
+    "eval_every", "stop_at_return", "video_every", "log", "watch", "run_name", "save_seconds", "save_every",
+    "keep_checkpoints",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -113,6 +116,8 @@ def check_sweep(options: SweepOptions, config: Config, given: Settings) -> None:
     for name in OF_SINGLE_RUNS:
         if name in given:
             raise UsageError(f"{name} means nothing here: trials keep no directory. Drop it")
+    if not config.run.eval_episodes:
+        raise UsageError("eval_episodes 0 leaves a sweep nothing to compare: give at least 1")
     if config.algorithm.phases < options.evaluations:
         raise UsageError(
             f"evaluations {options.evaluations} is more than the {plural(config.algorithm.phases, 'phase')} of a run: lower "
@@ -124,7 +129,7 @@ def searched(options: SweepOptions, config: Config, make: Callable[[Settings], A
     """What is to be searched: as the file says, or around the usual settings."""
     probe = make({})  # whatever is wrong with the environment is said now
     images = sees_images(probe.state.env.observation)
-    probe.state.env.close()
+    probe.close()
     if options.search is None:
         space = default_space(config, given, images)
     else:

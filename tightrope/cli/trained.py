@@ -17,9 +17,10 @@ from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.policy import Policy
 from ..runs.reports import write_report
+from ..runs.scoring import shown_to
 from ..saved import load, load_policy
 from ..types import Settings
-from ..view import finite
+from ..view import Audience, EvaluationLine, finite
 from .options import read_options
 
 
@@ -32,7 +33,13 @@ class EvalOptions:
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
     episodes: int = 100
-    """Greedy episodes, one in each of as many fresh environments."""
+    """Episodes in fresh environments."""
+    stochastic: bool = False
+    """Draw actions at random as in training instead of taking the likeliest."""
+    seconds: float | None = None
+    """Most seconds: the score is then of the episodes finished so far; no limit if not given."""
+    eval_envs: int | None = None
+    """Environments that play at once, where they are engines on the host; as in the run's settings if not given."""
     seed: int | None = None
     """Seed of these environments; follows from the run's if not given."""
     device: str | None = None
@@ -40,11 +47,11 @@ class EvalOptions:
     checkpoint: str = "last"
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
-    """Print one JSON object (one per environment): mean, std, min, max, episodes, lengths, returns."""
+    """Print one JSON object (one per environment): mean, std, min, max, episodes, lengths, returns, stochastic."""
 
 
 def evaluate(args: list[str]) -> int:
-    """Score a trained agent greedily. Example: tightrope eval runs/demo --episodes 100 --json"""
+    """Score a trained agent, greedily unless told otherwise. Example: tightrope eval runs/demo --episodes 100 --json"""
     if wants_help(args):
         return show_help(EvalOptions, "eval", evaluate.__doc__)
     words, flags = read_options(EvalOptions, args, "eval")
@@ -53,15 +60,22 @@ def evaluate(args: list[str]) -> int:
     options = EvalOptions(run=Path(words[0]), **flags)
     if not options.run.is_dir():
         raise UsageError(f"{options.run} is not a run: there is no such directory")
-    device: Settings = {} if options.device is None else {"device": options.device}
+    changed: Settings = {} if options.device is None else {"device": options.device}
+    changed |= {} if options.eval_envs is None else {"eval_envs": options.eval_envs}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
-    agent: Agent = load(options.run, own, options.checkpoint, options.network, **device)
-    for env in options.env or (None,):
-        result, name = agent.evaluate(options.episodes, env, options.seed), env or agent.config.env
-        if options.json:
-            print(json.dumps(finite({"env": name, **result.as_dict()}), allow_nan=False))
-        else:
-            print(f"{name}: {result}")
+    agent: Agent = load(options.run, own, options.checkpoint, options.network, **changed)
+    how = (not options.stochastic, options.seconds)
+    with agent:
+        for env in options.env or (None,):
+            name = env or agent.config.env
+            with EvaluationLine(name) as line:
+                tick = shown_to(Audience([] if options.json else [line]), options.episodes)
+                result = agent.evaluate(options.episodes, env, options.seed, *how, tick)
+            if options.json:
+                found = {"env": name, **result.as_dict(), "stochastic": options.stochastic}
+                print(json.dumps(finite(found), allow_nan=False))
+            else:
+                print(f"{name}: {'sampled actions, ' if options.stochastic else ''}{result}")
     return 0
 
 
@@ -106,7 +120,8 @@ def record(args: list[str]) -> int:
     own = None if options.env is None else imported(options.env)
     agent: Agent = load(options.run, own, options.checkpoint, options.network)
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
-    print(agent.record(options.out, options.episodes, options.seed, **shot))
+    with agent:
+        print(agent.record(options.out, options.episodes, options.seed, **shot))
     return 0
 
 
@@ -165,7 +180,10 @@ def export(args: list[str]) -> int:
     check_file(options.onnx)
     own = None if options.env is None else imported(options.env)
     try:
-        print(to_export(options, own).export(options.onnx))
+        trained = to_export(options, own)
+        print(trained.export(options.onnx))
+        if isinstance(trained, Agent):
+            trained.close()
     except ExportError as error:
         print(f"tightrope: {error}", file=sys.stderr)
         return 1

@@ -20,21 +20,20 @@ from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
 from ..runs.given import imported, is_path, named_by_user
-from ..runs.last_score import keep
 from ..runs.lock import locked
 from ..runs.presets import preset
 from ..runs.recover import find, has_checkpoints, load_config
 from ..runs.reports import scores, write_report
+from ..runs.scoring import compared, keep, shown_to
 from ..runs.settings_file import read_settings
 from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings
+from ..view import Audience, EvaluationLine
 from .options import guess
 from .seeds import train_seeds
 
 SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
-
-EPISODES = 100  # on which what was learned is scored
 
 
 def train(args: list[str]) -> int:
@@ -90,7 +89,14 @@ def train(args: list[str]) -> int:
         agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
         agent = AGENTS[algo].from_config(config, network=config.network.network)
-    return end_of(agent, agent.train(run_dir=run_dir, quiet=quiet, score_episodes=EPISODES), run_dir)
+    return trained(agent, quiet, run_dir, run_dir)
+
+
+def trained(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:
+    """Train to the end of the plan and say how it ended; returns the exit code."""
+    with agent:
+        outcome = agent.train(run_dir=new_dir, quiet=quiet, score_episodes=agent.config.run.eval_episodes)
+        return end_of(agent, outcome, run_dir)
 
 
 def there_already(run_dir: Path) -> Path | None:
@@ -105,7 +111,10 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
         return 1
     if outcome.score is not None:  # which the first rank has
-        print(f"{agent.config.env}: greedy return {outcome.score}; run in {run_dir}")
+        both = f"{outcome.score}{compared(outcome.score, outcome.last_return)}"
+        print(f"{agent.config.env}: greedy return {both}; run in {run_dir}")
+    elif outcome.interrupted is None:
+        print(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}")
     if outcome.unscored:
         print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
     elif outcome.interrupted is not None:
@@ -181,16 +190,20 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
         if not quiet and before[name] != after[name]:
             print(f"{name}: {before[name]} so far, {after[name]} from here on")
     if agent.finished:
-        print(agent.nothing_to_do(agent.config))
-        score_if_missing(agent, run_dir)
+        with agent:
+            print(agent.nothing_to_do(agent.config))
+            score_if_missing(agent, run_dir, quiet)
         return 0
-    return end_of(agent, agent.train(quiet=quiet, score_episodes=EPISODES), run_dir)
+    return trained(agent, quiet, run_dir)
 
 
-def score_if_missing(agent: Agent, run_dir: Path) -> None:
+def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
     """The last score of a run that was trained to its end and stopped before it had one."""
-    if world().is_first and all(score.step != agent.steps for score in scores(run_dir)):
-        score = agent.evaluate(EPISODES)
+    run = agent.config.run
+    if run.eval_episodes and world().is_first and all(score.step != agent.steps for score in scores(run_dir)):
+        with EvaluationLine(agent.config.env) as line:
+            tick = shown_to(Audience([] if quiet else [line]), run.eval_episodes)
+            score = agent.evaluate(run.eval_episodes, seconds=run.eval_seconds, tick=tick)
         print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
         keep(run_dir, agent.steps, score)
         write_report([run_dir])

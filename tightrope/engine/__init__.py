@@ -1,7 +1,7 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
 from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
-from .agreement import Agreement
+from .agreement import Agreement, told_by_first_at_work
 from .collect import collect, final_values
 from .device import reads_are_free
 from .distributed import (
@@ -68,6 +68,7 @@ __all__ = [
     "summed",
     "threads",
     "timestep_mean",
+    "told_by_first_at_work",
     "update_statistics",
     "world",
 ]

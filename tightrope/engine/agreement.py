@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
-from .ranks import world
+from ..errors import UsageError
+from .ranks import greatest, told_by_first, world
 
 
 class Agreement:
@@ -36,3 +39,37 @@ class Agreement:
         self.under_way = None
         work.wait()
         return said.tolist()
+
+
+def told_by_first_at_work(word: Callable[[Callable[[], float]], bytes], wish: Callable[[], float]) -> bytes:
+    """What the first rank says after long work. Meanwhile it calls the function that it is given, which returns the greatest
+    of what all ranks wish; the others wait, and answer it."""
+    if not world().talks:
+        return word(wish)
+
+    def working(still: bool) -> bool:
+        flag = torch.tensor(int(still))
+        dist.broadcast(flag, 0)
+        return bool(flag)
+
+    def asked() -> float:
+        working(True)
+        return float(greatest(torch.tensor(float(wish()))))
+
+    said, mistake = b"", None
+    if world().is_first:
+        try:
+            said = word(asked)
+        except UsageError as error:
+            mistake = error
+        working(False)
+    else:
+        while working(False):
+            greatest(torch.tensor(float(wish())))
+
+    def result() -> bytes:
+        if mistake is not None:
+            raise mistake
+        return said
+
+    return told_by_first(result)

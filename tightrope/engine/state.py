@@ -34,6 +34,7 @@ class State:
     steps: int = 0
     best_score: float = -math.inf  # of the evaluations so far
     solved: bool = False  # whether the last phase left nothing to be learned
+    unevaluated: bool = False  # whether the evaluation due after the last phase was given up, and is still to be made
     seconds: float = 0.0  # of training so far, in all processes
     streams: Streams = field(init=False)  # the process's random streams, for whom it may concern
     execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
@@ -55,6 +56,7 @@ class State:
                 "steps": torch.tensor(self.steps),
                 "best_score": torch.tensor(self.best_score, dtype=torch.float64),
                 "solved": torch.tensor(self.solved),
+                "unevaluated": torch.tensor(self.unevaluated),
                 "seconds": torch.tensor(self.seconds, dtype=torch.float64),
             },
         }
@@ -78,6 +80,7 @@ class State:
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
         self.best_score, self.seconds = float(run["best_score"]), float(run["seconds"])
         self.solved = bool(run["solved"])
+        self.unevaluated = bool(run.get("unevaluated", False))  # which older checkpoints do not have
         if self.env.resumable and not fresh:
             if run["obs"].shape != self.obs.shape:
                 raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")

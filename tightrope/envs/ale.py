@@ -1,8 +1,8 @@
 """Atari games through ale-py's vector engine, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
 
-All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game starts so,
-each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as bytes.
-Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
+All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game or a life
+starts, each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as
+bytes. Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
 
 The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
 else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that
@@ -22,7 +22,21 @@ from torch import Tensor
 
 from ..draw import magnified
 from .answer import Answer
-from .atari import TIME_LIMIT, Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
+from .atari import (
+    TIME_LIMIT,
+    Rules,
+    checked,
+    fires,
+    lost_life,
+    needed,
+    pictures,
+    rom_of,
+    shipped,
+    time_limit,
+    unmistakable,
+    unreserved,
+    with_fire,
+)
 from .groups import in_groups
 from .gym import made
 from .host import HostEnv
@@ -62,28 +76,35 @@ class AleEnv(HostEnv):
         name: str,
         max_episode_steps: int,
         rules: Rules,
+        fires: bool = False,
     ) -> None:
-        self.name, self._factory, self._rules = name, factory, rules
+        self.name, self._factory, self._rules, self._fires = name, factory, rules, fires
         self.max_episode_steps = max_episode_steps
         self.engine: Any = factory(max(num_envs, 1))
         spaces = observation(self.engine.single_observation_space), action(self.engine.single_action_space)
         self._describe(*spaces, num_envs, device)
         self._clock = np.zeros(num_envs, np.int64)  # steps of the game under way
         self._lives = np.zeros(num_envs, np.int32)
+        self._begins = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
 
     def _restart(self, seeds: Array | None) -> Array:
         obs, info = self.engine.reset(seed=seeds)
-        self._clock[:], self._lives = 0, info["lives"]
+        self._clock[:], self._lives, self._begins[:] = 0, info["lives"], False
         return self._read(obs)
 
     def _send(self, action: Array) -> None:
-        self.engine.send(checked(self, action))
+        self._press(with_fire(checked(self, action), self._begins))
+
+    def _press(self, action: Array) -> None:
+        self.engine.send(action)
 
     def _recv(self) -> Answer:
         obs, score, over, _, info = self.engine.recv()
         self._clock += 1
         late = ~over & (self._clock >= self.max_episode_steps)
         terminated = self._rules.terminated(over, info["lives"], self._lives)
+        if self._fires:
+            self._begins = lost_life(info["lives"], self._lives) & ~over & ~late
         rows = np.flatnonzero(over | late)
         final_obs = obs[rows]
         if over.any():
@@ -106,7 +127,7 @@ class AleEnv(HostEnv):
         """For scoring and pictures: whole games, raw scores."""
         kind = AleScreens if drawn else type(self)
         rules = Rules(clipped=False, by_life=False)
-        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules)
+        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules, self._fires)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """What the player saw last."""
@@ -131,8 +152,8 @@ class AleScreens(AleEnv):
         self._seen, _ = self.screens.reset(seed=seeds)
         return super()._restart(seeds)
 
-    def _send(self, action: Array) -> None:
-        super()._send(action)
+    def _press(self, action: Array) -> None:
+        super()._press(action)
         self.screens.send(action)
 
     def _recv(self) -> Answer:
@@ -189,6 +210,6 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         return made(env_id, lambda: engine(count, **other))
 
     def games_of(count: int) -> AleEnv:
-        return AleEnv(factory, count, device, env_id, limit, rules)
+        return AleEnv(factory, count, device, env_id, limit, rules, fires(game, kwargs))
 
     return in_groups(games_of, num_envs, device)

@@ -4,6 +4,10 @@ Both play a game whole and never touch it when a life is lost: the learner is to
 goes on. (The engines' own `episodic_life` does touch it: ale-py starts a new game, EnvPool plays up to 30 unseen frames
 and drops their reward.) So training and scoring play by the same rules, and what is reported is the raw score of whole
 games. A game is cut off by a clock here, not by the engine's, whose last frame or whose cause of death is then unreliable.
+
+Some games wait for FIRE before each life: Breakout serves no ball without it. The engines press it where a game starts. On
+the first step of every further life it is pressed here, in place of the player's action, or a greedy policy that has not
+learned to press it would wait until the time limit. The step is an ordinary transition in all other respects.
 """
 
 from __future__ import annotations
@@ -28,6 +32,11 @@ UNMISTAKABLE = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")
 FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # a single player's emulator exits the process on these
 TIME_LIMIT = 27_000  # steps of a game: half an hour at 60 frames a second and 4 frames a step
 PICTURE_HEIGHT = 160
+FIRE = 1  # among the actions of games that have it
+NO_FIRE = {  # and two board games, in which FIRE moves a piece
+    "asterix", "backgammon", "crazy_climber", "freeway", "frogger", "journey_escape", "koolaid", "kung_fu_master",
+    "lost_luggage", "ms_pacman", "pacman", "skiing", "surround", "tutankham", "video_checkers",
+}  # fmt: skip
 
 
 class Rules(NamedTuple):
@@ -41,8 +50,23 @@ class Rules(NamedTuple):
 
     def terminated(self, over: Array, lives: Array, lives_before: Array) -> Array:
         """`over` where the game is, whose lives are then already those of the next one."""
-        lost = (lives < lives_before) & (lives > 0)  # some games show none left for a few frames before they are over
-        return over | lost if self.by_life else over
+        return over | lost_life(lives, lives_before) if self.by_life else over
+
+
+def lost_life(lives: Array, lives_before: Array) -> Array:
+    """Where a life was lost and another begins, or the game is over."""
+    return (lives < lives_before) & (lives > 0)  # some games show none left for a few frames before they are over
+
+
+def fires(rom: str, env_kwargs: Mapping[str, Any]) -> bool:
+    """Whether FIRE is pressed at the start of a life: where the game has it, unless the engine's own setting says not to."""
+    has_it = rom not in NO_FIRE or env_kwargs.get("full_action_space", False)
+    return bool(has_it and env_kwargs.get("use_fire_reset", True) and not env_kwargs.get("continuous", False))
+
+
+def with_fire(action: Array, begins: Array) -> Array:
+    """The actions, with FIRE where a life begins."""
+    return np.where(begins, FIRE, action).astype(action.dtype) if begins.any() else action
 
 
 # ids -----------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,20 @@ from torch import Tensor
 from ..errors import UsageError
 from . import gym
 from .answer import Answer
-from .atari import Rules, checked, needed, pictures, rom_of, shipped, time_limit, unmistakable, unreserved
+from .atari import (
+    Rules,
+    checked,
+    fires,
+    lost_life,
+    needed,
+    pictures,
+    rom_of,
+    shipped,
+    time_limit,
+    unmistakable,
+    unreserved,
+    with_fire,
+)
 from .groups import in_groups
 from .gym import made
 from .host import HostEnv, one_line
@@ -71,14 +84,16 @@ class EnvPoolEnv(HostEnv):
         name: str,
         max_episode_steps: int,
         rules: Rules | None = None,
+        fires: bool = False,
     ) -> None:
-        self.name, self._factory, self._rules = name, factory, rules
+        self.name, self._factory, self._rules, self._fires = name, factory, rules, fires
         self.drawable = rules is not None  # which are of games
         self.max_episode_steps = max_episode_steps
         self._describe(*spaces, num_envs, device)
         self.engine: Any = None  # until there are seeds
         self._clock = np.zeros(num_envs, np.int64)  # steps of the episode under way
         self._lives = np.zeros(num_envs, np.int32)
+        self._begins = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
 
     def _restart(self, seeds: Array | None) -> Array:
         if seeds is not None:
@@ -86,13 +101,13 @@ class EnvPoolEnv(HostEnv):
             self.engine = self._factory(seeds)
         with unwarned():
             obs, info = self.engine.reset()
-        self._clock[:] = 0
+        self._clock[:], self._begins[:] = 0, False
         if self._rules is not None:
             self._lives[:] = info["lives"]
         return self._read(obs)
 
     def _send(self, action: Array) -> None:
-        self.engine.send(checked(self, action))
+        self.engine.send(with_fire(checked(self, action), self._begins))
 
     def _recv(self) -> Answer:
         shown, score, over, _, info = self.engine.recv()
@@ -102,6 +117,8 @@ class EnvPoolEnv(HostEnv):
         reward, terminated = score, over
         if self._rules is not None:
             reward, terminated = self._rules.reward(score), self._rules.terminated(over, info["lives"], self._lives)
+            if self._fires:
+                self._begins = lost_life(info["lives"], self._lives) & ~over & ~late
             self._lives[:] = info["lives"]
         rows = np.flatnonzero(over | late)
         final_obs = obs[rows]
@@ -124,7 +141,8 @@ class EnvPoolEnv(HostEnv):
         """For scoring and pictures: of Atari whole games and raw scores."""
         spaces = self._observation, self._action
         rules = None if self._rules is None else Rules(clipped=False, by_life=False)
-        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, self.max_episode_steps, rules)
+        limit = self.max_episode_steps
+        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
         twin.solved_at = self.solved_at
         return twin
 
@@ -153,12 +171,13 @@ def known(env_id: str) -> bool:
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
     kwargs, rules = unreserved(options.env_kwargs, RESERVED), None
-    task = env_id
+    task, pressed = env_id, False
     if env_id not in TASKS:
         game = needed(env_id, games(), TASKS)
         task = "".join(word.capitalize() for word in game.split("_")) + "-v5"
         rules = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
         rules = Rules(clipped=False, by_life=False) if options.scoring else rules
+        pressed = fires(game, kwargs)
     spec = described(env_id, task, kwargs)
     limit = time_limit(options.max_episode_steps, spec.config.max_episode_steps)
 
@@ -172,7 +191,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         spaces = observation(spec.gymnasium_observation_space), action(spec.gymnasium_action_space)
 
     def pool_of(count: int) -> EnvPoolEnv:
-        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules)
+        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, pressed)
         env.solved_at = getattr(spec.config, "reward_threshold", None)
         return env
 

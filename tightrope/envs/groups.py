@@ -56,9 +56,9 @@ class Grouped(HostEnv):
     def in_arrays(self) -> None:
         """Not at all: the members have their arrays, and nobody joins them."""
 
-    def seed(self, seed: int) -> None:
+    def seed(self, seed: int, first: int = 0) -> None:
         """Let the next reset start from this seed, each row from the one that it would have without groups."""
-        seeds = spread(seed, self.num_envs)
+        seeds = spread(seed, first + self.num_envs)[first:]
         for member in self.members:
             member._seeds = seeds[member.first_row : member.first_row + member.num_envs]
 
@@ -88,6 +88,10 @@ class Grouped(HostEnv):
             for member in self.members:
                 member._abandon()
             raise
+
+    @property
+    def steps_taken(self) -> int:
+        return sum(member.steps_taken for member in self.members)
 
     def finished_episodes(self) -> Tensor:
         """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""

@@ -193,9 +193,14 @@ class HostEnv:
         self._totals[:] = 0.0
         return totals
 
-    def seed(self, seed: int) -> None:
-        """Let the next reset start from this seed."""
-        self._seeds = spread(checked_seed(seed), self.num_envs)
+    def seed(self, seed: int, first: int = 0) -> None:
+        """Let the next reset start from this seed, the environments as numbers `first` and up of those that it serves."""
+        self._seeds = spread(checked_seed(seed), first + self.num_envs)[first:]
+
+    @property
+    def steps_taken(self) -> int:
+        """Steps of all environments together since they were made."""
+        return self._taken * self.num_envs
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with random streams of its own; `drawn` if it must draw."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..engine import State
+from ..engine import State, world
+from ..envs.host import HostEnv
 from ..version import __version__
 from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from ..view.sinks import TRACKERS, Options, Sink
@@ -55,7 +56,7 @@ def trackers(config: Config, quiet: bool) -> list[Sink]:
 
 def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) -> About:
     """What there is to know of a run before it starts, or goes on."""
-    device = state.env.device
+    env, device = state.env, state.env.device
     facts = {
         "tightrope": __version__,
         "torch": torch.__version__,
@@ -71,4 +72,5 @@ def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) ->
         total_steps=state.steps + plan.steps,
         run_dir=None if run is None else run.path,
         facts=facts,
+        steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
     )

@@ -29,7 +29,7 @@ from .presets import kind_settings, preset
 from .settings_file import MAPPINGS, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "continuous", "images"]
-MOST_EPISODES = 1_000_000  # of one evaluation: each is an environment of its own
+MOST_EPISODES = 1_000_000  # of one evaluation: each is a row of its own where environments are tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,17 @@ class RunConfig:
     eval_every: int = 0
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
-    """Episodes of each evaluation."""
+    """Episodes of each evaluation, during training and after it; 0 for none after it."""
+    eval_envs: int = 16
+    """Environments that play them at once, where they are engines on the host; tensor environments all do."""
+    eval_seconds: float | None = 300.0
+    """Most seconds of one evaluation: the score is then of the episodes finished so far; None for no limit."""
+    stop_at_return: float | None = None
+    """Stop training once an evaluation of eval_every reaches this mean return; None for never."""
     save_seconds: float = 30.0
     """Seconds between checkpoints of a run under way, which also ends in one; 0 for one after every phase."""
+    save_every: int = 0
+    """Environment steps between further checkpoints, at the end of the phase in which they are reached; 0 for none."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept, besides the best."""
     video_every: int | None = None
@@ -82,8 +90,8 @@ class RunConfig:
     """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
 
     def __post_init__(self) -> None:
-        least = {"eval_every": 0, "eval_episodes": 1, "max_episode_steps": 1, "threads": 1}
-        least |= {"save_seconds": 0, "keep_checkpoints": 1, "video_every": 0}
+        least = {"eval_every": 0, "eval_episodes": 0, "eval_envs": 1, "max_episode_steps": 1, "threads": 1}
+        least |= {"save_seconds": 0, "save_every": 0, "keep_checkpoints": 1, "video_every": 0}
         for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
@@ -92,6 +100,14 @@ class RunConfig:
             raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
         if self.eval_episodes > MOST_EPISODES:
             raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
+        if self.eval_every and not self.eval_episodes:
+            raise UsageError(f"eval_episodes 0 leaves eval_every {self.eval_every} nothing to play: give at least 1")
+        if self.eval_seconds is not None and not self.eval_seconds > 0:
+            raise UsageError(f"eval_seconds {self.eval_seconds:g} is not positive: give seconds, or none for no limit")
+        if self.stop_at_return is not None and not self.eval_every:
+            raise UsageError(
+                f"stop_at_return {self.stop_at_return:g} needs evaluations to look at: give eval_every, such as 10000"
+            )
         checked_seed(self.seed)
         if self.watch and not self.log:
             raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")

@@ -1,7 +1,13 @@
-"""Greedy evaluation: an environment and random stream of its own, the first episode of each of many copies."""
+"""Evaluation: fresh environments and random streams of their own, and one episode for each seed that was set beforehand.
+
+An engine on the host plays a bounded number of episodes at once, in rounds: each round starts every environment anew from
+the next seeds and ends when the last of its episodes does. Taking the first episodes to finish would favour short ones.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,22 +15,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, threads
+from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
+from ..envs.host import HostEnv
 from ..models import ActorCritic
 from ..types import Env
+from .signals import Interrupts
 
 MOST_STEPS = 100_000  # of an episode that nothing else ends
 MOST_HOST_STEPS = 30_000  # the same, where an engine on the host takes them one by one
 LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
 
+Tick = Callable[[int], None]  # called after every step with the number of episodes that are over
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What greedy episodes returned and how long they lasted."""
+    """What the episodes returned and how long they lasted."""
 
     returns: list[float]
     lengths: list[int]
-    unfinished: int = 0  # episodes that nothing ended, cut off after the last of their lengths
+    unfinished: int = 0  # how many of these episodes were cut off
+    requested: int = 0  # episodes asked for, if time was up before all of them were over; otherwise 0
+    seconds: float = 0.0  # after which time was up
+    favours_short: bool = False  # whether these are the episodes that were over first, long ones left out
 
     @property
     def mean(self) -> float:
@@ -38,6 +51,11 @@ class Evaluation:
     def mean_length(self) -> float:
         return float(np.mean(self.lengths))
 
+    @property
+    def representative(self) -> bool:
+        """Whether the mean estimates the score: not where time was up before the first round was over."""
+        return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "mean": self.mean,
@@ -49,12 +67,14 @@ class Evaluation:
             "returns": self.returns,
             "lengths": self.lengths,
             "unfinished": self.unfinished,
+            "requested": self.requested or len(self.returns),
+            "favours_short": self.favours_short,
         }
 
     @property
     def metrics(self) -> dict[str, float]:
         """What a row of metrics has of it."""
-        return {
+        row = {
             "eval/episodic_return": self.mean,
             "eval/episodic_length": self.mean_length,
             "eval/return_std": self.std,
@@ -62,35 +82,75 @@ class Evaluation:
             "eval/return_max": max(self.returns),
             "eval/episodes": len(self.returns),
         }
+        return row if self.representative else {**row, "eval/cut_off": 1.0}
+
+    @property
+    def note(self) -> str:
+        """What to know about the score, in words; nothing where every episode ended by itself."""
+        if self.requested:
+            up = f"time was up after {self.seconds:g} s"
+            if self.unfinished == len(self.returns):
+                return f"{up} with none of {self.requested} episodes finished: these are the returns so far"
+            only = ": the score is of those only"
+            favoured = ", and short episodes are favoured" if self.favours_short else ""
+            return f"{up} with {len(self.returns)} of {self.requested} episodes finished{only}{favoured}"
+        if self.unfinished:
+            return f"{self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
+        return ""
 
     def __str__(self) -> str:
-        cut = (
-            f"; {self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
-            if self.unfinished
-            else ""
-        )
+        note, count = f"; {self.note}" if self.note else "", len(self.returns)
         return (
             f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
-            f"over {len(self.returns)} episodes (mean length {self.mean_length:.1f}){cut}"
+            f"over {count} {'episode' if count == 1 else 'episodes'} (mean length {self.mean_length:.1f}){note}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """How episodes are played."""
+
+    deterministic: bool = True  # the likeliest action; otherwise one drawn as in training
+    num_envs: int = 16  # environments at once, of an engine on the host
+    seconds: float | None = None  # after which the episodes under way are given up
+    captured: bool = (
+        False  # a step is replayed as a CUDA graph where the environment allows it, which changes no number
+    )
 
 
 @torch.no_grad()
-def evaluate(policy: ActorCritic, env: Env, episodes: int, seed: int, captured: bool = False) -> Evaluation:
-    """Run the policy greedily for the first episode of `episodes` fresh copies of `env`.
-
-    One episode per copy: taking the first to finish would favour short ones. With `captured`, a step is replayed as a CUDA
-    graph where the environment allows it, which changes no number.
-    """
-    mode: Mode = "graph" if captured and env.capturable else "eager"
+def evaluate(
+    policy: ActorCritic,
+    env: Env,
+    episodes: int,
+    seed: int,
+    options: EvaluationOptions | None = None,
+    interrupts: Interrupts | None = None,
+    tick: Tick = lambda over: None,
+) -> Evaluation:
+    """Play `episodes` episodes in fresh copies of `env`. The first signal ends it with Interrupted."""
+    options = options or EvaluationOptions()
+    if interrupts is None:
+        with Interrupts() as own:
+            return evaluate(policy, env, episodes, seed, options, own, tick)
+    rounds = -(-episodes // options.num_envs) if isinstance(env, HostEnv) else 1
+    width = -(-episodes // rounds)
+    mode: Mode = "graph" if options.captured and env.capturable else "eager"
     execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
-    with threads(choose_threads(policy, episodes)), apart(seed, env.device):
-        return execution.run(_first_episodes, policy, env.spawn(episodes, seed), episodes, seed)
+    copies: Env | None = None
+    with threads(choose_threads(policy, width)), apart(seed, env.device):
+        try:
+            with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
+                copies = env.spawn(width, seed)
+                return execution.run(Rounds(policy, copies, episodes, seed, options).play, interrupts, tick)
+        finally:
+            if copies is not None:
+                copies.close()
 
 
 @dataclass
 class Episodes:
-    """The first episode of each copy, as far as it has come. A step writes into these tensors and replaces none."""
+    """One episode of each copy, as far as it has come. A step writes into these tensors and replaces none."""
 
     policy: ActorCritic
     env: Env
@@ -99,33 +159,94 @@ class Episodes:
     length: Tensor  # (N,)
     running: Tensor  # (N,) bool
 
+    def results(self, rows: Tensor) -> tuple[list[float], list[int]]:
+        return self.total[rows].tolist(), self.length[rows].tolist()
 
-def _first_episodes(policy: ActorCritic, env: Env, count: int, seed: int) -> Evaluation:
-    device = env.device
-    episodes = Episodes(
-        policy,
-        env,
-        obs=env.reset(seed=seed),
-        total=torch.zeros(count, device=device),
-        length=torch.zeros(count, dtype=torch.int64, device=device),
-        running=torch.ones(count, dtype=torch.bool, device=device),
-    )
-    generator = torch.Generator(device).manual_seed(seed)  # for the episodes that follow, which nobody looks at
-    look_every = 1 if reads_are_free(device) else LOOK_EVERY
-    t = 0
-    most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
-    while t < most and (t % look_every or bool(episodes.running.any())):
-        play(episodes, torch.rand(count, env.noise_size, generator=generator, device=device))
-        t += 1
-    env.close()
-    return Evaluation(episodes.total.tolist(), episodes.length.tolist(), int(episodes.running.sum()))
+
+class Rounds:
+    """All episodes of an evaluation, as many at a time as there are copies."""
+
+    def __init__(self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions) -> None:
+        self.policy, self.env, self.episodes, self.seed, self.options = policy, env, episodes, seed, options
+        self.deadline = None if options.seconds is None else time.monotonic() + options.seconds
+        device = env.device
+        self.noise = torch.Generator(device).manual_seed(seed)  # for episodes that follow, which nobody looks at
+        self.sampling = None
+        if not options.deterministic:
+            self.sampling = torch.Generator(device).manual_seed(stream_seed(seed, "actions"))
+        self.returns: list[float] = []  # of the rounds that are over
+        self.lengths: list[int] = []
+        self.unfinished = 0
+
+    def play(self, interrupts: Interrupts, tick: Tick) -> Evaluation:
+        while len(self.returns) < self.episodes:
+            episodes = self._begin()
+            rows = torch.arange(min(self.env.num_envs, self.episodes - len(self.returns)), device=self.env.device)
+            if not self._play_round(episodes, interrupts, tick):
+                return self._cut_off(episodes, rows)
+            returns, lengths = episodes.results(rows)
+            self.unfinished += int(episodes.running.sum())
+            self.returns += returns
+            self.lengths += lengths
+        return Evaluation(self.returns, self.lengths, self.unfinished)
+
+    def _begin(self) -> Episodes:
+        """The next round. Episode i has the same seed however many are played at once."""
+        env, count, first = self.env, self.env.num_envs, len(self.returns)
+        if isinstance(env, HostEnv):
+            env.seed(self.seed, first)
+            obs = env.reset()
+        else:
+            obs = env.reset(seed=self.seed)
+        return Episodes(
+            self.policy,
+            env,
+            obs=obs,
+            total=torch.zeros(count, device=env.device),
+            length=torch.zeros(count, dtype=torch.int64, device=env.device),
+            running=torch.arange(count, device=env.device) < self.episodes - first,
+        )
+
+    def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
+        """Until each episode is over; False if time was up before that."""
+        env, look_every = self.env, 1 if reads_are_free(self.env.device) else LOOK_EVERY
+        most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
+        over, spare = len(self.returns), max(0, env.num_envs - (self.episodes - len(self.returns)))
+        for t in range(most):
+            if t % look_every == 0:
+                running = int(episodes.running.sum())
+                if not running:
+                    return True
+                over = len(self.returns) + env.num_envs - spare - running
+            if t and self.deadline is not None and time.monotonic() >= self.deadline:
+                return not episodes.running.any()
+            noise = torch.rand(env.num_envs, env.noise_size, generator=self.noise, device=env.device)
+            draw = None if self.sampling is None else self.policy.head.noise((env.num_envs,), self.sampling)
+            play(episodes, noise, draw)
+            interrupts.check()  # a signal whose exception got lost in code that swallows them
+            tick(over)
+        return True
+
+    def _cut_off(self, episodes: Episodes, rows: Tensor) -> Evaluation:
+        """What there is when time is up: rounds that are over, else the episodes that are, else those under way."""
+        seconds = self.options.seconds or 0.0
+        if self.returns:
+            return Evaluation(self.returns, self.lengths, self.unfinished, self.episodes, seconds)
+        finished = rows[~episodes.running[rows]]
+        if len(finished):
+            returns, lengths = episodes.results(finished)
+            return Evaluation(returns, lengths, 0, self.episodes, seconds, favours_short=True)
+        returns, lengths = episodes.results(rows)
+        return Evaluation(returns, lengths, len(returns), self.episodes, seconds)
 
 
 @capturable("phase")
-def play(episodes: Episodes, noise: Tensor) -> None:
-    """One greedy step of every copy."""
+def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
+    """One step of every copy: the likeliest action, or the one drawn with `draw`."""
     policy, env, running = episodes.policy, episodes.env, episodes.running
-    step = env.step(policy.head.to_env(policy.distribution(episodes.obs).mode()), noise)
+    distribution = policy.distribution(episodes.obs)
+    action = distribution.mode() if draw is None else distribution.sample(draw)
+    step = env.step(policy.head.to_env(action), noise)
     episodes.total += torch.where(running, step.reward, 0.0)
     episodes.length += running
     running &= ~(step.terminated | step.truncated)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import State
+from ..engine import State, world
 from ..view import Audience
 from .directory import RunDirectory
 from .metrics import Reading
+
+ENOUGH = 100  # episodes whose mean return is that at the end of training
 
 
 class Log:
@@ -21,6 +24,8 @@ class Log:
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
+        self.enough = max(ENOUGH, 2 * state.env.num_envs * world().size)  # the first of each environment are short ones
+        self.recent: deque[tuple[float, float]] = deque()  # episodes and the sum of their returns, phase by phase
         self.stopped = 0.0  # seconds of evaluation and saving, which are not training
 
     @property
@@ -47,7 +52,24 @@ class Log:
             row, reading = self.unread.pop(0)
             row |= reading.row()
             speed = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
-            row |= {"charts/SPS": speed, "time": self.seconds_before + self.elapsed}
-            if self.run is not None:
-                self.run.log(row)
-            self.audience.tell("row", row)
+            row |= {"charts/SPS": speed}
+            self._remember(row["charts/episodes"], row.get("charts/episodic_return", 0.0))
+            self.write(row)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """To the metrics file and the audience."""
+        row["time"] = self.seconds_before + self.elapsed
+        if self.run is not None:
+            self.run.log(row)
+        self.audience.tell("row", row)
+
+    def _remember(self, episodes: float, mean: float) -> None:
+        self.recent.append((episodes, episodes * mean))
+        while sum(count for count, _ in self.recent) - self.recent[0][0] >= self.enough:
+            self.recent.popleft()
+
+    @property
+    def last_return(self) -> float | None:
+        """The mean return of the last hundred episodes or so of training; None where there were fewer."""
+        episodes = sum(count for count, _ in self.recent)
+        return sum(total for _, total in self.recent) / episodes if episodes >= self.enough else None

@@ -30,6 +30,7 @@ class Plan:
     execution: str
     may_stop_early: bool
     warning: str | None
+    stop_at: str | None = None  # what ends it before that
 
     def lines(self) -> list[str]:
         """The plan in words."""
@@ -44,6 +45,7 @@ class Plan:
             f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
+            *([f"stops before that once {self.stop_at}"] if self.stop_at else []),
             *([f"warning: {self.warning}"] if self.warning else []),
         ]
 
@@ -87,7 +89,7 @@ def plan(state: State, config: Config) -> Plan:
     steps = algorithm.phases * algorithm.batch_size - state.steps
     phases = max(steps // algorithm.batch_size, 0)
     updates = phases * algorithm.updates_per_phase
-    warning = None
+    warning, target = None, config.run.stop_at_return
     if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
         warning = (
             f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
@@ -108,4 +110,5 @@ def plan(state: State, config: Config) -> Plan:
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,
+        stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
     )

@@ -102,7 +102,8 @@ class Seed:
             return False
         record = gathered(self.run_dir)
         scored = {score.step for score in record.found.scores}
-        return record.status.kind in ("ended", "solved") and record.columns.last("step") in scored
+        unscored = record.about.settings["eval_episodes"] == 0  # as it was asked for
+        return record.status.kind in ("ended", "solved") and (unscored or record.columns.last("step") in scored)
 
     def progress(self) -> tuple[int, float | None]:
         """(steps, return) of the newest row that is there."""

@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first one asks training to finish its phase, a second one leaves at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks training to finish its phase and ends an evaluation, a second one leaves at
+once."""
 
 from __future__ import annotations
 
@@ -16,8 +17,21 @@ ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
 STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+class Interrupted(KeyboardInterrupt):
+    """Work that may be given up was given up because of a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+    def as_exit(self) -> BaseException:
+        """What ends the process: a KeyboardInterrupt for Ctrl-C, otherwise an exit with the usual code."""
+        return self if self.number == signal.SIGINT else SystemExit(128 + self.number)
+
+
 class Interrupts:
-    """A context that turns signals into a request; `received` is the signal's number, or None."""
+    """A context that turns signals into a request; `received` is the signal's number, or None. Inside another one, both
+    receive it."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -35,24 +49,41 @@ class Interrupts:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self.since = number, time.monotonic()
+            outer = getattr(self._before.get(number), "__self__", None)
             if not launched():
                 self._restore()
+            if isinstance(outer, Interrupts):
+                outer._receive(number, frame)
             if self.raising:
-                raise KeyboardInterrupt
+                raise Interrupted(number)
         elif time.monotonic() - self.since > ECHO:  # torchrun passes on what the terminal has sent to all of us
             self._restore()
             signal.raise_signal(number)
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Inside, where nothing would be lost, the first signal does not ask but interrupts, whichever it is."""
-        self.raising = True
+        """Inside, where nothing would be lost, the first signal raises Interrupted, whichever it is."""
+        before, self.raising = self.raising, True
         try:
-            if self.received is not None:
-                raise KeyboardInterrupt
+            self.check()
             yield
         finally:
-            self.raising = False
+            self.raising = before
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Within `raised`, a signal waits until the end of this: for what must not break off in the middle."""
+        before, self.raising = self.raising, False
+        try:
+            yield
+        finally:
+            self.raising = before
+        if self.raising:
+            self.check()
+
+    def check(self) -> None:
+        if self.received is not None:
+            raise Interrupted(self.received)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

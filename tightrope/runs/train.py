@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from signal import SIGINT
 
 from ..algorithms import ALGORITHMS
-from ..engine import Agreement, State, stream_seed, threads, world
-from ..engine.ranks import told_by_first, watched, when_one_is_lost
+from ..engine import Agreement, State, threads, world
+from ..engine.ranks import watched, when_one_is_lost
 from ..errors import EnvError, NotFinite
 from ..types import Env
 from ..view import Audience, Onlooker
@@ -20,10 +20,10 @@ from .build import settled
 from .config import Config
 from .crash import Guard, lateness
 from .directory import RunDirectory
-from .evaluate import Evaluation, evaluate
-from .last_score import Score, last_score
+from .evaluate import Evaluation
 from .log import Log
 from .plan import plan
+from .scoring import Evaluations, Score, last_score
 from .signals import Interrupts
 
 
@@ -36,6 +36,7 @@ class Outcome:
     unsaved: str | None = None  # why its end could not be saved
     score: Evaluation | None = None  # of what was learned, where it was asked for
     unscored: bool = False  # whether the signal came during that last evaluation
+    last_return: float | None = None  # of sampled actions, at the end of training, where it is of the same kind
 
 
 def train(
@@ -53,48 +54,48 @@ def train(
     saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
     quiet = quiet or not world().is_first
+    say: Callable[[str], None] = (lambda line: None) if quiet else partial(print, flush=True)
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
-    evaluations: list[tuple[int, Evaluation]] = []
+    state.solved = False  # or there would be nothing to do
     final: Evaluation | None = None
     unscored = False
     if run is not None:
         when_one_is_lost(lambda: run.after_a_loss(config))
     with watched(), Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
-        if not quiet:
-            for line in the_plan.lines():
-                print(line, flush=True)
+        for line in the_plan.lines():
+            say(line)
         audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
         audience.tell("begin", about(state, config, the_plan, run))
         log = Log(state, audience, run, lateness(state.env))
         guard = Guard(state, config, log.late, None if run is None else run.path)
+        evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
         agreement, stop = Agreement(2), 0.0
         try:
             with threads(the_plan.threads), state.streams.in_force():
+                stop, steps_before = make_up_for(evaluations, log, run), state.steps
                 guard.remember()
-                steps_before = state.steps
-                for metrics in ALGORITHMS[config.algo].loop(state, config.algorithm):
-                    row, best = log.add(state, metrics), None
+                phases = ALGORITHMS[config.algo].loop(state, config.algorithm)
+                for metrics in phases if not (stop or state.solved) else ():
+                    row = log.add(state, metrics)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
                     stop, to_save = agreement.on(interrupts.received or 0, due)
+                    to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
                     guard.look(log.unread, but=0 if to_score or to_save else log.late)  # nothing bad is scored or kept
                     with log.clock_stopped():
                         audience.tell("phase", state)
                     if to_score:
                         with log.clock_stopped():
-                            evaluation = evaluate_during(state, config, score_env)
-                        evaluations.append((state.steps, evaluation))
-                        row |= evaluation.metrics
-                        if evaluation.mean > state.best_score:
-                            best = state.best_score = evaluation.mean
-                    steps_before = state.steps
+                            row |= evaluations.make()
+                    steps_before, best = state.steps, evaluations.new_best()
                     log.report()
                     if run is not None and (to_save or best is not None):
                         log.report(everything=True)
                         with log.clock_stopped():
                             run.save(state, config, best)
-                    if stop or (until is not None and state.steps >= until):
+                    stop = stop or evaluations.signal
+                    if stop or state.solved or (until is not None and state.steps >= until):
                         break
                     guard.remember()
                 stop = max(stop, agreement.close()[0])
@@ -114,17 +115,24 @@ def train(
                 run.save(state, config)
             whole = not (stop if world().talks else interrupts.received) and (run is None or run.trouble is None)
             if score is not None and whole and world().is_first:
-                final = last_score(score, state, audience, run, interrupts)
+                final = last_score(score, config.run.eval_episodes, state, audience, run, interrupts)
                 unscored = final is None
         finally:
             log.report(everything=True)
             audience.tell("end", state)  # who keeps the trained agent finds it saved
-    if not quiet and state.solved:
-        print(f"solved after {state.steps:,} steps")
+    if state.solved:
+        target = config.run.stop_at_return
+        at = (
+            f": an evaluation returned {state.best_score:.2f}, stop_at_return is {target:g}"
+            if target is not None
+            else ""
+        )
+        say(f"solved after {state.steps:,} steps{at}")
     received = int(stop) if world().talks else interrupts.received
     if unscored:
         received = interrupts.received or SIGINT
-    return Outcome(evaluations, received or None, None if run is None else run.trouble, final, unscored)
+    trouble = None if run is None else run.trouble
+    return Outcome(evaluations.made, received or None, trouble, final, unscored, comparable_return(config, log))
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:
@@ -132,13 +140,22 @@ def is_due(every: int, steps_before: int, steps: int) -> bool:
     return bool(every) and steps // every > steps_before // every
 
 
-def evaluate_during(state: State, config: Config, score_env: Env) -> Evaluation:
-    """An evaluation whose episodes follow from the seed and the phase alone; the first rank tells the others."""
+def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) -> int:
+    """The evaluation that was given up when the run was stopped: the same episodes now, in a row of their own. Returns the
+    signal that ends it once more, or 0."""
+    state, config = evaluations.state, evaluations.config
+    if not state.unevaluated or not config.run.eval_every:
+        state.unevaluated = False
+        return 0
+    with log.clock_stopped():
+        metrics = evaluations.make()
+    if metrics:
+        log.write({"step": state.steps, "phase": state.phase, **metrics})
+        if run is not None:
+            run.save(state, config, evaluations.new_best())
+    return evaluations.signal
 
-    def word() -> bytes:
-        seed = stream_seed(config.run.seed, "evaluation", state.phase)
-        captured = state.execution.unit == "phase"
-        found = evaluate(state.policy, score_env, config.run.eval_episodes, seed, captured)
-        return json.dumps(asdict(found)).encode()
 
-    return Evaluation(**json.loads(told_by_first(word)))
+def comparable_return(config: Config, log: Log) -> float | None:
+    """The return at the end of training, if that is of whole episodes of the environment that scores are taken on."""
+    return log.last_return if config.algorithm.whole_episodes and config.run.train_env is None else None

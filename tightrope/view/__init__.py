@@ -1,5 +1,6 @@
 """What a person sees of a run. Takes records and paths, knows nothing of runs."""
 
+from .evaluation_line import EvaluationLine
 from .live import Live
 from .metrics_file import MetricsFile, finite
 from .onlooker import About, Audience, Onlooker, Shown
@@ -12,6 +13,7 @@ __all__ = [
     "About",
     "Audience",
     "Clip",
+    "EvaluationLine",
     "Live",
     "MetricsFile",
     "Onlooker",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ class About:
     total_steps: int  # and at the end
     run_dir: Path | None = None
     facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
+    steps_taken: Callable[[], int] | None = None  # by all environments so far, where that can be known within a phase
 
 
 class Shown(Protocol):
@@ -59,6 +61,9 @@ class Onlooker:
 
     def row(self, row: dict[str, Any]) -> None:
         """The metrics of a phase, on a device a phase later."""
+
+    def evaluating(self, over: int, episodes: int) -> None:
+        """An evaluation that takes a while has so many of its episodes behind it."""
 
     def video(self, path: Path, step: int) -> None:
         """A video has been written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SHARE, SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
 REFRESHES = 5  # of the live line in a second
+WATCH = 1.0  # seconds between looks at a phase under way, for plain lines
+SLOW = 2.0  # seconds after which a phase shows how far it has come
 GAP = "  "
 BARS = "▁▂▃▄▅▆▇█"
 EXTRA = 9  # the rank of what is shown only where there is room for everything
@@ -31,20 +34,30 @@ class Progress(Onlooker):
         alive = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         self.display: Display = LiveLine(self.journey) if alive else PlainLines(self.journey)
 
+    def phase(self, state: Shown) -> None:
+        self.journey.begin_phase()
+
     def row(self, row: dict[str, Any]) -> None:
         self.journey.reach(row)
         self.display.show()
 
+    def evaluating(self, over: int, episodes: int) -> None:
+        self.journey.evaluated = over, episodes
+        self.display.show_evaluation()
+
     def over(self, state: Shown) -> None:
-        self.end(state)
+        self.journey.ended = True
+        self.display.say()
 
     def end(self, state: Shown) -> None:
-        self.journey.ended = True
+        self.journey.ended, self.journey.evaluated = True, None
         self.display.close()
 
 
 class Display(Protocol):
     def show(self) -> None: ...
+    def show_evaluation(self) -> None: ...
+    def say(self) -> None: ...  # what has not been shown yet
     def close(self) -> None: ...
 
 
@@ -71,10 +84,27 @@ class Journey:
         self.began = self.latest = time.monotonic()
         self.first: tuple[float, int] | None = None  # when the first phase was there, and its steps
         self.ended = False
+        self.evaluated: tuple[int, int] | None = None  # episodes that are over, of how many, in one that takes a while
+        self.steps_taken = about.steps_taken
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        """What environments do from now on belongs to the next phase."""
+        self.taken_before = 0 if self.steps_taken is None else self.steps_taken()
+        self.phase_began = time.monotonic()
+
+    @property
+    def in_phase(self) -> str:
+        """How far a phase that takes long has come, in words; nothing where that is not known."""
+        if self.steps_taken is None or self.ended or time.monotonic() - self.phase_began < SLOW:
+            return ""
+        taken = self.steps_taken() - self.taken_before
+        return f"{taken:,} of {self.batch:,} steps into the next" if taken < self.batch else "learning"
 
     def reach(self, row: dict[str, Any]) -> None:
         """A phase further."""
         self.seen.update(row)
+        self.evaluated = None
         self.steps, self.latest = int(row["step"]), time.monotonic()
         if self.first is None:
             self.first = self.latest, self.steps
@@ -108,6 +138,11 @@ class Journey:
         ):
             if tag in self.seen:
                 found.append(Piece(name, form.format(self.seen[tag]), rank, short.format(self.seen[tag])))
+        if (evaluated := self.evaluated) is not None:
+            over, episodes = evaluated
+            found.append(Piece("evaluation", f"evaluating {over}/{episodes}", 1, f"eval {over}/{episodes}"))
+        elif words := self.in_phase:
+            found.append(Piece("in phase", words, 4, words.partition(" steps")[0]))
         return [*found, Piece("time", taken, 2, taken)]
 
     def _of_phases(self) -> str:
@@ -121,9 +156,7 @@ class Journey:
         if self.ended or self.steps >= self.total:
             return f"in {clock(self.latest - self.began)}"
         since, steps = self.began, self.began_at
-        if (
-            self.first is not None and self.first[1] < self.steps
-        ):  # compilation and the like come before the first phase
+        if self.first is not None and self.first[1] < self.steps:  # before it comes compilation and the like
             since, steps = self.first
         done, left = self.steps - steps, self.total - self.steps
         if done <= 0:
@@ -183,6 +216,8 @@ class LiveLine:
     def show(self) -> None:
         """Nothing to do: the line is drawn anew a few times a second, however many phases there are."""
 
+    show_evaluation = say = show
+
     def line(self) -> Text:
         from rich.text import Text
 
@@ -231,7 +266,7 @@ class LiveLine:
 
 
 class PlainLines:
-    """A line now and then, for logs."""
+    """A line now and then, for logs. A thread says how far a phase has come that takes longer than that."""
 
     def __init__(self, journey: Journey) -> None:
         self.journey = journey
@@ -239,11 +274,29 @@ class PlainLines:
         self.said_return: float | None = None
         self.said_returns = 0  # how many there had been
         self.unsaid = False
+        self.evaluation_said = False  # the one under way
+        self.closed = threading.Event()
+        if journey.steps_taken is not None:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.closed.wait(WATCH):
+            if self.journey.in_phase and self.journey.evaluated is None and time.monotonic() - self.at >= SECONDS:
+                self.unsaid = True
+                self.say()
 
     def show(self) -> None:
-        self.unsaid = True
+        self.unsaid, self.evaluation_said = True, False
         if self.journey.share - self.said >= SHARE - 1e-9 or time.monotonic() - self.at >= SECONDS:
             self.say()
+
+    def show_evaluation(self) -> None:
+        """The first time, and then as seldom as anything else."""
+        assert self.journey.evaluated is not None
+        if not self.evaluation_said or time.monotonic() - self.at >= SECONDS:
+            self.evaluation_said, self.at = True, time.monotonic()
+            over, episodes = self.journey.evaluated
+            print(f"{self.journey.title}{GAP}evaluating: {over} of {episodes} episodes", file=sys.stderr, flush=True)
 
     def say(self) -> None:
         if self.unsaid:
@@ -262,4 +315,5 @@ class PlainLines:
 
     def close(self) -> None:
         """The last phase is always said."""
+        self.closed.set()
         self.say()

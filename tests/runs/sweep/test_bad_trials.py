@@ -1,6 +1,7 @@
 """One bad trial, and what becomes of the others: errors of all kinds, scores that are no number, a process that is broken."""
 
 import math
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tightrope.errors import EnvError
 from tightrope.runs.config import configure
+from tightrope.runs.signals import Interrupts
 from tightrope.runs.sweep.places import DEAD, FAILED, GIVEN_UP, MOST_DEATHS, OUTCOME, PLACE, Places
 from tightrope.runs.sweep.space import Range
 from tightrope.runs.sweep.storage import open_storage
 from tightrope.runs.sweep.study import MOST_IN_A_ROW, Failing, Worker, quiet_optuna
-from tightrope.runs.sweep.trial import DIVERGED, UNFIT, Task
+from tightrope.runs.sweep.trial import DIVERGED, UNFIT, Stop, Task
 from tightrope.types import Settings
 
 Scoring = Callable[[int], float]  # of the attempt, counted from 0
@@ -29,7 +31,7 @@ class Pretender:
     finished = True
 
     def __init__(self, score: Callable[[], float], close: Callable[[], None]) -> None:
-        self.score, self.state = score, SimpleNamespace(env=SimpleNamespace(close=close))
+        self.score, self.close = score, close
 
     def evaluate(self, episodes: int) -> Any:
         return SimpleNamespace(mean=self.score())
@@ -54,6 +56,21 @@ def worker(tmp_path: Path) -> Callable[..., Worker]:
         return Worker(study, task, places, 1, lambda line: None, lambda: None)
 
     return made
+
+
+@pytest.mark.parametrize("leave", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_that_ends_an_evaluation_ends_the_trial(leave: BaseException, worker: Callable[..., Worker]) -> None:
+    def interrupted(attempt: int) -> float:
+        raise leave
+
+    task = worker(interrupted, 1).task
+    with Interrupts() as interrupts:
+        with pytest.raises(type(leave)):
+            task.trained(task.make({}), None, interrupts)
+        interrupts.received = signal.SIGTERM
+        with pytest.raises(Stop) as stop:
+            task.trained(task.make({}), None, interrupts)
+    assert stop.value.signal == signal.SIGTERM
 
 
 def raising(error: Exception, attempts: Callable[[int], bool]) -> Scoring:

@@ -35,6 +35,7 @@ class Learner(Protocol):
     def finished(self) -> bool: ...
     def train(self, *, quiet: bool, until: int | None) -> Outcome: ...
     def evaluate(self, episodes: int) -> Evaluation: ...
+    def close(self) -> None: ...
 
 
 class Stop(Exception):
@@ -111,7 +112,7 @@ class Task:
         finally:
             for agent in agents:
                 with suppress(Exception):  # one that failed may not close either
-                    agent.state.env.close()
+                    agent.close()
 
     def together(self, trial: optuna.Trial, agents: Sequence[Learner], interrupts: Interrupts) -> float:
         scores: list[float] = []
@@ -133,7 +134,12 @@ class Task:
             stopped = agent.train(quiet=True, until=until).interrupted or interrupts.received
             if stopped is not None:
                 raise Stop(stopped)
-        score = agent.evaluate(int(self.usual["eval_episodes"])).mean
+        try:
+            score = agent.evaluate(int(self.usual["eval_episodes"])).mean
+        except (KeyboardInterrupt, SystemExit):  # which ended the evaluation
+            if interrupts.received is None:
+                raise
+            raise Stop(interrupts.received) from None
         if interrupts.received is not None:
             raise Stop(interrupts.received)
         return score
