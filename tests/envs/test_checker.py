@@ -579,12 +579,12 @@ TENSORS: dict[str, tuple[Any, str]] = {
     "out of bounds": (type("Broken", (Drift,), {"observation": Box((2,), -1.0, 1.0)}), "warning bounds"),
     "not in Discrete": (
         type("Broken", (Drift,), {"observation": Discrete(2), "observe": lambda self, x: (x[:, 0] > 0).long() * 2}),
-        "error bounds",
+        "error methods",
     ),
     "nan while it goes on": (
         stepping(lambda self, s: s._replace(obs=s.obs * torch.nan, final_obs=s.obs * torch.nan)), "error finite"
     ),
-    "raises": (type("Broken", (Drift,), {"advance": lambda self, state, action: state @ action}), "error step"),
+    "raises": (type("Broken", (Drift,), {"advance": lambda self, state, action: state @ action}), "error methods"),
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads, world
+from ..envs.notes import notes
 from .build import engine_for
 from .config import Config
 from .given import is_path
@@ -27,6 +28,7 @@ class Plan:
     execution: str
     may_stop_early: bool
     warning: str | None
+    notes: tuple[str, ...] = ()  # about the environment
 
     def lines(self) -> list[str]:
         """The plan in words."""
@@ -41,6 +43,7 @@ class Plan:
             f"{self.minibatch:,}; {self.parameters:,} parameters; {where}",
             f"environments: {self.engine}",
             *([f"warning: {self.warning}"] if self.warning else []),
+            *(f"note: {note}" for note in self.notes),
         ]
 
 
@@ -93,4 +96,5 @@ def plan(state: State, config: Config) -> Plan:
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,
+        notes=tuple(notes(state.env)),
     )
