@@ -45,7 +45,7 @@ def time_limit(env: Any) -> Any:
 
 def has_no_time_limit(env: Any) -> bool:
     """Whether a Gymnasium environment shows that it has none: no TimeLimit, a `step` that always returns truncated False, no
-    name that looks like a limit. False where that cannot be known."""
+    counter and no name that looks like a limit. False where that cannot be known."""
     layers = list(wrapped(env))
     core = layers[-1]
     own_wrappers = [
@@ -62,7 +62,15 @@ def has_no_time_limit(env: Any) -> bool:
     except (OSError, TypeError, SyntaxError, AttributeError):
         return False
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(step)}
-    return not any(map(LOOKS_LIKE_A_LIMIT.search, names)) and always_false(step, 3)
+    return not any(map(LOOKS_LIKE_A_LIMIT.search, names)) and not counts(step) and always_false(step, 3)
+
+
+def counts(function: ast.AST) -> bool:
+    """Whether a function adds 1 to something, as one that counts steps does."""
+    added = [
+        node.value for node in ast.walk(function) if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    ]
+    return any(isinstance(value, ast.Constant) and value.value == 1 for value in added)
 
 
 def always_false(function: ast.AST, place: int) -> bool:
@@ -120,7 +128,7 @@ def notes(env: Env) -> list[str]:
     elif getattr(env, "backend", "") == "gymnasium" and has_no_time_limit(env):
         found.append(
             f"{name} has no time limit that is known: unless its episodes always end, give --max-episode-steps N "
-            "(max_episode_steps=N)"
+            "(max_episode_steps=N) or wrap it in TimeLimit"
         )
     where = action_mask(env, getattr(env, "info", None))
     return found if where is None else [*found, mask_note(name, where)]

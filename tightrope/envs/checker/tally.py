@@ -111,14 +111,15 @@ def judge_episodes(s: Subject, tally: Tally) -> None:
             s.warning("endless", message, s.fixes["endless"])
         return
     shortest, longest = min(lengths), max(lengths)
-    if isinstance(s, Gym) and all(tally.by_termination) and has_no_time_limit(s.env):
+    by_clock = len(lengths) >= ALL_ALIKE and shortest == longest >= CLOCK_STEPS
+    if isinstance(s, Gym) and all(tally.by_termination) and not by_clock and has_no_time_limit(s.env):
         say, words = (
             (s.warning, "another policy may go on for ever") if longest >= LONG else (s.note, "others may last longer")
         )
         message = f"there is no time limit: random episodes last up to {longest:,} steps, {words}"
         say("endless", message, s.fixes["endless"])
     s.report.facts |= {"episode_length": float(np.mean(lengths)), "shortest": shortest, "longest": longest}
-    if len(lengths) >= ALL_ALIKE and shortest == longest >= CLOCK_STEPS and all(tally.by_termination):
+    if by_clock and all(tally.by_termination):
         message = f"all {len(lengths)} episodes end by termination after exactly {longest} steps"
         s.warning("clock", message, "if that is a clock, return it as truncated, or leave it to max_episode_steps")
     restarts = s.restarts_at_once and not s.report.has("autoreset")
