@@ -236,3 +236,25 @@ def test_the_trial_leaves_no_trace() -> None:
     after = torch.get_rng_state(), env.rng.get_state(), env.generator.get_state()
     assert all(map(torch.equal, before, after))
     assert float(env.calls) == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("kind", [AdvanceWrites, ObserveWrites])
+def test_compiled_steps_are_those_of_the_pure_twin(kind: type[Pure]) -> None:
+    env, twin = kind(5), Pure(5)
+    assert torch.equal(env.reset(seed=0), twin.reset(seed=0))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda action, noise: env.step(action, noise), backend="aot_eager", fullgraph=True)
+    for t in range(8):
+        action, noise = torch.tensor([0, 1, 1, 0, t % 2]), torch.rand(5, 2)
+        torch.testing.assert_close(compiled(action, noise)[:5], twin.step(action, noise)[:5])
+        torch.testing.assert_close(env.state, twin.state)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", [AdvanceWrites, RewardWrites, ObserveWrites, InitialWrites])
+def test_captured_training_is_that_of_the_pure_twin(kind: type[Pure]) -> None:
+    settings: dict[str, Any] = dict(num_steps=16, total_timesteps=16 * 64 * 4, seed=3, accelerate="graph")
+    ours, pure = (tr.PPO(each(64, "cuda"), **settings).learn(quiet=True) for each in (kind, Pure))
+    for a, b in zip(ours.policy.parameters(), pure.policy.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -70,15 +70,15 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "reward (N, 1)": (
         sound(reward=lambda s, a, b, c: c[:, :1]),
-        "Walk.reward returns shape (3, 1) for 3 rows, wanted (3,): drop the last",
+        "Walk.reward returns shape (12, 1) for 12 rows, wanted (12,): drop the last",
     ),
     "reward ()": (
         sound(reward=lambda s, a, b, c: c.mean()),
-        "Walk.reward returns shape () for 3 rows, wanted (3,): give dim=-1",
+        "Walk.reward returns shape () for 12 rows, wanted (12,): give dim=-1",
     ),
     "reward of two columns": (
         sound(reward=lambda s, a, b, c: c),
-        "Walk.reward returns shape (3, 2) for 3 rows, wanted (3,): ",
+        "Walk.reward returns shape (12, 2) for 12 rows, wanted (12,): ",
     ),
     "bool reward": (
         sound(reward=lambda s, a, b, c: c[:, 0] > 0),
@@ -111,11 +111,11 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "terminated (N, 1)": (
         sound(terminated=lambda s, a: a[:, :1] > 1),
-        "Walk.terminated returns shape (3, 1) for 3 rows",
+        "Walk.terminated returns shape (12, 1) for 12 rows",
     ),
     "terminated for all": (
         sound(terminated=lambda s, a: (a > 1).any()),
-        "Walk.terminated returns shape () for 3 rows, wanted (3,)",
+        "Walk.terminated returns shape () for 12 rows, wanted (12,)",
     ),
     "plain terminated": (sound(terminated=lambda s, a: False), "Walk.terminated returns bool False, not a tensor"),
     "dict state": (
@@ -135,7 +135,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "deep state": (sound(initial=lambda s, n: n[:, :, None]), "Walk.initial returns shape (4, 2, 1), wanted (4, S)"),
     "fixed rows": (
         sound(initial=lambda s, n: torch.zeros(4, 2)),
-        "Walk.initial returns 4 rows for 3 rows of noise: make one row per",
+        "Walk.initial returns 4 rows for 12 rows of noise: make one row per",
     ),
     "one row": (sound(initial=lambda s, n: torch.zeros(1, 2)), "Walk.initial returns 1 rows for 4 rows of noise"),
     "nan at reset": (
@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "noise of no size": (sound(noise_size="2"), "Walk.noise_size '2' is no number: set it"),
     "state narrower than the observation": (
         sound(noise_size=1),
-        "Walk.initial returns shape (3, 1) for 3 rows, wanted (3, 2) by observation Box((2,)): write observe, or",
+        "Walk.initial returns shape (12, 1) for 12 rows, wanted (12, 2) by observation Box((2,)): write observe, or",
     ),
     "attributes after super().__init__": (
         sound(__init__=late, initial=lambda s, n: n * s.scale),
@@ -165,7 +165,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "advance that shrinks": (
         sound(advance=lambda s, x, a: x[:, :1]),
-        "Walk.advance returns shape (3, 1), wanted (3, 2), the shape of state",
+        "Walk.advance returns shape (12, 1), wanted (12, 2), the shape of state",
     ),
     "advance of nothing": (sound(advance=lambda s, x, a: None), "Walk.advance returns None, not a tensor"),
     "whole numbers that become real": (
@@ -174,7 +174,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     ),
     "wide observation": (
         sound(observe=lambda s, x: torch.cat([x, x], -1)),
-        "Walk.observe returns shape (3, 4) for 3 rows, wanted (3, 2) by observation Box((2,)): change observe",
+        "Walk.observe returns shape (12, 4) for 12 rows, wanted (12, 2) by observation Box((2,)): change observe",
     ),
     "double observation": (
         sound(observe=lambda s, x: x.double()),
@@ -218,11 +218,11 @@ def test_a_mistake_is_one_line_when_the_agent_is_made(name: str) -> None:
 
 
 def test_an_instance_says_the_same() -> None:
-    with pytest.raises(UsageError, match=r"Walk.reward returns shape \(3, 1\)"):
+    with pytest.raises(UsageError, match=r"Walk.reward returns shape \(12, 1\)"):
         tr.PPO(MISTAKES["reward (N, 1)"][0](num_envs=4))
     with pytest.raises(UsageError, match="does not call super"):
         tr.PPO(MISTAKES["no super().__init__"][0](num_envs=4))
-    with pytest.raises(UsageError, match=r"Walk.reward returns shape \(3, 1\)"):
+    with pytest.raises(UsageError, match=r"Walk.reward returns shape \(12, 1\)"):
         MISTAKES["reward (N, 1)"][0](num_envs=4).step(torch.zeros(4, dtype=torch.int64))
 
 
@@ -256,6 +256,19 @@ def test_sound_environments_train_and_are_evaluated(name: str) -> None:
     assert np.isfinite(agent.evaluate(3).mean)
 
 
+def test_games_of_several_rows_are_sound() -> None:
+    def advance(self: Any, state: Tensor, action: Tensor) -> Tensor:
+        return (state.view(-1, 4, 2) + action.view(-1, 4, 1).sum(1, keepdim=True)).view(-1, 2)
+
+    agent = tr.PPO(sound(advance=advance), num_envs=8, num_steps=8, total_timesteps=64).learn(quiet=True)
+    assert np.isfinite(agent.evaluate(8).mean)
+
+
+def test_rows_that_happen_to_be_those_of_the_trial_are_found_too() -> None:
+    with pytest.raises(UsageError, match=r"Walk\.initial returns 12 rows for 24 rows of noise"):
+        tr.PPO(sound(initial=lambda s, n: torch.zeros(12, 2)), num_envs=12, num_steps=8)
+
+
 def test_methods_are_tried_once_and_not_at_every_step() -> None:
     calls = []
 
@@ -266,7 +279,7 @@ def test_methods_are_tried_once_and_not_at_every_step() -> None:
     env = sound(reward=reward)(2000)
     env.reset()
     tried = len(calls)
-    assert set(calls) == {3}
+    assert set(calls) == {12}
     for _ in range(5):
         env.step(torch.zeros(2000, dtype=torch.int64))
         env.reset()
@@ -302,6 +315,6 @@ def test_the_command_line_shows_the_line_alone(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr.startswith("tightrope: Walk.reward returns shape (3, 4) for 3 rows, wanted (3,): ")
+    assert done.stderr.startswith("tightrope: Walk.reward returns shape (12, 4) for 12 rows, wanted (12,): ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -31,7 +31,7 @@ from .validate import (
 if TYPE_CHECKING:
     from .tensor import TensorEnv
 
-ROWS = 3  # of the copy; a number that is unlikely to be the width of a state
+ROWS = (12, 24)  # of the copy, the first that is not the environment's own number; games of 2, 3 or 4 rows fit in
 
 
 class Trial:
@@ -93,7 +93,7 @@ def try_methods(env: TensorEnv) -> frozenset[str]:
     randomness, on_cuda = Randomness(env), env.device.type == "cuda"
     cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
     try:
-        return tried(Trial(env.spawn(ROWS, 0)))
+        return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
     finally:
         randomness.back()
         if cuda_stream is not None:
