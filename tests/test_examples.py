@@ -40,6 +40,25 @@ def test_own_env(tmp_path):
     assert after > before / 2  # returns are negative: at least twice as good
 
 
+def test_random_env(tmp_path):
+    one_here, one_elsewhere, all_here, all_elsewhere = means(example("random_env.py", tmp_path))
+    assert one_elsewhere < 5 * one_here
+    assert all_elsewhere > one_elsewhere / 2  # at least twice as good
+    assert all_here > 2 * one_here
+
+
+def test_curriculum(tmp_path):
+    *levels, at_once = means(example("curriculum.py", tmp_path))
+    assert levels == [1.0] * 8
+    assert at_once == 0
+
+
+def test_two_players(tmp_path):
+    caught = [float(share) for share in re.findall(r"caught ([\d.]+)", example("two_players.py", tmp_path))]
+    by_chance, learned_chaser, _, learned_runner = caught
+    assert learned_chaser > 0.9 > 0.3 > by_chance > learned_runner
+
+
 def test_write_the_loop(tmp_path):
     returns = [float(r) for r in re.findall(r"return +([\d.]+)", example("write_the_loop.py", tmp_path))]
     assert returns[-1] > 2 * returns[0]

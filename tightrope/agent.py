@@ -90,8 +90,11 @@ class Agent(metaclass=AgentType):
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
         """Made from the seed alone, whatever streams a user's own environment or network draws from."""
         device = env.device if is_ours(env) else resolve_device(config.run.device)
-        with apart(stream_seed(config.run.seed, "setup", rank=world().rank), device):
-            self._make(config, env, network)
+        try:
+            with apart(stream_seed(config.run.seed, "setup", rank=world().rank), device):
+                self._make(config, env, network)
+        except UsageError as error:
+            raise error.with_traceback(None) from None  # the user's mistake: our own lines would only hide it
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config, self.closed = config, False

@@ -2,7 +2,10 @@
 
 import difflib
 import operator
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 MOST_LETTERS = 1500  # of a message
@@ -66,3 +69,18 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     by_folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.7)
     return f" Did you mean {' or '.join(by_folded[c] for c in close)}?" if close else ""
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, and the line that did it: one of the user's if one took part."""
+    words = f"{type(error).__name__}: {' '.join(str(error).split())[:300] or type(error).__name__}"
+    while error.__cause__ is not None:
+        error = error.__cause__
+    libraries = ("site-packages", sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(library in frame.filename for library in libraries)] or frames
+    if not own:
+        return words
+    path = Path(own[-1].filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{words} ({shown}:{own[-1].lineno})"

@@ -579,12 +579,12 @@ TENSORS: dict[str, tuple[Any, str]] = {
     "out of bounds": (type("Broken", (Drift,), {"observation": Box((2,), -1.0, 1.0)}), "warning bounds"),
     "not in Discrete": (
         type("Broken", (Drift,), {"observation": Discrete(2), "observe": lambda self, x: (x[:, 0] > 0).long() * 2}),
-        "error bounds",
+        "error methods",
     ),
     "nan while it goes on": (
         stepping(lambda self, s: s._replace(obs=s.obs * torch.nan, final_obs=s.obs * torch.nan)), "error finite"
     ),
-    "raises": (type("Broken", (Drift,), {"advance": lambda self, state, action: state @ action}), "error step"),
+    "raises": (type("Broken", (Drift,), {"advance": lambda self, state, action: state @ action}), "error methods"),
 }  # fmt: skip
 
 
@@ -593,6 +593,90 @@ def test_tensor(name: str) -> None:
     env, names = TENSORS[name]
     report = quick(env)
     assert found(report) == expected(names), "\n".join(report.lines())
+
+
+class Documented(Drift):
+    """Every use that the documentation names: global streams, a generator of its own, attributes that change, and a list
+    that it saves itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.rng, self.steps, self.log = torch.Generator().manual_seed(3), torch.zeros(()), [0.0]
+        super().__init__(*args, **kwargs)
+
+    def advance(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        gust = torch.rand(len(state), 1) + random.random() + np.random.rand()
+        return super().advance(state, action) + 0.01 * gust + 0.01 * torch.rand(len(state), 1, generator=self.rng)
+
+    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        self.log.append(self.log[-1] + 1)
+        return super().reward(state, action, next_state) + 1e-4 * (self.steps + self.log[-1])
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return super().state_dict() | {"log": torch.tensor(self.log)}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        super().load_state_dict(state)
+        self.log = state["log"].tolist()
+
+
+def test_documented_uses_are_no_errors() -> None:
+    before = global_streams()
+    report = quick(Documented)
+    assert found(report) == expected("note global stream"), "\n".join(report.lines())
+    assert "torch" in report.findings[0].message
+    assert global_streams() == before
+    assert report.facts["unfinished"] == []
+
+
+class Unsaved(Drift):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.log: list[int] = []
+        super().__init__(*args, **kwargs)
+
+    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
+        self.log.append(1)
+        return super().reward(state, action, next_state) + len(self.log)
+
+
+def writing(self: Any, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    return state.mul_(1.1)
+
+
+ADVICE: dict[str, tuple[Any, str, str]] = {  # for tensor environments: what is found, and a word of the fix
+    "in place": (type("Broken", (Drift,), {"advance": writing}), "note advance in place", "called on copies"),
+    "a list": (Unsaved, "error determinism", "lists and dicts are not"),
+    "no chance": (type("Broken", (Drift,), {"initial": lambda s, x: 0 * x}), "note seeds", "noise in initial"),
+    "rows alike": (type("Broken", (Drift,), {"initial": lambda s, x: 0 * x + x[0]}), "warning rows", "noise in initial"),
+    "endless": (
+        type("Broken", (Drift,), {"time_limit": None, "terminated": TensorEnv.terminated}), "warning endless", "time_limit"
+    ),
+    "draws nothing": (type("Broken", (Drift,), {"draw": lambda s, obs, a=None: None}), "warning draw", "dtype uint8"),
+    "attributes too late": (
+        type("Broken", (Drift,), {"initial": lambda s, x: x * s.scale}), "error methods", "before super().__init__()"
+    ),
+    "reward (N, 1)": (type("Broken", (Drift,), {"reward": lambda s, a, b, c: c[:, :1]}), "error methods", "squeeze(-1)"),
+    "no super().__init__()": (
+        type("Broken", (Drift,), {"__init__": lambda s, *a, **k: None}), "error methods", "super().__init__("
+    ),
+    "raises later": (
+        type("Broken", (Drift,), {"advance": lambda s, x, a: Drift.advance(s, x, a) if x.std() < 1 else x @ a}),
+        "error step", "every action, from every state",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_tensor_environments_get_advice_for_tensor_environments(name: str) -> None:
+    env, finding, words = ADVICE[name]
+    report = quick(env)
+    (level, check_name) = next(iter(expected(finding)))
+    (match,) = [f for f in report.findings if f.check == check_name]
+    assert match.level == level
+    assert words in match.fix
+    text = "\n".join(report.lines())
+    assert "np_random" not in text
+    assert "gymnasium" not in text.lower()
 
 
 @pytest.mark.parametrize(
@@ -620,5 +704,6 @@ def test_known_environments_are_sound(env_id: str) -> None:
     if env_id[:5] in NEEDS:
         pytest.importorskip(NEEDS[env_id[:5]])
     report = quick(env_id, backend="gymnasium")
+    assert report.has("endless") == (env_id in ("CliffWalking-v1", "Blackjack-v1"))
     assert found(report, "error", "warning") <= expected(KNOWN[env_id]), "\n".join(report.lines())
     assert report.facts["unfinished"] == []

@@ -170,13 +170,17 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 @pytest.mark.parametrize("setting", [None, 3])
 def test_training_uses_the_threads_of_the_plan_and_gives_them_back(looks: Looks, setting: int | None) -> None:
-    tr.PPO(looks, num_steps=8, total_timesteps=640, threads=setting).learn(quiet=True)
+    agent = tr.PPO(looks, num_steps=8, total_timesteps=640, threads=setting)
+    looks.seen.clear()
+    agent.learn(quiet=True)
     assert looks.seen == {setting or 1}
     assert torch.get_num_threads() == 2
 
 
 def test_evaluation_does_too(looks: Looks) -> None:
-    tr.PPO(looks, num_steps=8, total_timesteps=640).evaluate(3)
+    agent = tr.PPO(looks, num_steps=8, total_timesteps=640)
+    looks.seen.clear()
+    agent.evaluate(3)
     assert looks.seen == {1}, "a thousand episodes take 25 times as long on two threads as on one"
     assert torch.get_num_threads() == 2
 

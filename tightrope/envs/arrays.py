@@ -31,12 +31,13 @@ class ArrayStep:
 
     def __init__(self, env: TensorEnv, action: Tensor, noise: Tensor) -> None:
         def onwards(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
-            following = env.advance(state, action)
-            return following, env.reward(state, action, following), env.terminated(following), env.observe(following)
+            following = env._apply("advance", state, action)
+            reward = env._apply("reward", state, action, following)
+            return following, reward, env._apply("terminated", following), env._apply("observe", following)
 
         def anew(state: Tensor, done: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-            kept = torch.where(done.unsqueeze(-1), env.initial(noise), state)
-            return kept, env.observe(kept)
+            kept = torch.where(done.unsqueeze(-1), env._apply("initial", noise), state)
+            return kept, env._apply("observe", kept)
 
         self.env, self.trusted = env, False  # whether equations are known to be still what was recorded
         kept = (env.clock, env._running_return, env._finished)  # which are written at other moments here
@@ -69,11 +70,11 @@ class ArrayStep:
     def holds(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:
         """Whether all equations still say of a state what the recordings say."""
         env = self.env
-        following = env.advance(state.clone(), action)
-        fresh, all_over = env.initial(noise), torch.ones(env.num_envs, dtype=torch.bool)
+        following = env._apply("advance", state.clone(), action)
+        fresh, all_over = env._apply("initial", noise), torch.ones(env.num_envs, dtype=torch.bool)
+        reward, terminated = env._apply("reward", state.clone(), action, following), env._apply("terminated", following)
         expected = [
-            following, env.reward(state.clone(), action, following), env.terminated(following), env.observe(following),
-            fresh, env.observe(fresh),
+            following, reward, terminated, env._apply("observe", following), fresh, env._apply("observe", fresh),
         ]  # fmt: skip
         given = (
             *self.onwards(state.numpy(), action.numpy()),

@@ -14,6 +14,7 @@ from ..types import Env
 from . import registry
 from .importing import import_module_of
 from .options import EnvOptions, VectorizationMode
+from .validate import construct
 
 Backend = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 
@@ -129,7 +130,7 @@ def make(
             raise UsageError(
                 f"env_kwargs {dict(asked.env_kwargs)} are not for a tensor env: subclass it, or give backend gymnasium"
             )
-        return registry.known(env_id)(num_envs, device, max_episode_steps, seed)
+        return construct(registry.known(env_id), num_envs, device, max_episode_steps, seed)
     asked = EnvOptions(max_episode_steps=max_episode_steps, **options)
     env: Any = ENGINES[choice.backend].module.from_id(env_id, num_envs, device, asked)
     env.seed(seed)

@@ -74,6 +74,7 @@ class GymEnv(HostEnv):
             raise self.failure(row, None, error) from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
             raise self.failure(row, None, "it returns an observation alone, not (observation, info)")
+        self.info = answer[1]
         return answer[0]
 
     def _rows(self, singles: list[Any], rows: list[int] | None = None) -> Array:

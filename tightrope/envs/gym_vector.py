@@ -64,7 +64,7 @@ class GymVectorEnv(HostEnv):
         self._pending[:] = False
         per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         given: Any = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
-        obs, _ = self._ask(lambda: self.engine.reset(seed=given), None)
+        obs, self.info = self._ask(lambda: self.engine.reset(seed=given), None)
         return self._read(obs)
 
     def _send(self, action: Array) -> None:

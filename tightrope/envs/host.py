@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -42,6 +43,7 @@ class HostEnv:
     groups = 1
     solved_at: float | None = None
     first_row = 0  # where these environments are rows of something larger, the number of the first
+    info: Mapping[str, Any] = MappingProxyType({})  # that of the last reset, where the engine has such a thing
     _started = False
     _waiting = False  # whether there is an answer that nobody has come for
     _given: Array  # the actions sent last

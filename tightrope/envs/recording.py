@@ -106,6 +106,8 @@ def calls_for(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], resul
 def cheap_calls(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> list[Call] | None:
     """The same in NumPy's calls, or in one of torch's that writes where it should; None where there are none."""
     out = result.numpy()
+    if operation is aten.clone.default:
+        return [(np.copyto, (out, args[0].numpy()))]
     if operation in CONSTANT:
         return [(np.copyto, (out, out.copy()))]
     if kwargs:

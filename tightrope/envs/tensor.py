@@ -11,6 +11,7 @@ statistics, state in place. An environment is then a handful of small pure metho
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
+At its first reset an environment's methods are tried once (see `trial`); one that works in place is called on copies.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
 from .options import Array
 from .own import changed, copied, own, put_back
+from .trial import try_methods
+from .validate import called, check_defined, check_state, name_of_method
 
 BASE = frozenset((  # attributes of every environment; what else an instance has is its own
     "device", "max_episode_steps", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few",
-    "_array_step", "_at_first",
+    "_array_step", "_at_first", "_in_place",
 ))  # fmt: skip
 OWN = "own."
 
@@ -66,6 +69,7 @@ class TensorEnv:
             raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
+        self._in_place: frozenset[str] | None = None  # methods to call on copies; None before they were tried
         self._allocate(num_envs, seed)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
@@ -73,15 +77,22 @@ class TensorEnv:
             raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
         self.num_envs = num_envs
         self.generator = torch.Generator(self.device).manual_seed(checked_seed(seed))
-        self.state = self.initial(self._noise())
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
+        check_defined(self, "initial")
+        start = check_state(self, called(self, "initial", self._noise()))
+        self.state = start.detach().clone(memory_format=torch.contiguous_format)  # nobody else's memory
         self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._array_step: ArrayStep | None = None
         self._at_first: dict[str, Tensor] | None = None  # what it kept of its own when it was first reset
 
     def _noise(self) -> Tensor:
+        if not isinstance(self.noise_size, int) or self.noise_size < 0:
+            raise UsageError(
+                f"{type(self).__name__}.noise_size {self.noise_size!r} is no number: set it to the columns of noise that "
+                "initial uses, 0 or more"
+            )
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
 
     # what an environment defines -------------------------------------------------------------------------------------
@@ -108,32 +119,62 @@ class TensorEnv:
     def drawable(self) -> bool:
         return type(self).draw is not TensorEnv.draw
 
+    def _overrides(self, name: str) -> bool:
+        """Whether the environment has a method of its own of that name."""
+        return name in vars(self) or getattr(type(self), name) is not getattr(TensorEnv, name)
+
     # what the base does ----------------------------------------------------------------------------------------------
+
+    def try_methods(self) -> frozenset[str]:
+        """Try every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
+        if self._in_place is None:
+            self._in_place = try_methods(self)
+        return self._in_place
+
+    def _apply(self, name: str, *given: Tensor) -> Tensor:
+        """One of the methods above, on copies if it works in place: others read what it is given, and keep what it returns."""
+        result: Tensor
+        if self._in_place is None or name in self._in_place:
+            result = getattr(self, name)(*(x.clone() for x in given))
+            return result.clone()
+        if torch.compiler.is_compiling():
+            return getattr(self, name)(*given)
+        before = [version(x) for x in given]
+        result = getattr(self, name)(*given)
+        if before != [version(x) for x in given]:
+            raise UsageError(
+                f"{name_of_method(self, name)} writes into a tensor it is given, which it did not do when it was first tried: "
+                "return a new tensor"
+            )
+        return result
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
+        self.try_methods()
         if self._at_first is None:
             self._at_first = own(self, BASE)
         if seed is not None:
             self.generator.manual_seed(checked_seed(seed))
-        state = self.initial(self._noise() if noise is None else noise)
+        state = self._apply("initial", self._noise() if noise is None else noise)
         self.state.copy_(state)
         self.clock.zero_()
         self._running_return.zero_()
         self._doubt()
-        return self.observe(state.clone())
+        return self._apply("observe", state.clone())
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
         noise = self._noise() if noise is None else noise
+        if self._in_place is None and not (torch.compiler.is_compiling() or captures(self.device)):
+            self.try_methods()
         if self._few and not torch.compiler.is_compiling():
             answer = self._on_arrays(action, noise)
             if answer is not None:
                 return answer.step
         old_state = self.state.clone()  # so that nothing handed out can be an alias of the state kept
-        next_state = self.advance(old_state, action)
-        reward = self.reward(old_state, action, next_state)
-        terminated = self.terminated(next_state)
+        next_state = self._apply("advance", old_state, action)
+        reward = self._apply("reward", old_state, action, next_state)
+        terminated = self._apply("terminated", next_state)
         self.clock += 1
         if self.max_episode_steps is None:
             truncated = torch.zeros_like(terminated)
@@ -142,12 +183,12 @@ class TensorEnv:
             done = terminated | (self.clock >= self.max_episode_steps)
             truncated = done & ~terminated
         self._count(reward, done)
-        final_obs = self.observe(next_state)  # while the clock is that of the episodes that end
-        fresh = self.initial(noise)
+        final_obs = self._apply("observe", next_state)  # while the clock is that of the episodes that end
+        fresh = self._apply("initial", noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
         self.clock *= ~done
-        return Step(self.observe(state), reward, terminated, truncated, final_obs)
+        return Step(self._apply("observe", state), reward, terminated, truncated, final_obs)
 
     def in_arrays(self) -> ArrayStepper | None:
         """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""
@@ -184,7 +225,7 @@ class TensorEnv:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in ("_few", "_array_step", "_at_first"):
+        if name not in ("_few", "_array_step", "_at_first", "_in_place"):
             self._doubt()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
@@ -241,3 +282,13 @@ class TensorEnv:
 
     def close(self) -> None:
         """Nothing to release: the tensors go with the object."""
+
+
+def version(tensor: Tensor) -> int:
+    """How often a tensor has been written to."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def captures(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

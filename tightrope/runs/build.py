@@ -12,9 +12,10 @@ from ..algorithms import ALGORITHMS
 from ..engine import Execution, State, Unit, chosen_mode, stream_seed, world
 from ..engine.ranks import as_first
 from ..envs import ENVS as TENSOR_ENVS
-from ..envs import choose, make
+from ..envs import TensorEnv, choose, make
 from ..envs.engines import Choice
 from ..envs.importing import import_module_of
+from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
@@ -116,6 +117,8 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     share = share_of(config.algorithm, world().size)
     if env is None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)
+    if isinstance(env, TensorEnv):
+        check_spaces(env)  # its methods are tried at its first reset
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
     updates = getattr(share, "num_minibatches", 1)

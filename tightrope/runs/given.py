@@ -22,6 +22,7 @@ from ..envs import EnvOptions, TensorEnv
 from ..envs.engines import ENGINES
 from ..envs.host import one_line, path_of, working_directory_on_path
 from ..envs.importing import import_module_of, module_and_name
+from ..envs.validate import check_constructed, construct
 from ..errors import UsageError
 from ..types import Env, Settings
 from .config import Config
@@ -38,6 +39,8 @@ def is_ours(env: Any) -> bool:
 
 
 def check_env_object(env: Any) -> None:
+    if isinstance(env, TensorEnv):
+        check_constructed(env)
     if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UsageError(
             f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
@@ -50,7 +53,7 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
     if is_ours(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
-        return env(num_envs, resolve_device(run.device), run.max_episode_steps)
+        return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
     from ..envs.gym import from_object
 
     options = EnvOptions(

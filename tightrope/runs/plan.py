@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads, world
+from ..envs.notes import notes
 from ..errors import plural
 from .build import engine_for
 from .config import Config
@@ -31,6 +32,7 @@ class Plan:
     may_stop_early: bool
     warning: str | None
     stop_at: str | None = None  # what ends it before that
+    notes: tuple[str, ...] = ()  # about the environment
 
     def lines(self) -> list[str]:
         """The plan in words."""
@@ -47,6 +49,7 @@ class Plan:
             *([f"settings: {self.defaults}"] if self.defaults else []),
             *([f"stops before that once {self.stop_at}"] if self.stop_at else []),
             *([f"warning: {self.warning}"] if self.warning else []),
+            *(f"note: {note}" for note in self.notes),
         ]
 
 
@@ -111,4 +114,5 @@ def plan(state: State, config: Config) -> Plan:
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning,
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
+        notes=tuple(notes(state.env)),
     )

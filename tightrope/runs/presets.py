@@ -159,7 +159,7 @@ KINDS: dict[tuple[str, str], Settings] = {
     ("discrete", "ppo"): _PPO,
     ("continuous", "ppo"): _PPO | dict(ent_coef=0.0),
     ("images", "ppo"): _PPO | dict(update_epochs=4, learning_rate=5e-4),
-    ("discrete", "vpg"): _VPG,
+    ("discrete", "vpg"): {},
     ("continuous", "vpg"): _VPG,
     ("images", "vpg"): _VPG | dict(learning_rate=1e-3),
 }

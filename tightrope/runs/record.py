@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..draw import enlarged
 from ..engine import apart, choose_threads, threads
+from ..envs import TensorEnv
+from ..envs.validate import drawn
 from ..errors import UsageError, plural
 from ..models import ActorCritic
 from ..types import Env
@@ -125,7 +127,7 @@ class Stage:
         while running.any():
             action = self.action(obs)
             if t % self.every == 0:
-                frames = self.env.draw(obs, action)
+                frames = self.draw(obs, action)
                 cells = frames if cells is None else np.where(running[:, None, None, None], frames, cells)
                 yield self.picture(cells, running, number, t)
             step = self.env.step(action)
@@ -137,6 +139,9 @@ class Stage:
         for _ in range(HOLD):
             yield end
         return obs
+
+    def draw(self, obs: Tensor, action: Tensor) -> np.ndarray:
+        return drawn(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
 
     def action(self, obs: Tensor) -> Tensor:
         distribution = self.policy.distribution(obs)

@@ -15,14 +15,17 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ...errors import UsageError
+from ...errors import UsageError, raised
 from ..engines import choose, make
 from ..gym import ALIASES, made
 from ..gym_single import parameters
 from ..host import path_of
-from .compare import bounds, hands, idle_actions, render, repeat, spawned, streams
-from .report import Finding, Report, described, raised
-from .rows import Ours, Vector
+from ..own import Randomness
+from ..tensor import TensorEnv
+from ..validate import construct, described
+from .compare import bounds, drawing, hands, idle_actions, render, repeat, spawned, streams
+from .report import Finding, Report
+from .rows import Ours, Tensors, Vector
 from .single import Single
 from .subject import Broken, Subject
 from .tally import play
@@ -38,9 +41,10 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "extreme actions": bounds,
     "actions after an end": idle_actions,
     "spawn": spawned,
+    "draw": drawing,
     "render": render,
 }
-ONLY: dict[str, type[Subject]] = {"actions after an end": Vector, "spawn": Ours, "render": Single}
+ONLY: dict[str, type[Subject]] = {"actions after an end": Vector, "spawn": Ours, "draw": Tensors, "render": Single}
 
 
 def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> Report:
@@ -56,17 +60,23 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
         warnings.simplefilter("ignore")  # Gymnasium's own checks are said better below
         try:
             env = resolved(target, num_envs, seed, backend)
-        except UsageError:
-            raise
+        except UsageError as error:
+            if not (isinstance(target, type) and issubclass(target, TensorEnv)):
+                raise
+            mistake(report, error)
+            return report
         except Exception as error:
             fix = "mend that line: a class or factory is called with nothing, or with num_envs"
             if isinstance(target, str):
                 fix = "install what it needs, or give another id"
             report.add("error", "make", f"making it raises {raised(error)}", fix)
             return report
+        streams = Randomness(env) if isinstance(env, TensorEnv) else None  # its checks seed global ones
         try:
             examine(env, report, steps, seed)
         finally:
+            if streams is not None:
+                streams.back()
             if env is not target and hasattr(env, "close"):
                 env.close()
     return report
@@ -82,7 +92,15 @@ def resolved(target: Any, num_envs: int, seed: int, backend: str) -> Any:
         return made(target, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs))
     if not isinstance(target, type) and hasattr(target, "step"):
         return target
+    if isinstance(target, type) and issubclass(target, TensorEnv):
+        return construct(target, num_envs, "cpu", None)
     return target(num_envs=num_envs) if "num_envs" in parameters(target) else target()
+
+
+def mistake(report: Report, error: UsageError) -> None:
+    """A mistake in a method of a tensor environment, as a finding."""
+    message, _, fix = str(error).rpartition(": ")
+    report.add("error", "methods", message, fix)
 
 
 def examine(env: Any, report: Report, steps: int, seed: int) -> None:
@@ -92,10 +110,13 @@ def examine(env: Any, report: Report, steps: int, seed: int) -> None:
         report.add("error", "make", f"it is {described(env)}, without reset and step", "give an environment")
         return
     ours = all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
-    kind = Ours if ours else Vector if isinstance(env, VectorEnv) else Single
+    kind = Tensors if isinstance(env, TensorEnv) else Ours if ours else Vector if isinstance(env, VectorEnv) else Single
     done, unfinished, skipped, until = ["spaces"], [], [], time.perf_counter() + ALL_SECONDS
     try:
         subject = kind(env, report, steps, seed)
+    except UsageError as error:
+        mistake(report, error)
+        return
     except Exception as error:
         fix = "set the spaces and, where there are several rows, num_envs in __init__"
         report.add("error", "spaces", f"what it is cannot be read: {raised(error)}", fix)

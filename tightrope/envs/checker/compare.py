@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode
 
+from ...errors import UsageError, raised
 from ...types import Box
-from .report import Report, described, raised
-from .rows import Ours, Vector
+from ..validate import described, drawn
+from .report import Report
+from .rows import Ours, Tensors, Vector
 from .single import Single
 from .subject import TRACE_SECONDS, Subject
 from .tally import WIDE
@@ -26,15 +29,16 @@ def hands(s: Subject) -> None:
         else:
             s.act(s.choose())
         moved = [name for name, state in global_streams().items() if state != before[name]]
-        if moved:
+        if moved and not (t == 0 and isinstance(s, Tensors)):  # whose start seeds them
             message = f"{'step' if t else 'reset'}() moves the global random stream of {', '.join(moved)}"
-            s.warning("global stream", message, "draw from self.np_random, which super().reset(seed=seed) seeds")
+            say = s.note if isinstance(s, Tensors) else s.warning  # there it is the run's own stream
+            say("global stream", message, s.fixes["global stream"])
         for name, thing, kept in s.lent:
             if not same(thing, kept):
                 say = (
                     s.warning if isinstance(s, Vector) else s.error
                 )  # what a vector returns, our adapter copies in time
-                say("alias", f"{name} changes after it was returned, {s.when}", "return a copy of it")
+                say("alias", f"{name} changes after it was returned, {s.when}", s.fixes["alias"])
 
 
 def repeat(s: Subject) -> None:
@@ -45,8 +49,7 @@ def repeat(s: Subject) -> None:
     settled = settled and finished(s)
     differing = difference(first, s.trace(s.seed, actions))
     if differing:
-        fix = "seed all chance in reset, by super().reset(seed=seed) and self.np_random, and set all state anew there"
-        s.error("determinism", f"with seed {s.seed} and the same actions, {differing}", fix)
+        s.error("determinism", f"with seed {s.seed} and the same actions, {differing}", s.fixes["determinism"])
     elif settled and finished(s):
         for action in actions[:7]:
             s.act(action)
@@ -74,10 +77,10 @@ def streams(s: Subject) -> None:
     again = [s.start() for _ in range(tries)]
     if all(same(start, again[0]) for start in again):
         message = f"{tries} resets without a seed all start alike, though different seeds start differently"
-        s.warning("stream", message, "seed only where a seed is given, as super().reset(seed=seed) does")
+        s.warning("stream", message, s.fixes["stream"])
     if s.num_envs > 1 and all((start == start[0]).all() for start in starts):
         message = f"all {s.num_envs} rows start alike under each of {tries} seeds"
-        s.warning("rows", message, "give each row a stream of its own")
+        s.warning("rows", message, s.fixes["rows"])
     return None
 
 
@@ -97,7 +100,7 @@ def unmoved_by_seeds(s: Subject) -> None:
     if any(drawn):
         s.warning("seeds", f"{message}, though random numbers are drawn", "seed its generator with the seed of reset")
     else:
-        s.note("seeds", message, "fine if there is no chance in the task; otherwise draw from self.np_random")
+        s.note("seeds", message, s.fixes["seeds"])
 
 
 def bounds(s: Subject) -> None:
@@ -134,7 +137,8 @@ def spawned(s: Subject) -> None:
     """Another of the same kind has a life of its own."""
     if not isinstance(s, Ours) or s.adapts:  # to spawn an engine may take minutes
         return
-    child = Ours(s.call("spawn", lambda: s.env.spawn(2, s.seed + 1)), Report("spawned"), s.steps, s.seed)
+    child = type(s)(s.call("spawn", lambda: s.env.spawn(2, s.seed + 1)), Report("spawned"), s.steps, s.seed)
+    step_child = child.aside if isinstance(child, Tensors) else lambda: child.act(child.choose())
     if (child.num_envs, child.observation, child.action, child.env.device) != (
         2,
         s.observation,
@@ -146,9 +150,20 @@ def spawned(s: Subject) -> None:
     actions = s.actions()
     alone = s.trace(s.seed, actions)
     child.start(s.seed)
-    differing = difference(alone, s.trace(s.seed, actions, between=lambda: child.act(child.choose())))
+    differing = difference(alone, s.trace(s.seed, actions, between=step_child))
     if differing and not s.report.has("determinism"):
         s.error("spawn", f"while a spawned one is stepped too, {differing}", "share no state and no generator with it")
+
+
+def drawing(s: Subject) -> None:
+    """A tensor environment that has a draw method draws every row."""
+    if isinstance(s, Tensors) and s.env.drawable:
+        obs = s.env.reset(seed=s.seed)
+        try:
+            drawn(s.env, obs, torch.as_tensor(s.choose(), device=obs.device))
+        except UsageError as error:
+            message, _, fix = str(error).rpartition(": ")
+            s.warning("draw", message, fix)
 
 
 def render(s: Subject) -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from torch import Tensor
-
 from ...errors import plural
-from ..host import one_line
-from ..spaces import space_in_words
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -81,37 +73,3 @@ def in_words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, why in (("checks", ""), ("unfinished", " (it broke)"), ("skipped", " (its time was over)")):
         if facts.get(name):
             yield name, ", ".join(facts[name]) + why
-
-
-def brief(thing: Any) -> str:
-    """A thing's own words, on one line that is not too long."""
-    words = " ".join(space_in_words(thing).split())
-    return words if len(words) <= 100 else words[:97] + "..."
-
-
-def described(value: Any) -> str:
-    """What a value is, in a few words."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
-    if isinstance(value, (dict, tuple, list)):
-        held = list(value) if isinstance(value, dict) else len(value)
-        return f"a {type(value).__name__} of {held}"
-    return "None" if value is None else f"{type(value).__name__} {brief(value)}"
-
-
-def raised(error: BaseException) -> str:
-    """What was raised, and the line that did it: one of the user's if one took part."""
-    words = f"{type(error).__name__}: {one_line(error)}"
-    while error.__cause__ is not None:
-        error = error.__cause__
-    here = Path(__file__).parent
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent != here]
-    libraries = ("site-packages", sysconfig.get_paths()["stdlib"])
-    own = [frame for frame in frames if not any(library in frame.filename for library in libraries)] or frames
-    if not own:
-        return words
-    path = Path(own[-1].filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{words} ({shown}:{own[-1].lineno})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,14 @@ from ...errors import plural
 from ...types import Box, Step
 from .. import spaces
 from ..host import HostEnv
+from ..notes import action_mask
 from ..options import Array
-from .report import Level, Report, brief, described
+from ..own import Randomness
+from ..tensor import TensorEnv
+from ..validate import brief, described
+from .report import Level, Report
 from .single import Gym
-from .subject import Broken, Moment, Subject
+from .subject import FIXES, Broken, Moment, Subject
 from .values import entry, same, span, told, unequal
 
 
@@ -178,3 +184,51 @@ class Ours(Subject):
             message = f"row {strayed[0]} goes on, but its obs is not its final_obs, {self.when}"
             self.error("final_obs", message, "give the successor as both, and a fresh obs only where done")
         return super().noted(moment)
+
+
+class Tensors(Ours):
+    """A TensorEnv. Its methods have been tried. Like a run, it goes on from the same random streams and the same attributes
+    whenever it starts from a seed."""
+
+    fixes = FIXES | {
+        "alias": "return a new tensor each time",
+        "determinism": "keep what a step changes in columns of the state, or in attributes that are tensors, arrays, numbers "
+        "or random generators; these are saved with a run, lists and dicts are not",
+        "endless": "set time_limit in the class, or let terminated end what leads nowhere",
+        "rows": "use noise in initial: each row of it is for one environment",
+        "seeds": "fine if there is no chance in the task; otherwise use noise in initial",
+        "stream": "use noise in initial, not random numbers of its own",
+        "global stream": "fine: in training these streams are the run's own, seeded and saved with it",
+        "reset": "fix that line; `initial` and `observe` must take every row of noise",
+        "step": "fix that line; every method must take every action, from every state",
+    }
+
+    def __init__(self, env: TensorEnv, report: Report, steps: int, seed: int) -> None:
+        names = sorted(env.try_methods()) if env.pure else []
+        super().__init__(env, report, steps, seed)
+        self.kept = env.snapshot()
+        for name in names:
+            message = f"{name} writes into a tensor that it is given, or returns the same tensor each time"
+            self.note(
+                f"{name} in place", message, "fine: it is called on copies; return a new tensor to save that time"
+            )
+        where = action_mask(env)
+        if where is not None:
+            message = f"it offers action masks ({where}), which are not applied: a policy may choose invalid actions"
+            self.note("action mask", message, "let invalid actions do nothing, or cost a little")
+
+    def start(self, seed: int | None = None) -> Array:
+        if seed is not None:
+            self.env.load_state_dict(self.kept)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            torch.manual_seed(seed)
+        return super().start(seed)
+
+    def aside(self) -> Moment:
+        """A step from which no other environment can tell that it happened."""
+        streams = Randomness(SimpleNamespace())
+        try:
+            return self.act(self.choose())
+        finally:
+            streams.back()

@@ -13,8 +13,10 @@ import numpy as np
 from ...errors import UsageError
 from .. import spaces
 from ..host import one_line
+from ..notes import action_mask, masks_among
 from ..options import Array
-from .report import Level, Report, brief, described
+from ..validate import brief, described
+from .report import Level, Report
 from .subject import FIVE, FIXES, OLD_STEP, Broken, Moment, Subject
 from .values import misfits, same, told
 
@@ -37,6 +39,7 @@ class Gym(Subject):
         if isinstance(self.sampled, gs.Space):
             self.sampled.seed(seed)
         report.facts |= {"observation": brief(seen), "action": brief(acted)}
+        self._masked(action_mask(env))
         try:
             self.reader = spaces.observation(seen)
             self.observation = self.reader.spec
@@ -106,6 +109,13 @@ class Gym(Subject):
     def _informed(self, name: str, info: Any) -> None:
         if not isinstance(info, dict):
             self.error("info", f"the info of {name} is {described(info)}, not a dict", "return a dict, if an empty one")
+        elif found := masks_among(info):
+            self._masked(f"info[{found[0]!r}]")
+
+    def _masked(self, where: str | None) -> None:
+        if where is not None:
+            message = f"it offers action masks ({where}), which are not applied: a policy may choose invalid actions"
+            self.note("action mask", message, "let invalid actions do nothing, or cost a little")
 
     def advance(self, action: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """The five answers of one step, the numbers among them as arrays (N,)."""

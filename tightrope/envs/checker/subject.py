@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...errors import plural
+from ...errors import plural, raised
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..options import Array
-from .report import Report, brief, raised
+from ..validate import brief
+from .report import Report
 from .values import Seen, entry, limits, unequal
 
 TRACE_SECONDS, TRACE_STEPS = 0.25, 100  # of each trajectory that is compared with another
 OLD_STEP = "step() returns 4 values, the interface of the old gym, not 5"
 FIVE = "return obs, reward, terminated, truncated, info: truncated where the clock ran out, terminated where the task ended"
-FIXES = {
+FIXES = {  # what to do about a finding, for environments of Gymnasium's form
+    "alias": "return a copy of it",
+    "determinism": "seed all chance in reset, by super().reset(seed=seed) and self.np_random, and set all state anew there",
+    "endless": "set max_episode_steps (--max-episode-steps N), or end episodes that lead nowhere",
+    "rows": "give each row a stream of its own",
+    "seeds": "fine if there is no chance in the task; otherwise draw from self.np_random",
+    "stream": "seed only where a seed is given, as super().reset(seed=seed) does",
+    "global stream": "draw from self.np_random, which super().reset(seed=seed) seeds",
     "reset": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
     "step": "mend that line: step must take every action of its space, from every state",
 }
@@ -48,6 +56,7 @@ class Subject:
     """N rows of an environment, played with actions as our policies choose them."""
 
     engine: str
+    fixes: ClassVar[Mapping[str, str]] = FIXES
     num_envs = 1
     observation: Spec | None = None
     action: Spec | None = None
@@ -97,7 +106,7 @@ class Subject:
             if name == "step" and "expected 5, got 4" in words:
                 self.error(name, OLD_STEP, FIVE)
             given = "" if action is None else f" on action {brief(np.asarray(action).tolist())}"
-            self.error(name, f"{name}() raises{given}, {self.when}: {words}", FIXES.get(name, "mend that line"))
+            self.error(name, f"{name}() raises{given}, {self.when}: {words}", self.fixes.get(name, "fix that line"))
             raise Broken from None
         finally:
             self.seconds.setdefault(name, []).append(time.perf_counter() - began)

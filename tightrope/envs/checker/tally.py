@@ -9,17 +9,19 @@ import numpy as np
 import torch
 
 from ...types import Box
+from ..notes import has_no_time_limit, time_limit
 from ..options import Array
 from .report import Report
 from .rows import Ours
-from .single import Single
+from .single import Gym, Single
 from .subject import Moment, Subject
-from .values import entry, parts_of, time_limit
+from .values import entry, parts_of
 
 PLAY_SECONDS = 2.0  # of random play; a slow environment is stopped here
 ENOUGH = 100  # steps from which on numbers say something
 GAMMA = 0.99  # of the returns whose size is judged
 LARGE_REWARD, LARGE_RETURN, LARGE_ENTRY, WIDE = 100.0, 1e3, 1e3, 1e3
+LONG = 100  # steps of an episode, from which on one without a time limit is suspicious
 CLOCK_STEPS, ALL_ALIKE = 10, 3  # episodes of one length, at least so long and so many, look like a clock
 
 
@@ -106,11 +108,18 @@ def judge_episodes(s: Subject, tally: Tally) -> None:
     if not lengths:
         if tally.steps >= ENOUGH and time_limit(s.env) is None:
             message = f"no episode ended in {tally.steps:,} random steps, and no time limit is known"
-            s.warning("endless", message, "set max_episode_steps, or end episodes that lead nowhere")
+            s.warning("endless", message, s.fixes["endless"])
         return
     shortest, longest = min(lengths), max(lengths)
+    by_clock = len(lengths) >= ALL_ALIKE and shortest == longest >= CLOCK_STEPS
+    if isinstance(s, Gym) and all(tally.by_termination) and not by_clock and has_no_time_limit(s.env):
+        say, words = (
+            (s.warning, "another policy may go on for ever") if longest >= LONG else (s.note, "others may last longer")
+        )
+        message = f"there is no time limit: random episodes last up to {longest:,} steps, {words}"
+        say("endless", message, s.fixes["endless"])
     s.report.facts |= {"episode_length": float(np.mean(lengths)), "shortest": shortest, "longest": longest}
-    if len(lengths) >= ALL_ALIKE and shortest == longest >= CLOCK_STEPS and all(tally.by_termination):
+    if by_clock and all(tally.by_termination):
         message = f"all {len(lengths)} episodes end by termination after exactly {longest} steps"
         s.warning("clock", message, "if that is a clock, return it as truncated, or leave it to max_episode_steps")
     restarts = s.restarts_at_once and not s.report.has("autoreset")

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...types import Box, Composite, Spec
 from ..options import Array
-from .report import Level, brief, described
+from ..validate import brief, described
+from .report import Level
 
 Seen = list[tuple[str, Array]]  # what a trajectory showed, in order, each by its name
-LIMITS = ("max_episode_steps", "_max_episode_steps", "max_num_frames_per_episode")  # names of a time limit
 
 
 def same(one: Any, other: Any) -> bool:
@@ -147,19 +147,6 @@ def told(info: dict[str, Any], rows: Any) -> dict[int, tuple[float, float]]:
         return {int(row): (float(returns[row]), float(lengths[row])) for row in rows if mask[row]}
     except (KeyError, TypeError, IndexError, ValueError):
         return {}
-
-
-def time_limit(env: Any) -> Any:
-    """The time limit of an environment or of what it wraps, where one is found."""
-    while env is not None:
-        held = getattr(env, "__dict__", {})
-        for known in (held, getattr(held.get("spec"), "kwargs", {})):
-            limit = next((known[name] for name in LIMITS if known.get(name) is not None), None)
-            if limit is not None:
-                return limit
-        rows = held.get("envs")
-        env = rows[0] if rows else held.get("env", held.get("engine"))
-    return None
 
 
 def global_streams() -> dict[str, str]:

@@ -1,0 +1,51 @@
+"""A curriculum: a lock of twenty-four digits, learned three digits at a time.
+
+The level is a tensor and is changed in place, so that steps that were recorded or captured as a CUDA graph see it too. It is
+saved with the run, because it has changed since the first reset.
+"""
+
+import torch
+
+import tightrope as tr
+
+
+class Lock(tr.envs.TensorEnv):
+    """Enter `level` binary digits; the first wrong one ends the episode. State: digits entered, whether the last was wrong."""
+
+    observation = tr.types.Discrete(25)
+    action = tr.types.Discrete(2)
+    time_limit = 24
+
+    def __init__(self, num_envs=1, device="cpu", max_episode_steps=None):
+        self.digits = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1] * 2 + [1, 1, 0, 1, 0, 1, 1, 0], device=device)
+        self.level = torch.tensor(24.0, device=device)  # attributes come before super().__init__()
+        super().__init__(num_envs, device, max_episode_steps)
+
+    def initial(self, noise):
+        return torch.zeros(len(noise), 2, device=noise.device)
+
+    def advance(self, state, action):
+        entered = state[:, 0]
+        wrong = action != self.digits[entered.long().clamp(max=23)]
+        return torch.stack([entered + 1, wrong.float()], -1)
+
+    def observe(self, state):
+        return state[:, 0].long()
+
+    def reward(self, state, action, next_state):
+        entered, wrong = next_state.unbind(-1)
+        return (entered >= self.level) * (1 - wrong)  # nothing but the open lock is paid for
+
+    def terminated(self, state):
+        return (state[:, 0] >= self.level) | (state[:, 1] > 0)
+
+
+settings = dict(num_steps=24, learning_rate=3e-3, ent_coef=0.02, total_timesteps=300_000, seed=1)
+env = Lock(num_envs=64)
+agent = tr.PPO(env, **settings)
+for level in range(3, 25, 3):
+    env.level.fill_(level)
+    while agent.evaluate(10).mean < 1 and not agent.finished:
+        agent.learn(until=agent.steps + 5_000, quiet=True)
+    print(f"{level} digits after {agent.steps:,} steps:", agent.evaluate(10))
+print("all at once:", tr.PPO(Lock(num_envs=64), **settings).learn(agent.steps, quiet=True).evaluate(10))

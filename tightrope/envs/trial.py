@@ -1,0 +1,119 @@
+"""The methods of a tensor environment, tried once: at its first reset, on a copy with few rows that leaves no trace.
+
+Mistakes are found here (see `validate`), and methods that work in place, which `TensorEnv` then calls on copies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from ..types import Box, Discrete, MultiDiscrete, Spec
+from .own import Randomness, same
+from .validate import (
+    PARAMETERS,
+    REQUIRED,
+    brief,
+    called,
+    check_column,
+    check_defined,
+    check_next_state,
+    check_observation,
+    check_spaces,
+    check_state,
+    check_values,
+    name_of_method,
+)
+
+if TYPE_CHECKING:
+    from .tensor import TensorEnv
+
+ROWS = (12, 24)  # of the copy, the first that is not the environment's own number; games of 2, 3 or 4 rows fit in
+
+
+class Trial:
+    """Calls the methods of a copy, each time on copies of what it is given."""
+
+    def __init__(self, twin: TensorEnv) -> None:
+        self.twin, self.in_place = twin, set[str]()
+        self.returned: list[tuple[str, Tensor]] = []  # kept, so that no memory of theirs is used again
+
+    def run(self, name: str, *given: Tensor) -> Any:
+        copies, before = [x.clone() for x in given], self.twin.state.clone()
+        versions = [x._version for x in (*copies, self.twin.state)]
+        result = called(self.twin, name, *copies)
+        after = [x._version for x in (*copies, self.twin.state)]
+        if after[-1] != versions[-1] or not same(self.twin.state, before) or shares(result, self.twin.state):
+            raise UsageError(
+                f"{name_of_method(self.twin, name)} changes or returns self.state: use the tensors it is given, and return "
+                "new ones"
+            )
+        if after != versions or not all(map(same, copies, given)):
+            self.in_place.add(name)
+        if isinstance(result, Tensor):
+            if any(name == earlier and shares(result, memory) for earlier, memory in self.returned):
+                self.in_place.add(name)
+            self.returned.append((name, result))
+            return result.clone()
+        return result
+
+
+def shares(one: Any, other: Tensor) -> bool:
+    """Whether two tensors live in the same memory."""
+    if not isinstance(one, Tensor) or not one.numel() or one.device != other.device:
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
+    """Valid actions, as a policy would send them."""
+    draw = torch.rand(rows, *spec.shape, generator=generator, device=generator.device)
+    if isinstance(spec, (Discrete, MultiDiscrete)):
+        return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)
+    if not isinstance(spec, Box):
+        raise UsageError(f"action {brief(spec)} is not supported: use Box, Discrete or MultiDiscrete")
+    low, high = (torch.as_tensor(bound, device=draw.device).expand(draw[0].numel()) for bound in (spec.low, spec.high))
+    return torch.minimum(torch.maximum(2 * draw - 1, low.view(spec.shape)), high.view(spec.shape)).to(spec.dtype)
+
+
+@torch.no_grad()
+def try_methods(env: TensorEnv) -> frozenset[str]:
+    """Try every method of an environment on a copy; returns the names of those that work in place.
+
+    Methods that must run exactly once a step (`pure = False`) are not tried, and count as working in place.
+    """
+    check_spaces(env)
+    for name in REQUIRED:
+        check_defined(env, name)
+    if not env.pure:
+        return frozenset(PARAMETERS)
+    randomness, on_cuda = Randomness(env), env.device.type == "cuda"
+    cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
+    try:
+        return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
+    finally:
+        randomness.back()
+        if cuda_stream is not None:
+            torch.cuda.set_rng_state(cuda_stream, env.device)
+
+
+def tried(trial: Trial) -> frozenset[str]:
+    """One step from each of two batches of start states."""
+    twin, run = trial.twin, trial.run
+    generator = torch.Generator(twin.device).manual_seed(0)
+    for _ in range(2):
+        noise = torch.rand(twin.num_envs, twin.noise_size, generator=generator, device=twin.device)
+        state = check_state(twin, run("initial", noise))
+        twin.state.copy_(state)
+        obs = check_observation(twin, run("observe", state))
+        check_values(twin, "observe", obs, "at reset")
+        action = random_action(twin.action, twin.num_envs, generator)
+        after = check_next_state(twin, run("advance", state, action), state)
+        reward = check_column(twin, "reward", run("reward", state, action, after), torch.float32)
+        check_values(twin, "reward", reward, "after the first step")
+        check_column(twin, "terminated", run("terminated", after), torch.bool)
+        check_observation(twin, run("observe", after))
+    return frozenset(trial.in_place)

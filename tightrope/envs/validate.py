@@ -1,0 +1,265 @@
+"""What the methods of a tensor environment must return. A mistake is one line: the method, what it returns, what is wanted, a
+fix."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UsageError, raised
+from ..types import Discrete, MultiDiscrete, Spec
+
+if TYPE_CHECKING:
+    from .tensor import TensorEnv
+
+PARAMETERS = {
+    "initial": ("noise",),
+    "advance": ("state", "action"),
+    "reward": ("state", "action", "next_state"),
+    "terminated": ("state",),
+    "observe": ("state",),
+}
+REQUIRED = {
+    "initial": "it turns uniform noise (N, noise_size) into start states (N, S)",
+    "advance": "it returns the next states, of the shape of state",
+    "reward": "it returns one float32 number per row, shape (N,)",
+}
+
+
+def brief(thing: Any) -> str:
+    """A thing's own words, on one line that is not too long."""
+    from .spaces import space_in_words
+
+    words = " ".join(space_in_words(thing).split())
+    return words if len(words) <= 100 else words[:97] + "..."
+
+
+def described(value: Any) -> str:
+    """What a value is, in a few words."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
+    if isinstance(value, (dict, tuple, list)):
+        held = list(value) if isinstance(value, dict) else len(value)
+        return f"a {type(value).__name__} of {held}"
+    return "None" if value is None else f"{type(value).__name__} {brief(value)}"
+
+
+def in_short(spec: Spec) -> str:
+    """A space by its kind and size."""
+    return f"{type(spec).__name__}({spec.n if isinstance(spec, (Discrete, MultiDiscrete)) else tuple(spec.shape)})"
+
+
+def name_of_method(env: TensorEnv, name: str) -> str:
+    """Class.method, as error messages show it."""
+    return f"{type(env).__name__}.{name}"
+
+
+# calling -------------------------------------------------------------------------------------------------------------
+
+
+def check_defined(env: TensorEnv, name: str) -> None:
+    """Refuse an environment that lacks a method which has no default."""
+    if not env._overrides(name):
+        given = ", ".join(("self", *PARAMETERS[name]))
+        raise UsageError(f"{type(env).__name__} has no {name}: write `def {name}({given})`; {REQUIRED[name]}")
+
+
+def called(env: TensorEnv, name: str, *given: Tensor) -> Any:
+    """What a method returns. What it raises becomes one line."""
+    try:
+        return getattr(env, name)(*given)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(explained(env, name, given, error)) from None
+
+
+def explained(env: TensorEnv, name: str, given: tuple[Tensor, ...], error: Exception) -> str:
+    """An exception of a user's method in one line, with the likely fix."""
+    method = name_of_method(env, name)
+    if isinstance(error, AttributeError) and error.obj is env:
+        fix = "set it in __init__" if "state" in vars(env) else "set it before super().__init__()"
+        return f"{method} reads self.{error.name}, which is not set yet: {fix}"
+    if isinstance(error, TypeError) and not fits_signature(getattr(env, name), given):
+        wanted = ", ".join(("self", *PARAMETERS[name]))
+        return f"{method} does not take ({', '.join(PARAMETERS[name])}): write `def {name}({wanted})`"
+    shapes = ", ".join(f"{p} {tuple(x.shape)}" for p, x in zip(PARAMETERS[name], given, strict=True))
+    fix = "fix that line"
+    if name == "initial" and isinstance(error, (IndexError, ValueError, RuntimeError)):
+        fix = f"noise has noise_size = {env.noise_size} columns; set noise_size to the number of columns it uses"
+    if "same device" in str(error) or "on cpu" in str(error):
+        fix = "make tensors with device=self.device, or with ..._like(state)"
+    elif isinstance(error, RuntimeError) and "at non-singleton dimension 0" in str(error):
+        fix = "use as many rows as it is given, for evaluation uses copies with other numbers of rows"
+    return f"{method} raises {raised(error)} on {shapes}: {fix}"
+
+
+def fits_signature(method: Any, given: tuple[Any, ...]) -> bool:
+    try:
+        inspect.signature(method).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:  # it has none that can be read
+        return True
+    return True
+
+
+# what is returned ----------------------------------------------------------------------------------------------------
+
+
+def check_tensor(env: TensorEnv, name: str, value: Any, fix: str) -> Tensor:
+    """The value, if it is a tensor on the environment's device."""
+    if not isinstance(value, Tensor):
+        raise UsageError(f"{name_of_method(env, name)} returns {described(value)}, not a tensor: {fix}")
+    if value.device.type != env.device.type:
+        raise UsageError(
+            f"{name_of_method(env, name)} returns a tensor on {value.device}, the environment is on {env.device}: make "
+            "tensors with device=self.device, or with ..._like(state)"
+        )
+    return value
+
+
+def check_state(env: TensorEnv, value: Any) -> Tensor:
+    """Start states must be (N, S)."""
+    method, rows = name_of_method(env, "initial"), env.num_envs
+    fix = "return one tensor (N, S), the parts of a state side by side as columns, as by torch.stack(parts, -1)"
+    state = check_tensor(env, "initial", value, fix)
+    shape = tuple(state.shape)
+    if len(shape) != 2:
+        form = "add a dimension, as in x.unsqueeze(-1)" if len(shape) < 2 else "flatten each row, as in x.flatten(1)"
+        raise UsageError(f"{method} returns shape {shape}, wanted ({rows}, S), one row per row of noise: {form}")
+    if shape[0] != rows:
+        raise UsageError(
+            f"{method} returns {shape[0]} rows for {rows} rows of noise: make one row per row of noise, as in "
+            "torch.zeros(len(noise), 2, device=noise.device)"
+        )
+    return state
+
+
+def check_next_state(env: TensorEnv, value: Any, state: Tensor) -> Tensor:
+    method = name_of_method(env, "advance")
+    after = check_tensor(env, "advance", value, "return the next states, of the shape of state")
+    if after.shape != state.shape:
+        raise UsageError(
+            f"{method} returns shape {tuple(after.shape)}, wanted {tuple(state.shape)}, the shape of state: return every "
+            "column of the next state"
+        )
+    if not torch.can_cast(after.dtype, state.dtype):
+        raise UsageError(
+            f"{method} returns {after.dtype}, but initial {state.dtype}, which cannot hold it: let initial return "
+            f"{after.dtype}"
+        )
+    return after
+
+
+def check_column(env: TensorEnv, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+    """One number or flag per row."""
+    method, rows = name_of_method(env, name), env.num_envs
+    example = "torch.ones_like(state[:, 0])" if name == "reward" else "state[:, 0] > 1"
+    column = check_tensor(env, name, value, f"return one value per row, shape (N,), such as {example}")
+    shape = tuple(column.shape)
+    if shape != (rows,):
+        fix = f"return one value per row, such as {example}"
+        if shape == (rows, 1):
+            fix = "drop the last dimension, as in x.squeeze(-1) or x[:, 0]"
+        elif not shape:
+            fix = "give dim=-1 to sum, mean, any or norm, so that rows stay apart"
+        raise UsageError(f"{method} returns shape {shape} for {rows} rows, wanted ({rows},): {fix}")
+    if column.dtype != dtype:
+        fix = "return x.float()" if dtype == torch.float32 else f"return a comparison, such as {example}, or x.bool()"
+        raise UsageError(f"{method} returns {column.dtype}, wanted {dtype}: {fix}")
+    return column
+
+
+def check_observation(env: TensorEnv, value: Any) -> Tensor:
+    spec, rows, plain = env.observation, env.num_envs, not env._overrides("observe")
+    method = name_of_method(env, "initial" if plain else "observe")
+    obs = check_tensor(env, "observe", value, "return one observation per row")
+    wanted = (rows, *spec.shape)
+    if tuple(obs.shape) != wanted:
+        words = f"{method} returns shape {tuple(obs.shape)} for {rows} rows, wanted {wanted} by observation {in_short(spec)}"
+        fix = "change observe, or the shape in observation"
+        if plain:
+            fix = f"write observe, or change initial (noise_size is {env.noise_size}) or observation"
+        raise UsageError(f"{words}: {fix}")
+    if obs.dtype != spec.dtype:
+        raise UsageError(
+            f"{method} returns observations of {obs.dtype}, wanted {spec.dtype} by observation {in_short(spec)}: return "
+            f"x.to({spec.dtype}), or give observation another dtype"
+        )
+    return obs
+
+
+def check_values(env: TensorEnv, name: str, value: Tensor, when: str) -> None:
+    """Numbers must be finite, and in the range of a discrete observation."""
+    method = name_of_method(env, name if env._overrides(name) else "initial")
+    bad = (~value.isfinite()).nonzero()
+    if len(bad):
+        row, *column = (int(i) for i in bad[0])
+        place = f"row {row}" + (f", column {', '.join(map(str, column))}" if column else "")
+        fix = "look for a division by 0, a root or a logarithm"
+        raise UsageError(f"{method} returns {float(value[row, *column])} {when} in {place}: {fix}")
+    spec = env.observation
+    if name == "observe" and isinstance(spec, (Discrete, MultiDiscrete)):
+        outside = (value < 0) | (value >= torch.as_tensor(spec.n, device=value.device))
+        if outside.any():
+            raise UsageError(
+                f"{method} returns {int(value[outside][0])} {when}, outside observation {in_short(spec)}: widen observation"
+            )
+
+
+def construct(kind: type[TensorEnv], *given: Any) -> TensorEnv:
+    """An environment of that class, made with (num_envs, device, max_episode_steps) and, if it takes one, a seed."""
+    given = given if fits_signature(kind, given) else given[:3]
+    wanted = "num_envs=1, device='cpu', max_episode_steps=None"
+    if not fits_signature(kind, given):
+        raise UsageError(
+            f"{kind.__name__}.__init__ does not take (num_envs, device, max_episode_steps): write "
+            f"`def __init__(self, {wanted})` and pass them to super().__init__, or give an environment instead of the class"
+        )
+    return check_constructed(kind(*given))
+
+
+def check_constructed(env: TensorEnv) -> TensorEnv:
+    if "state" not in vars(env):
+        words = f"{type(env).__name__}.__init__ does not call super().__init__"
+        raise UsageError(f"{words}: end it with super().__init__(num_envs, device, max_episode_steps)")
+    return env
+
+
+def drawn(env: TensorEnv, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+    """The frames of these observations; what is wrong with them becomes one line."""
+    method = name_of_method(env, "draw")
+    try:
+        frames: Any = env.draw(obs, action)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{method} raises {raised(error)} on obs {tuple(obs.shape)}: fix that line") from None
+    wanted = f"({len(obs)}, height, width, 3)"
+    if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.ndim != 4:
+        raise UsageError(
+            f"{method} returns {described(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
+        )
+    if (len(frames), frames.shape[-1]) != (len(obs), 3):
+        raise UsageError(f"{method} returns shape {frames.shape}: return one frame per row of obs, {wanted}")
+    return frames
+
+
+def check_spaces(env: TensorEnv) -> None:
+    for name in ("observation", "action"):
+        spec, example = getattr(env, name, None), f"{name} = tightrope.types.Box((4,))"
+        if spec is None:
+            raise UsageError(f"{type(env).__name__} has no {name}: set it in the class, such as {example}")
+        if not isinstance(spec, Spec):
+            kind = f"{type(spec).__module__.partition('.')[0]}.{type(spec).__name__}"
+            words = f"{type(env).__name__}.{name} is a {kind}"
+            raise UsageError(
+                f"{words}, not a space of tightrope.types: write Box, Discrete or MultiDiscrete, such as {example}"
+            )
