@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import fields
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, State, Unit, chosen_mode, stream_seed, world
+from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
 from ..engine.ranks import as_first
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
@@ -66,11 +67,14 @@ def configured(env_id: str, algo: str, *layers: Settings, given: Any = None, pre
         return configure(env_id, algo, settings, preset_env=preset_env)
     import_training_env(settings.get("train_env"))
     of_run = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
-    env = one_env(configure(env_id, algo, of_run, with_preset=False), given)
+    look = configure(env_id, algo, of_run, with_preset=False)
+    with apart(stream_seed(look.run.seed, "look"), resolve_device(look.run.device)):
+        env = one_env(look, given)
     found: Settings = {"num_envs": MANY} if env.capturable else {}
     found |= settings | {"defaults": kind_of(env.observation, env.action)}
     if isinstance(given, type) or not hasattr(given, "num_envs"):  # otherwise it is the user's own
-        env.close()
+        with contextlib.suppress(Exception):  # said, if at all, when the run's own environments are closed
+            env.close()
     return configure(env_id, algo, found, preset_env=preset_env)
 
 
