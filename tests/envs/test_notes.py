@@ -95,16 +95,14 @@ def said(env: Any, **settings: Any) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "env", ["CliffWalking-v1", Corridor, Corridor(), lambda: gymnasium.make("CliffWalking-v1")], ids=str
-)
+@pytest.mark.parametrize("env", ["CliffWalking-v1", Corridor, Corridor(), lambda: gymnasium.make("CliffWalking-v1")])
 def test_training_begins_with_a_note_on_a_missing_time_limit(env: Any) -> None:
     (line,) = said(env)
     assert "has no time limit that is known" in line
     assert "--max-episode-steps N" in line
 
 
-@pytest.mark.parametrize("env", [limited, Truncating, Counting, "CartPole-v1", "FrozenLake-v1"], ids=str)
+@pytest.mark.parametrize("env", [limited, Truncating, Counting, "CartPole-v1", "FrozenLake-v1"])
 def test_training_is_silent_where_there_is_one(env: Any) -> None:
     assert said(env) == []
 
@@ -170,7 +168,7 @@ class InObservation(Truncating):
         (InInfo, "info['action_mask']"), (ByMethod, "its action_masks"), (InObservation, "the observation's 'action_mask'"),
         ("Taxi-v4", "info['action_mask']"), (lambda: TransformReward(ByMethod(), lambda r: r), "its action_masks"),
     ],
-    ids=str,
+
 )  # fmt: skip
 def test_masks_that_are_not_applied_are_noted(env: Any, where: str) -> None:
     (line,) = said(env)
