@@ -1,0 +1,115 @@
+"""Defaults by the kind of environment, where there is no preset."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tightrope as tr
+from tightrope.runs.config import configure
+from tightrope.runs.presets import kind_settings
+from tightrope.types import Box, Discrete
+
+
+class Drift(tr.envs.TensorEnv):
+    """A number that the action moves."""
+
+    observation, action, noise_size, time_limit = Box((1,)), Discrete(2), 1, 20
+
+    def initial(self, noise: torch.Tensor) -> torch.Tensor:
+        return noise - 0.5
+
+    def advance(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        return state + 0.1 * (2.0 * action[:, None] - 1.0)
+
+    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
+        return -next_state[:, 0].abs()
+
+
+def test_an_environment_without_a_preset_gets_the_defaults_of_its_kind() -> None:
+    taxi = tr.PPO("Taxi-v4", device="cpu").config
+    assert (taxi.run.defaults, taxi.algorithm.learning_rate, taxi.algorithm.update_epochs) == ("discrete", 1e-3, 10)
+    assert (taxi.algorithm.num_envs, taxi.algorithm.num_steps, taxi.algorithm.num_minibatches) == (8, 128, 8)
+    walker = tr.PPO("MountainCarContinuous-v0", device="cpu").config
+    assert (walker.run.defaults, walker.algorithm.ent_coef, walker.network.norm_obs) == ("continuous", 0.0, True)
+    plain = tr.PPO("Taxi-v4", device="cpu", defaults="plain").config
+    assert (plain.run.defaults, plain.algorithm) == ("plain", tr.algorithms.ppo.PPOConfig())
+    preset = tr.PPO("CartPole-v1", device="cpu").config
+    assert (preset.run.defaults, preset.algorithm.learning_rate) == ("auto", 0.015)
+    assert tr.VPG("Pendulum-v1", device="cpu").config.algorithm.baseline == "critic"
+    assert tr.VPG("Acrobot-v1", device="cpu").config.algorithm.baseline == "timestep"
+
+
+def test_sizes_of_the_defaults_follow_those_that_are_given() -> None:
+    def sizes(**given: Any) -> tuple[int, int, int, int]:
+        algorithm = tr.PPO("Taxi-v4", device="cpu", **given).config.algorithm
+        return algorithm.num_envs, algorithm.num_steps, algorithm.num_minibatches, algorithm.total_timesteps
+
+    assert sizes(num_envs=16) == (16, 64, 8, 500_000)  # the same batch
+    assert sizes(num_envs=1) == (1, 1024, 8, 500_000)
+    assert sizes(num_envs=3, num_steps=5) == (3, 5, 1, 500_000)
+    assert sizes(num_steps=100) == (8, 100, 5, 500_000)  # the largest number that divides 800 into 128 or more
+    assert sizes(num_minibatches=2, learning_rate=0.1) == (8, 128, 2, 500_000)
+    assert kind_settings("discrete", "ppo", {"num_envs": 4096})["total_timesteps"] == 100 * 4096 * 16
+
+
+@pytest.mark.parametrize("algo", ["ppo", "vpg"])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "images"])
+@given(num_envs=st.integers(1, 5000), num_steps=st.one_of(st.none(), st.integers(1, 3000)))
+def test_defaults_of_a_kind_are_valid_at_every_size(algo: str, kind: str, num_envs: int, num_steps: int | None) -> None:
+    sizes = {"num_envs": num_envs} if num_steps is None else {"num_envs": num_envs, "num_steps": num_steps}
+    config = configure("anything", algo, sizes, {"defaults": kind})
+    assert config.algorithm.phases >= 1
+    assert configure("anything", algo, config.flat(), with_preset=False) == config
+
+
+def test_settings_that_the_defaults_of_a_kind_would_contradict_win() -> None:
+    assert tr.VPG("Pendulum-v1", device="cpu", baseline="timestep").config.algorithm.full_reset
+
+
+def test_looking_at_an_environment_leaves_nothing_behind() -> None:
+    made: list[Any] = []
+
+    class Counted(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self) -> None:
+            self.number, self.closed = float(np.random.rand()), False
+            made.append(self)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(2, np.float32), 0.0, True, False, {}
+
+        def close(self) -> None:
+            self.closed = True
+
+    before = np.random.get_state()[1].tolist()
+    agent = tr.PPO(Counted, num_envs=2, device="cpu")
+    assert np.random.get_state()[1].tolist() == before
+    assert made[0].closed
+    assert agent.config.run.defaults == "discrete"
+    vector = gymnasium.vector.SyncVectorEnv([Counted] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    tr.PPO(vector, device="cpu").learn(1024, quiet=True)  # a user's own is looked at where it is, and stays open
+
+
+def test_the_plan_says_which_defaults_were_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = tr.PPO("Taxi-v4", device="cpu", learning_rate=2e-3, total_timesteps=1024)
+    agent.learn()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("settings: ")]
+    assert "no preset, so defaults for discrete actions: " in line
+    assert "update_epochs 10" in line
+    assert "learning_rate" not in line  # which was given
+
+
+def test_a_tensor_environment_without_a_preset_runs_many_side_by_side() -> None:
+    algorithm = tr.PPO(Drift, device="cpu").config.algorithm
+    assert (algorithm.num_envs, algorithm.num_steps, algorithm.num_minibatches) == (64, 16, 8)
+    assert tr.PPO(Drift(num_envs=3), device="cpu").config.algorithm.num_envs == 3
