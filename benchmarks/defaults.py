@@ -121,7 +121,6 @@ TASKS = {
     "MountainCarContinuous": Task("MountainCarContinuous-v0", {}, "solved at 90"),
     "BipedalWalker": Task("BipedalWalker-v3", {}, "solved at 300"),
     "Pusher": Task("Pusher-v5", {}, "solved at 0, about -23 known of PPO"),
-    "HumanoidStandup": Task("HumanoidStandup-v5", {}),
     "Breakout (MinAtar)": Task(minatar("breakout"), {}),
     "SpaceInvaders (MinAtar)": Task(minatar("space_invaders"), {}),
     "Asterix (MinAtar)": Task(minatar("asterix"), {}),
@@ -178,6 +177,8 @@ def main() -> None:
     parser.add_argument("--out", help="append one JSON line a run to this file")
     args = parser.parse_args()
     settings = {k: yaml.safe_load(v) for k, _, v in (word.partition("=") for word in args.words if "=" in word)}
+    if args.plain:
+        settings["defaults"] = "plain"
     names = [word for word in args.words if "=" not in word] or list(TASKS)
     jobs = [
         (name, args.algo, seed, settings)
