@@ -25,7 +25,7 @@ from .ranks import gathered, greatest, summed, world
 from .snapshot import Snapshot
 from .state import State
 from .streams import apart
-from .threads import choose_threads, cores, threads
+from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "Accelerate",
@@ -62,6 +62,7 @@ __all__ = [
     "optimize",
     "reads_are_free",
     "running_mask",
+    "shared_cores",
     "standardized",
     "stream",
     "stream_seed",
@@ -70,5 +71,6 @@ __all__ = [
     "timestep_mean",
     "told_by_first_at_work",
     "update_statistics",
+    "waits_asleep",
     "world",
 ]
