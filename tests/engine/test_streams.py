@@ -137,3 +137,22 @@ def test_nested_streams_give_back_what_they_found() -> None:
         assert equal(now(), middle)
     assert equal(now(), before)
     assert equal(outer.state_dict(), middle)
+
+
+def test_agents_made_in_threads_at_once_have_the_weights_of_their_seeds() -> None:
+    def weights(seed: int) -> Tensor:
+        return tr.PPO("CartPole-v1", device="cpu", seed=seed, hidden_sizes=(256, 256)).state.optimizer.flat.clone()
+
+    alone, found = {seed: weights(seed) for seed in range(4)}, {}
+    barrier = threading.Barrier(4)
+
+    def make(seed: int) -> None:
+        barrier.wait(20)
+        found[seed] = [weights(seed) for _ in range(3)]
+
+    threads = [threading.Thread(target=make, args=(seed,)) for seed in alone]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(x, alone[seed]) for seed, made in found.items() for x in made)

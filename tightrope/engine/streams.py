@@ -132,6 +132,15 @@ _in_force = InForce()
 
 
 @contextmanager
+def initialising(seed: int) -> Iterator[None]:
+    """Inside, torch's generator on the CPU starts from this seed, one thread at a time: layers draw their first weights from
+    it. Outside, nothing has happened."""
+    with _in_force.lock, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def apart(seed: int, device: torch.device) -> Iterator[None]:
     """Inside, the process draws from streams of this seed; outside, nothing has happened."""
     with Streams(seed, device).in_force():
