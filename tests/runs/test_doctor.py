@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import metadata
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 

@@ -17,7 +17,6 @@ from tightrope.engine import choose_threads, threads
 from tightrope.engine.threads import threads_for_acting
 from tightrope.runs.plan import Plan, plan
 
-
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
 
 

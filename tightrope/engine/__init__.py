@@ -17,6 +17,7 @@ from .distributed import (
     timestep_mean,
     update_statistics,
 )
+from .guard import Guard, guarded, unguarded
 from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
@@ -31,6 +32,7 @@ __all__ = [
     "Accelerate",
     "Agreement",
     "Execution",
+    "Guard",
     "Mode",
     "Noise",
     "Optimizer",
@@ -53,6 +55,7 @@ __all__ = [
     "gathered",
     "gradient",
     "greatest",
+    "guarded",
     "halted",
     "health",
     "masked_mean",
@@ -70,6 +73,7 @@ __all__ = [
     "threads",
     "timestep_mean",
     "told_by_first_at_work",
+    "unguarded",
     "update_statistics",
     "waits_asleep",
     "world",

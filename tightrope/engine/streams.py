@@ -22,7 +22,6 @@ from torch import Tensor
 
 from .noise import stream_seed
 
-
 WARNING = (
     "warning: two threads of this process train or evaluate at the same time and draw from the same global random generators "
     "(random, numpy.random or torch): their numbers are not reproducible. Give each a process of its own, as --seeds does, or "
