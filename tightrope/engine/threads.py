@@ -63,7 +63,8 @@ def own_groups(root: Path) -> list[Path]:
 
 def read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        with open(path) as file:
+            return file.read().strip()
     except (OSError, ValueError):
         return ""
 
