@@ -139,7 +139,9 @@ def test_without_an_agent_it_is_the_same() -> None:
     config = PPOConfig(num_envs=4, num_steps=8, total_timesteps=32 * PHASES)
     env = Bad(4)
     state = start(env, actor_critic(env.observation, env.action, NetworkConfig()), config, seed=1)
-    with pytest.raises(tr.NotFinite, match=r"phase 3 is not finite: env gave reward nan at env 3, step 3; the state is"):
+    with pytest.raises(
+        tr.NotFinite, match=r"phase 3 is not finite: env gave reward nan at env 3, step 3; the state is"
+    ):
         list(ppo(state, config))
     assert state.phase == 2
 
