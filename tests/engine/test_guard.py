@@ -77,13 +77,17 @@ def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 def test_the_first_bad_tensor_is_named_and_the_state_is_that_before(
     algo: str, changed: dict[str, Any], words: str
 ) -> None:
-    agent, seen = agent_of(algo, **changed), 0
-    with pytest.raises(tr.NotFinite) as error:
+    agent, seen = agent_of(algo, **changed), [0]
+
+    def loop() -> None:
         for _ in phases_of(agent):
-            seen += 1
+            seen[0] += 1
+
+    with pytest.raises(tr.NotFinite) as error:
+        loop()
     assert str(error.value).startswith(f"phase 3 is not finite: {words}")
     assert "\n" not in str(error.value)
-    assert seen == agent.state.phase == 2, "the bad phase is not handed out"
+    assert seen[0] == agent.state.phase == 2, "the bad phase is not handed out"
     assert_equal(agent.state.state_dict(), after(2, agent_of(algo, **changed)))
 
 
@@ -112,9 +116,13 @@ def test_a_loop_that_is_left_is_looked_at_once_more(
 
 def test_what_one_changes_between_phases_is_kept() -> None:
     agent = agent_of("ppo")
-    with pytest.raises(tr.NotFinite):
+
+    def loop() -> None:
         for _ in phases_of(agent):
             agent.state.policy.head.log_std.data.fill_(-1.25)  # type: ignore[operator, union-attr]
+
+    with pytest.raises(tr.NotFinite):
+        loop()
     assert (agent.state.policy.head.log_std == -1.25).all()
 
 

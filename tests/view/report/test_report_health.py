@@ -53,14 +53,14 @@ def levels(columns: Columns, target: Target | None = None, score: float | None =
 
 def test_a_run_that_reached_its_target_is_told_so_and_nothing_else() -> None:
     assert words(made(), TARGET) == [
-        "good: Solved: a return of 500 in training; Gymnasium counts it as solved from 475. "
+        "good: Solved: a return of 499.5 in training; Gymnasium counts it as solved from 475. "
     ]
 
 
 def test_without_a_target_nothing_is_called_good() -> None:
     (line,) = words(made())
     assert line.startswith("note: The return improved from 2")
-    assert "to 500. Whether that is good depends on the task: no target is known for it." in line
+    assert "to 499.5. Whether that is good depends on the task: no target is known for it." in line
 
 
 SOLVED_LOOKS: dict[str, dict[str, Any]] = {  # of a solved task, and of a sick one
@@ -70,26 +70,25 @@ SOLVED_LOOKS: dict[str, dict[str, Any]] = {  # of a solved task, and of a sick o
     "nothing to explain": {"losses__explained_variance": 0.0 * NOISE - 0.01},
     "no gradient": {"losses__grad_norm": 0.0},
     "every gradient clipped": {"losses__grad_norm": 150.0},
-    "all of it": {"losses__entropy": 1e-9, "losses__approx_kl": 0.0, "losses__explained_variance": -0.01, "losses__grad_norm": 0.0},
-}  # fmt: skip
+    "no entropy, KL and gradient": {"losses__entropy": 1e-9, "losses__approx_kl": 0.0, "losses__grad_norm": 0.0},
+}
+HELD: dict[str, Any] = {"rose": GOOD["charts/episodic_return"], "held": 500.0, "nearly held": 499 + 0.1 * NOISE}
 
 
 @pytest.mark.parametrize("looks", SOLVED_LOOKS)
-@pytest.mark.parametrize(
-    "returns", [GOOD["charts/episodic_return"], 500.0, 499 + 0.1 * NOISE], ids=["rose", "held", "nearly held"]
-)
-def test_a_solved_task_raises_no_alarm(looks: str, returns: Any) -> None:
-    assert levels(made(**SOLVED_LOOKS[looks], charts__episodic_return=returns), TARGET) == {"good"}
+@pytest.mark.parametrize("returns", HELD)
+def test_a_solved_task_raises_no_alarm(looks: str, returns: str) -> None:
+    assert levels(made(**SOLVED_LOOKS[looks], charts__episodic_return=HELD[returns]), TARGET) == {"good"}
 
 
 NOT_GOOD: list[tuple[str, Any, Target, str]] = [
     ("a third of the way", 20 + 183 * TIME + NOISE, TARGET, "Not solved: the return improved from 2"),
-    ("Hopper at 334", 18 + 316 * TIME + NOISE, Target(3800.0, "asked: 3800"), "Not solved: the return improved from"),
-    ("standing still", -44 - 60 * np.exp(-20 * TIME) + NOISE, Target(300.0, "asked: 300"), "Not solved: the return improved"),
+    ("Hopper at 334", 18 + 316 * TIME + NOISE, Target(3800.0, "asked"), "Not solved: the return improved from"),
+    ("standing still", -44 - 60 * np.exp(-20 * TIME) + NOISE, Target(300.0, "asked"), "Not solved: the return improved"),
     ("never moved", 20 + NOISE, TARGET, "Nothing was learned: the return was 2"),
-    ("up a little and down", -1190 + 150 * np.sin(np.pi * TIME) + 10 * NOISE, Target(-194.0, "asked: -194"), "Nothing was learned"),
+    ("a bit up and down", -1190 + 150 * np.sin(np.pi * TIME) + 10 * NOISE, Target(-194.0, "asked"), "Nothing was learned"),
     ("up and down", 500 * np.sin(np.pi * TIME) + NOISE, TARGET, "fell back to"),
-    ("always the worst", -200.0, Target(-110.0, "asked: -110"), "Every phase returned the same"),
+    ("always the worst", -200.0, Target(-110.0, "asked"), "Every phase returned the same"),
 ]  # fmt: skip
 
 
