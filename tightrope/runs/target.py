@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import gymnasium
-
-from ..envs.gym import ALIASES
 from ..envs.importing import module_and_name
 from ..types import Env
 from ..view import Target
@@ -30,6 +27,10 @@ def target_of(config: Config, env: Env | None = None) -> Target | None:
 
 def asked_for(env_id: str, env: Env | None) -> Target | None:
     """Gymnasium's reward_threshold, of an id or of an environment as it is registered."""
+    import gymnasium
+
+    from ..envs.gym import ALIASES
+
     _, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
     registered = gymnasium.registry.get(name)
     if registered is None:
