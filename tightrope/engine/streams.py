@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..envs.own import streams_lock
 from .noise import stream_seed
 
 WARNING = (
@@ -64,7 +65,7 @@ class InForce:
     """The streams in force in this process, in the order in which they came into force. Those of one thread are nested."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = streams_lock
         self.stack: list[Streams] = []
         self.last: dict[str, Tensor] = {}  # the process's streams when they were last looked at or set
         self.warned = False  # once is enough
