@@ -1,4 +1,7 @@
-"""No agent, no run: the page itself. `ppo(state, config)` is a generator, one yield per phase; the rest is yours."""
+"""No agent, no run: the page itself. `ppo(state, config)` is a generator, one yield per phase; the rest is yours.
+
+A phase that does not stay finite ends the loop with `tightrope.NotFinite`, and `state` is as it was before that phase.
+"""
 
 import torch
 

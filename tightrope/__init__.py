@@ -8,10 +8,15 @@ print(agent.evaluate(episodes=100))
 Names are imported when they are first used: `tightrope --help` needs no torch.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
+
+if "torch" not in sys.modules:  # which reads it once: see engine/threads.py
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from . import algorithms, draw, engine, envs, functional, models, types

@@ -8,10 +8,10 @@ import torch
 import tightrope as tr
 from tightrope.algorithms import PPOConfig, ppo
 from tightrope.engine import draw_noise, players
+from tightrope.engine.metrics import read
 from tightrope.envs import ENVS, Pendulum, TensorEnv
 from tightrope.runs.build import build
 from tightrope.runs.config import configure
-from tightrope.runs.metrics import read
 from tightrope.types import Box, Discrete
 
 SMALL = dict(num_envs=16, num_steps=16, num_minibatches=4, update_epochs=3, total_timesteps=16 * 16 * 6, device="cpu")

@@ -5,11 +5,11 @@ import torch
 
 import tightrope as tr
 from tightrope.algorithms import VPGConfig, vpg
+from tightrope.engine.metrics import read
 from tightrope.envs import CartPole, TensorEnv
 from tightrope.errors import UsageError
 from tightrope.runs.build import build
 from tightrope.runs.config import configure
-from tightrope.runs.metrics import read
 from tightrope.types import Box, Discrete
 
 SMALL = dict(num_envs=8, num_steps=64, total_timesteps=8 * 64 * 5, device="cpu")

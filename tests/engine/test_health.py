@@ -11,8 +11,8 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine.health import LOSSES, PARTS, health, total, unhealthy
+from tightrope.engine.metrics import Reading
 from tightrope.functional import PPOTerms, VPGTerms
-from tightrope.runs.metrics import Reading
 from tightrope.runs.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")

@@ -27,6 +27,7 @@ from tightrope.engine import (
     running_mask,
     standardized,
     timestep_mean,
+    unguarded,
 )
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
@@ -134,7 +135,7 @@ def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, s
 def learning(algo: str, settings: dict[str, Any]) -> None:
     """A whole phase's learning from one rollout: halves of it on two ranks against all of it on one."""
     settings = {"num_envs": 8, "num_steps": 16, "total_timesteps": 1280, "norm_obs": True, "device": "cpu", **settings}
-    page = ALGORITHMS[algo].loop.__globals__
+    page = unguarded(ALGORITHMS[algo].loop).__globals__
     with as_the_only_one():
         whole = agents[algo]("CartPole-v1", **settings)
         state, config = whole.state, whole.config.algorithm

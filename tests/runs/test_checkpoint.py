@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
+from tightrope.engine.metrics import read
 from tightrope.errors import UsageError
 from tightrope.runs import recover
 from tightrope.runs.checkpoint import MODEL, TRAINING, save_checkpoint, save_config, sealed
 from tightrope.runs.files import canonical, digest, write_file
-from tightrope.runs.metrics import read
 from tightrope.runs.recover import find, load_config
 from tightrope.types import Rollout
 

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
+from tightrope.engine import unguarded
+from tightrope.engine.guard import lateness
 from tightrope.runs import crash
-from tightrope.runs.crash import Guard, lateness
-from tightrope.runs.metrics import Reading
+from tightrope.runs.crash import CrashGuard
 
 NAN = float("nan")
 SMALL: dict[str, Any] = dict(num_steps=8, total_timesteps=32 * 12, seed=3)
@@ -165,16 +166,18 @@ def test_without_clipping_that_is_advised_too(tmp_path: Path) -> None:
 
 def test_a_divergence_that_rose_over_phases_is_told_as_such() -> None:
     agent = tr.PPO("Pendulum-v1", **SIZED)
-    guard, kls = Guard(agent.state, agent.config), iter((0.02, 0.3, 4.0, 41.0, 5.0))
-    for metrics in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
+    guard, kls = CrashGuard(agent.state, agent.config), iter((0.02, 0.3, 4.0, 41.0, 5.0))
+    for metrics in unguarded(ALGORITHMS["ppo"].loop)(agent.state, agent.config.algorithm):
         metrics = metrics._replace(terms=metrics.terms._replace(approx_kl=torch.tensor(next(kls))))
         if agent.state.phase == 5:
             metrics.health[..., -1] = NAN
+            guard.add(metrics)
             break
-        guard.look([({"phase": agent.state.phase, "step": agent.state.steps}, Reading(metrics))])
+        guard.add(metrics)
+        guard.look()
         guard.remember()
     with pytest.raises(tr.NotFinite, match=r"KL rose from 0.02 to 41 over 5 phases; try learning_rate 0.0002"):
-        guard.look([({"phase": 5, "step": agent.state.steps}, Reading(metrics))])
+        guard.look()
 
 
 @pytest.mark.parametrize(("value", "words"), [(90.0, "grown to 90"), (-90.0, "shrunk to -90")])
@@ -371,7 +374,7 @@ def test_metrics_read_late_lead_back_to_the_right_phase(late: int, bad: int, mon
     class At(BadReward):
         step_of_life = 8 * (bad - 1) + 3
 
-    monkeypatch.setattr("tightrope.runs.train.lateness", lambda env: late)
+    monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: late)
     agent = tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})
     assert caught(agent).startswith(f"phase {bad} is not finite: env gave reward nan at env 3, step 3;")
     assert_equal(agent.state.state_dict(), after(bad - 1, tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})))
@@ -419,7 +422,7 @@ def test_an_env_that_does_not_do_it_again_is_told_too(monkeypatch: pytest.Monkey
     line = caught(tr.PPO(Fickle(4), **SMALL))  # the rollout is still there
     assert line.startswith("phase 3 is not finite: env gave reward nan at env 3, step 3;")
     done.clear()
-    monkeypatch.setattr("tightrope.runs.train.lateness", lambda env: 1)
+    monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: 1)
     line = caught(tr.PPO(Fickle(4), **SMALL))
     assert "phase 3 is not finite: reward and loss" in line
     assert "but not when it was run again as written" in line

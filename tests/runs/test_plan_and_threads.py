@@ -1,6 +1,11 @@
 """The plan that is printed before training, and the number of threads it settles on."""
 
 import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +17,8 @@ from tightrope.engine import choose_threads, threads
 from tightrope.engine.threads import threads_for_acting
 from tightrope.runs.plan import Plan, plan
 
+RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
+
 
 def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
     agent = cls("CartPole-v1", device="cpu", **settings)
@@ -21,6 +28,7 @@ def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(RULE, "cpu_limit", lambda: None)
 
 
 def test_the_numbers_of_a_ppo_plan() -> None:
@@ -115,6 +123,55 @@ def test_small_networks_get_one_thread_and_large_ones_every_core() -> None:
     assert choose_threads(nn.Linear(64, 64), 512) == 1
     assert choose_threads(nn.Linear(4096, 4096), 65_536) == 8
     assert choose_threads(nn.Conv2d(4, 32, 8), 256) == 8
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_runs_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Conv2d(4, 32, 8)
+    assert [choose_threads(network, 256, jobs) for jobs in (1, 2, 3, 8, 100)] == [8, 4, 2, 1, 1]
+    monkeypatch.setattr(RULE, "world", lambda: SimpleNamespace(local_size=2))
+    assert [choose_threads(network, 256, jobs) for jobs in (1, 2, 3)] == [4, 2, 1]
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(("limit", "count"), [(2.5, 2), (0.5, 1), (64.0, 8), (None, 8)])
+def test_a_limit_on_the_time_of_cores_counts_as_fewer_cores(
+    limit: float | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RULE, "cpu_limit", lambda: limit)
+    assert choose_threads(nn.Conv2d(4, 32, 8), 256) == count
+
+
+@pytest.mark.parametrize(
+    ("before", "policy", "expected"),
+    [("", None, "PASSIVE"), ("", "ACTIVE", "ACTIVE"), ("import torch; ", None, "None")],
+)
+def test_threads_that_wait_leave_their_core_to_others(before: str, policy: str | None, expected: str) -> None:
+    """Two threads that spin are several times slower than one where other processes want the cores."""
+    said = subprocess.run(
+        [sys.executable, "-c", f"{before}import tightrope, os; print(os.environ.get('OMP_WAIT_POLICY'))"],
+        env={"PYTHONPATH": str(Path(tr.__file__).parents[1]), "PATH": "", **({"OMP_WAIT_POLICY": policy} if policy else {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == expected
+
+
+@pytest.mark.parametrize(
+    ("threads", "policy", "load", "warns"),
+    [(2, "", 3.0, True), (2, "passive", 3.0, False), (1, "", 3.0, False), (2, "", 0.1, False)],
+)
+def test_spinning_threads_on_a_busy_machine_are_a_warning(
+    threads: int, policy: str, load: float, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("tightrope.runs.plan.cores", lambda: 2)
+    p = plan_of(tr.PPO, threads=threads, num_envs=8, num_steps=128, total_timesteps=1e5)
+    assert (p.warning is not None) is warns
+    if p.warning is not None:
+        assert all(part in p.warning for part in ("threads 2", "load 3.0", "OMP_WAIT_POLICY=PASSIVE"))
 
 
 def test_one_thread_where_the_number_of_cores_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -15,8 +19,9 @@ import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs.reports import add_score
-from tightrope.runs.seeds import Seed, read_seeds, slots
+from tightrope.runs.seeds import Crowd, Seed, read_seeds, slots
 
+RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
 FLAGS = ["--total-timesteps", "2048", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
 
 
@@ -44,8 +49,49 @@ def test_gpus_are_dealt_out_and_shared_where_more_are_wanted(monkeypatch: pytest
 
 def test_cores_are_dealt_out_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tightrope.runs.seeds.cores", lambda: 8)
-    assert [len(slots("cpu", threads, None)) for threads in (1, 3, 16)] == [8, 2, 1]
+    assert [len(slots("cpu", threads, None)) for threads in (None, 1, 3, 16)] == [8, 8, 2, 1]
     assert len(slots("cpu", 1, 5)) == 5
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    """Images, whose networks take as many threads as there are cores."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((4, 84, 84), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros((4, 84, 84), np.uint8), 0.0, False, True, {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "jobs", "threads"),
+    [
+        (["--seeds", "1-4"], 4, 2),
+        (["--seeds", "1-20"], 8, 1),
+        (["--seeds", "1-4", "--jobs", "2"], 2, 4),
+        (["--seeds", "1-4", "--jobs", "16"], 4, 2),
+        (["--seeds", "1-4", "--threads", "3"], 2, 3),
+        (["--seeds", "1"], 1, 8),
+    ],
+)
+def test_threads_follow_the_number_of_runs_side_by_side(
+    flags: list[str], jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(RULE, "cpu_limit", lambda: None)
+    started: list[Crowd] = []
+    monkeypatch.setattr(Crowd, "run", lambda crowd: started.append(crowd))
+    words = [f"{__name__}:Pictures", "--device", "cpu", "--num-envs", "2", "--num-steps", "8", *flags]
+    with pytest.raises(SystemExit):
+        main(["train", *words, "--run-dir", str(tmp_path / "many")])
+    (crowd,) = started
+    assert len(crowd.places) == jobs
+    command = crowd.seeds[0].command(crowd.words)
+    assert command.count("--threads") == 1
+    assert command[command.index("--threads") + 1] == str(threads)
 
 
 def train(*words: str) -> "subprocess.Popen[str]":
@@ -64,7 +110,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     process = train(*FLAGS, "--seeds", "451,452", "--jobs", "2", "--run-dir", str(folder))
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 0, complaints
-    assert "2 seeds, 2 at once" in said
+    assert "2 seeds, 2 at once, 1 thread each" in said
     assert "greedy return over 2 seeds: IQM" in said
     assert (folder / "comparison.html").stat().st_size > 100_000
     # each is the run that it would have been alone

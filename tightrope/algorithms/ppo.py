@@ -25,6 +25,7 @@ from ..engine import (
     final_values,
     gathered,
     gradient,
+    guarded,
     halted,
     health,
     masked_mean,
@@ -159,8 +160,10 @@ def start(env: Env, policy: ActorCritic, config: PPOConfig, seed: int) -> PPOSta
     )  # fmt: skip
 
 
+@guarded
 def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
-    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
+    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`. NotFinite where a phase
+    was not: the state is then that from before it."""
     env, policy = state.env, state.policy
     schedule(state, config)
     while not finished(state, config):

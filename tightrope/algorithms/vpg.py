@@ -26,6 +26,7 @@ from ..engine import (
     gathered,
     gradient,
     greatest,
+    guarded,
     health,
     masked_mean,
     masked_moments,
@@ -172,8 +173,10 @@ def start(env: Env, policy: ActorCritic, config: VPGConfig, seed: int) -> State:
     return State(env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed)
 
 
+@guarded
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
-    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`."""
+    """Train to the end of the plan, one yield per phase. Everything between two yields is in `state`. NotFinite where a phase
+    was not: the state is then that from before it."""
     schedule(state, config)
     while not finished(state, config):
         shuffle = (config.rollout_uses, state.env.num_envs)

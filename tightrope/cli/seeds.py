@@ -46,8 +46,8 @@ def train_seeds(
             f"run_dir {folder} is a run of one seed: give another directory, in which each seed has its own"
         )
     probe = make({})  # whatever is wrong with the environment is said once
-    device, threads = name_of_device(probe.state.env.device), config.run.threads
-    threads = threads or choose_threads(probe.policy, config.algorithm.minibatch_size)
+    places = many.slots(name_of_device(probe.state.env.device), config.run.threads, jobs)[: len(numbers)]
+    threads = config.run.threads or choose_threads(probe.policy, config.algorithm.minibatch_size, len(places))
     probe.close()
     seeds = [many.Seed(number, folder / f"seed{number:04d}") for number in numbers]
     many.check_same(seeds, config)
@@ -57,9 +57,9 @@ def train_seeds(
         raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
     table = None if quiet or not sys.stdout.isatty() else SeedTable(seeds, config.algorithm.total_timesteps)
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
-    places = many.slots(device, threads, jobs)[: len(seeds)]
-    say(f"{plural(len(seeds), 'seed')}, {len(places)} at once, in {folder}")
-    words = without(args, "--seeds", "--jobs", "--run-dir", "--quiet")
+    each = f"{plural(threads, 'thread')} each"
+    say(f"{plural(len(seeds), 'seed')}, {len(places)} at once, {each}, in {folder}")
+    words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
     crowd = many.Crowd(seeds, words, places, table.say if table else say, table.show if table else lambda: None)
     with table or contextlib.nullcontext():
         crowd.run()

@@ -83,14 +83,14 @@ def sweep(args: list[str]) -> int:
     given = {k.replace("-", "_"): v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
     config, make = maker_of(options.env, options.algo, given)
     check_sweep(options, config, given)
-    space = searched(options, config, make, given)
+    space, images = searched(options, config, make, given)
     if options.print_search:
         lines = {name: where.data() for name, where in space.items()}
         print(yaml.safe_dump(lines, sort_keys=False, default_flow_style=None), end="")
         return 0
     if importlib.util.find_spec("optuna") is None:
         raise UsageError('sweep needs optuna, which is not installed: pip install -c constraints.txt -e ".[sweep]"')
-    return search(options, config, make, space, sorted(given))
+    return search(options, config, make, space, images, sorted(given))
 
 
 def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
@@ -125,8 +125,10 @@ def check_sweep(options: SweepOptions, config: Config, given: Settings) -> None:
         )
 
 
-def searched(options: SweepOptions, config: Config, make: Callable[[Settings], Agent], given: Settings) -> Space:
-    """What is to be searched: as the file says, or around the usual settings."""
+def searched(
+    options: SweepOptions, config: Config, make: Callable[[Settings], Agent], given: Settings
+) -> tuple[Space, bool]:
+    """What is to be searched, as the file says, or around the usual settings; and whether observations are images."""
     probe = make({})  # whatever is wrong with the environment is said now
     images = sees_images(probe.state.env.observation)
     probe.close()
@@ -137,11 +139,16 @@ def searched(options: SweepOptions, config: Config, make: Callable[[Settings], A
         check_space(space, config)
     if not space:
         raise UsageError("nothing is left to search: drop a flag, or name settings with --search FILE.yaml")
-    return space
+    return space, images
 
 
 def search(
-    options: SweepOptions, config: Config, make: Callable[[Settings], Agent], space: Space, given: list[str]
+    options: SweepOptions,
+    config: Config,
+    make: Callable[[Settings], Agent],
+    space: Space,
+    images: bool,
+    given: list[str],
 ) -> int:
     """Take part in the study until it is done; returns the exit code."""
     from ..runs.sweep.storage import StorageLost, connected
@@ -151,7 +158,7 @@ def search(
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"sweep_dir {folder} is a file: give a directory")
     seeds = [config.run.seed + i for i in range(options.seeds_per_trial)]
-    task = Task(config.algo, make, config.flat(), space, seeds, options.evaluations)
+    task = Task(config.algo, make, config.flat(), space, seeds, options.evaluations, images)
     url = options.storage or str(folder / "study.journal")
     try:
         with connected(url) as storage:

@@ -17,6 +17,7 @@ from .distributed import (
     timestep_mean,
     update_statistics,
 )
+from .guard import Guard, guarded, unguarded
 from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
@@ -25,12 +26,13 @@ from .ranks import gathered, greatest, summed, world
 from .snapshot import Snapshot
 from .state import State
 from .streams import apart
-from .threads import choose_threads, cores, threads
+from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "Accelerate",
     "Agreement",
     "Execution",
+    "Guard",
     "Mode",
     "Noise",
     "Optimizer",
@@ -53,6 +55,7 @@ __all__ = [
     "gathered",
     "gradient",
     "greatest",
+    "guarded",
     "halted",
     "health",
     "masked_mean",
@@ -62,6 +65,7 @@ __all__ = [
     "optimize",
     "reads_are_free",
     "running_mask",
+    "shared_cores",
     "standardized",
     "stream",
     "stream_seed",
@@ -69,6 +73,8 @@ __all__ = [
     "threads",
     "timestep_mean",
     "told_by_first_at_work",
+    "unguarded",
     "update_statistics",
+    "waits_asleep",
     "world",
 ]

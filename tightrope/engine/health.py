@@ -8,6 +8,7 @@ numbers. Finite values pass unless their sum leaves float32, which takes 1e30 an
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -79,3 +80,57 @@ def culprit(ranks: np.ndarray) -> int:
     """The rank on which it began: what is not finite on one soon is on all, but for what came before."""
     bad = ~np.isfinite(ranks)
     return int(np.where(bad.any(1), bad.argmax(1), len(PARTS)).argmin())
+
+
+# the first bad entry --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first bad tensor."""
+
+    kind: str
+    words: str  # what it is, how bad and where
+
+
+def first_bad_entry(rollout: Rollout, last_obs: Tensor) -> Culprit | None:
+    """The earliest bad entry of what env and policy said to each other. `last_obs` came after the last step."""
+    found = []
+    columns = [  # in the order in which a step makes them
+        ("observation", "env gave observation", rollout.obs, rollout.real),
+        ("value", "policy gave log-probability", rollout.log_prob, rollout.real),
+        ("value", "critic gave value", rollout.value, rollout.real),
+        ("reward", "env gave reward", rollout.reward, rollout.real),
+        ("observation", "env gave final observation", rollout.final_obs, rollout.truncated),
+    ]
+    for order, (kind, words, column, counts) in enumerate(columns):
+        at = first_index(column, counts)
+        if at is not None:
+            found.append((at[0], order, Culprit(kind, f"{words} {column[at]:g} {place(*at)}")))
+    if found:
+        return min(found, key=lambda x: x[:2])[2]
+    at = first_index(last_obs, rollout.real[-1])
+    if at is None:
+        return None
+    value, (env, *entry) = last_obs[at], at
+    return Culprit("observation", f"env gave observation {value:g} {place(len(rollout.reward), env, *entry)}")
+
+
+def first_index(x: Tensor, counts: Tensor | None = None) -> tuple[int, ...] | None:
+    """Where the first entry is that is not finite, of the rows that count."""
+    if not x.is_floating_point():
+        return None
+    bad = ~torch.isfinite(x)
+    if counts is not None:
+        bad &= over(counts, x)
+    return tuple(bad.nonzero()[0].tolist()) if bad.any() else None
+
+
+def place(step: int, env: int, *entry: int) -> str:
+    which = f" (entry {', '.join(map(str, entry))})" if entry else ""
+    return f"at env {env}, step {step}{which}"
+
+
+def over(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask over rows as one over their entries."""
+    return mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :]))

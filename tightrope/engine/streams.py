@@ -2,11 +2,16 @@
 
 Tightrope draws nothing from them (see `noise`), but an environment or a network of a user's own may. While a run trains they
 are the run's: they start from its seed, are saved with it and go on where they were; whoever called finds theirs untouched.
+
+A process has one of each. Two threads that train at the same time share them: where neither draws from them, nothing is
+lost; where one does, each draws numbers that were the other's, and a warning says so.
 """
 
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,40 +20,124 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..envs.own import streams_lock
 from .noise import stream_seed
+
+WARNING = (
+    "warning: two threads of this process train or evaluate at the same time and draw from the same global random generators "
+    "(random, numpy.random or torch): their numbers are not reproducible. Give each a process of its own, as --seeds does, or "
+    "let environments draw from generators of their own, such as self.np_random"
+)
 
 
 class Streams:
     """What a run's streams are, between the times that they are in force."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        self.device, self.in_use = device, False
+        self.device = device
         self.stored = seeded(seed, device)
+        self.callers: dict[str, Tensor] = {}  # what was in force before these
+        self.thread = 0  # in which they are in force
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Inside, the process draws from the run's streams."""
-        callers = drawn_from(self.device)
-        draw_from(self.stored, self.device)
-        self.in_use = True
+        _in_force.enter(self)
         try:
             yield
         finally:
-            self.stored, self.in_use = drawn_from(self.device), False
-            draw_from(callers, self.device)
+            _in_force.leave(self)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return drawn_from(self.device) if self.in_use else dict(self.stored)
+        return _in_force.state_of(self)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Takes what fits: between kinds of device generators differ."""
         mine = self.state_dict()
         if missing := mine.keys() - state.keys() - {"cuda"}:
             raise KeyError(f"streams.{min(missing)}")
-        self.stored = {k: state[k] if k in state and state[k].shape == v.shape else v for k, v in mine.items()}
-        check(self.stored)
-        if self.in_use:
-            draw_from(self.stored, self.device)
+        taken = {k: state[k] if k in state and state[k].shape == v.shape else v for k, v in mine.items()}
+        check(taken)
+        _in_force.set_state_of(self, taken)
+
+
+class InForce:
+    """The streams in force in this process, in the order in which they came into force. Those of one thread are nested."""
+
+    def __init__(self) -> None:
+        self.lock = streams_lock
+        self.stack: list[Streams] = []
+        self.last: dict[str, Tensor] = {}  # the process's streams when they were last looked at or set
+        self.warned = False  # once is enough
+
+    def enter(self, streams: Streams) -> None:
+        with self.lock:
+            streams.callers, streams.thread = self.look(streams.device), threading.get_ident()
+            self.stack.append(streams)
+            self.put(streams.stored, streams.device)
+
+    def leave(self, streams: Streams) -> None:
+        with self.lock:
+            streams.stored = self.state_of(streams)
+            above = self.above(streams)
+            self.stack.remove(streams)
+            if above is None:
+                self.put(streams.callers, streams.device)
+            else:  # another thread's, which goes on: at its end the process gets back what was there before both
+                above.callers |= {k: v for k, v in streams.callers.items() if k in above.callers}
+                if "cuda" in streams.callers and "cuda" not in above.callers:
+                    torch.cuda.set_rng_state(streams.callers["cuda"], streams.device)
+
+    def state_of(self, streams: Streams) -> dict[str, Tensor]:
+        """Where these streams are. Under another thread's, where they were when those came into force."""
+        with self.lock:
+            if streams not in self.stack:
+                return dict(streams.stored)
+            now, above = self.look(streams.device), self.above(streams)
+            return now if above is None else now | {k: v for k, v in above.callers.items() if k in now}
+
+    def set_state_of(self, streams: Streams, state: dict[str, Tensor]) -> None:
+        with self.lock:
+            streams.stored = state
+            if streams not in self.stack:
+                return
+            above = self.above(streams)
+            if above is None:
+                self.put(state, streams.device)
+            else:
+                above.callers |= {k: v for k, v in state.items() if k in above.callers}
+
+    def above(self, streams: Streams) -> Streams | None:
+        """Those that came into force next."""
+        after = self.stack[self.stack.index(streams) + 1 :]
+        return after[0] if after else None
+
+    def look(self, device: torch.device) -> dict[str, Tensor]:
+        """The process's streams. A warning, if they were drawn from since the last look and two threads use them."""
+        now, before = drawn_from(device), self.last
+        threads = {streams.thread for streams in self.stack} | {threading.get_ident()}
+        drawn = any(k in before and not torch.equal(now[k], before[k]) for k in now.keys() - {"cuda"})
+        if self.stack and len(threads) > 1 and drawn and not self.warned:
+            self.warned = True
+            print(WARNING, file=sys.stderr, flush=True)
+        self.last = now
+        return now
+
+    def put(self, state: dict[str, Tensor], device: torch.device) -> None:
+        draw_from(state, device)
+        self.last = state
+
+
+_in_force = InForce()
+
+
+@contextmanager
+def initialising(seed: int) -> Iterator[None]:
+    """Inside, torch's generator on the CPU starts from this seed, one thread at a time: layers draw their first weights from
+    it. Outside, nothing has happened."""
+    with _in_force.lock, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager
@@ -81,7 +170,7 @@ def draw_from(state: dict[str, Tensor], device: torch.device) -> None:
     """Let the process go on from there."""
     into(state, random, np.random)
     torch.set_rng_state(state["torch"])
-    if "cuda" in state:
+    if "cuda" in state and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
 
 

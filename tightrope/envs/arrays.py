@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .answer import Answer
 from .options import Array
-from .own import Randomness, copied, same
+from .own import Randomness, copied, same, streams_lock
 from .recording import Recording
 
 if TYPE_CHECKING:
@@ -87,6 +87,11 @@ class ArrayStep:
 def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:
     """The quick way to step an environment, if its equations give the same bits when they are replayed, here and in a few
     states around, and change nothing."""
+    with streams_lock:
+        return _array_step(env, action, noise)
+
+
+def _array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:
     held = dict(vars(env))
     values = {name: copied(value) for name, value in held.items() if isinstance(value, Tensor) or is_numbers(value)}
     generator, randomness = torch.Generator().manual_seed(0), Randomness(env)

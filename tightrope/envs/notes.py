@@ -6,12 +6,14 @@ import ast
 import inspect
 import re
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..types import Composite, Env
 from .tensor import TensorEnv
 
+PARSING = threading.Lock()  # two threads at once make CPython 3.11 raise a SystemError
 LIMITS = ("max_episode_steps", "_max_episode_steps", "max_num_frames_per_episode")  # names of a time limit
 LOOKS_LIKE_A_LIMIT = re.compile(
     r"max_?(\w*_)?(steps?|len\w*|time\w*|frames?|turns?|moves?|ticks?|iter\w*|t)$"
@@ -58,7 +60,9 @@ def has_no_time_limit(env: Any) -> bool:
     ):
         return False
     try:
-        step = ast.parse(textwrap.dedent(inspect.getsource(type(core).step))).body[0]
+        source = textwrap.dedent(inspect.getsource(type(core).step))
+        with PARSING:
+            step = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError, AttributeError):
         return False
     names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(step)}

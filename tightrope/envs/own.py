@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ GLOBAL_STREAMS: tuple[Any, ...] = (  # the objects behind random.random(), np.ra
     np.random.rand.__self__,  # type: ignore[attr-defined]
     torch.default_generator,
 )
+streams_lock = threading.RLock()  # for who changes them and puts them back: not two threads at once
 
 
 class Kind(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Box, Discrete, MultiDiscrete, Spec
-from .own import Randomness, same
+from .own import Randomness, same, streams_lock
 from .validate import (
     PARAMETERS,
     REQUIRED,
@@ -90,14 +90,15 @@ def try_methods(env: TensorEnv) -> frozenset[str]:
         check_defined(env, name)
     if not env.pure:
         return frozenset(PARAMETERS)
-    randomness, on_cuda = Randomness(env), env.device.type == "cuda"
-    cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
-    try:
-        return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
-    finally:
-        randomness.back()
-        if cuda_stream is not None:
-            torch.cuda.set_rng_state(cuda_stream, env.device)
+    with streams_lock:
+        randomness, on_cuda = Randomness(env), env.device.type == "cuda"
+        cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
+        try:
+            return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
+        finally:
+            randomness.back()
+            if cuda_stream is not None:
+                torch.cuda.set_rng_state(cuda_stream, env.device)
 
 
 def tried(trial: Trial) -> frozenset[str]:

@@ -18,6 +18,7 @@ from .directory import RunDirectory
 from .given import short_name
 from .plan import Plan
 from .reports import found
+from .target import target_of
 
 
 def invited(config: Config, run: RunDirectory | None, quiet: bool) -> list[Onlooker]:
@@ -73,4 +74,5 @@ def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) ->
         run_dir=None if run is None else run.path,
         facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
+        target=target_of(config, state.env),
     )

@@ -23,15 +23,14 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, choose_threads, threads
+from ..engine import Guard, State, choose_threads, threads, unguarded
+from ..engine.metrics import Reading
 from ..engine.players import Player
 from ..types import Settings
 from ..view import MetricsFile
 from .build import build, configured
 from .config import Config
-from .crash import Guard, lateness
 from .given import from_user, import_training_env, imported, is_path
-from .metrics import Reading
 
 WARM_UP = 3  # phases: one as written, one that captures, one to be sure
 SPLIT_PHASES = 5
@@ -88,12 +87,12 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with threads(config.run.threads or choose_threads(state.policy, config.algorithm.minibatch_size)):
-        loop = ALGORITHMS[algo].loop(state, config.algorithm)
+        loop = unguarded(ALGORITHMS[algo].loop)(state, config.algorithm)
         next(loop)
         next(loop)
         wait(device)
         set_up = time.perf_counter() - began
-        steps_per_second, phase, logging = speed(loop, state, config, seconds)
+        steps_per_second, phase, logging = speed(loop, state, seconds)
         launches, graphs, syncs = demands(loop, device, trace)
         memory, mode = memory_in_use(device), state.execution.mode
         state.env.close()
@@ -119,12 +118,12 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def speed(loop: Iterator[Any], state: State, config: Config, seconds: float) -> tuple[float, float, float]:
+def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float, float]:
     """(steps per second, seconds of a phase, seconds of it that the host spends on metrics), which are written, and looked at,
     as training does it."""
     logging, count = 0.0, 0
-    guard = Guard(state, config, lateness(state.env))
-    pending: list[tuple[dict[str, Any], Reading]] = []
+    guard = Guard(state)
+    pending: list[Reading] = []
     next(loop)
     wait(state.env.device)
     with tempfile.TemporaryDirectory() as folder:
@@ -132,15 +131,14 @@ def speed(loop: Iterator[Any], state: State, config: Config, seconds: float) -> 
         began, steps = time.perf_counter(), state.steps
         while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
             guard.remember()
-            reading = Reading(next(loop))
-            pending.append(({"step": state.steps, "phase": state.phase}, reading))
+            guard.add(next(loop))
+            pending.append(guard.newest)
             count += 1
             if len(pending) > guard.late:
-                pending[0][1].wait()  # the phase's own time, not logging's
+                pending[0].wait()  # the phase's own time, not logging's
                 paused = time.perf_counter()
-                guard.look(pending, but=guard.late)
-                row, reading = pending.pop(0)
-                file.write(row | reading.row())
+                guard.look(but=guard.late)
+                file.write({"step": state.steps, "phase": state.phase} | pending.pop(0).row())
                 logging += time.perf_counter() - paused
         wait(state.env.device)
         elapsed = time.perf_counter() - began
@@ -267,7 +265,7 @@ def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
     marks, totals = Marks(state.env.device), Counter[str]()
     whole = state.execution.unit == "phase"
     with watched(marks):
-        for number, _ in enumerate(ALGORITHMS[algo].loop(state, config.algorithm)):
+        for number, _ in enumerate(unguarded(ALGORITHMS[algo].loop)(state, config.algorithm)):
             wait(state.env.device)
             if number >= WARM_UP:
                 totals += marks.totals()

@@ -12,6 +12,7 @@ import torch
 from ..algorithms import ALGORITHMS
 from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
 from ..engine.ranks import as_first
+from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
 from ..envs.engines import Choice
@@ -134,8 +135,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     check_memory(config, share.batch_size, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
-    with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream alone
-        torch.manual_seed(stream_seed(config.run.seed, "network"))
+    with initialising(stream_seed(config.run.seed, "network")):
         trunk = None if network is None else own_network(network)
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)

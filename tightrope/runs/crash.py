@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -24,79 +23,29 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, Snapshot, State, ranks, reads_are_free, stream_seed, world
+from ..engine import Execution, Guard, Snapshot, State, reads_are_free, unguarded
 from ..engine.health import LOSSES
 from ..engine.optimize import watched_by
 from ..envs.host import one_line
 from ..envs.replayed import Replayed
-from ..errors import NotFinite, UsageError
+from ..errors import UsageError
 from ..types import Batch, Env, Rollout, Row
-from .checkpoint import warn
 from .config import Config
 from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
 from .directory import resume_command
 from .files import write_file
-from .metrics import Reading
-
-RECENT = 20  # rows of metrics that go into a report
 
 
-class Guard:
-    """Keeps the last good states of a run. `late` is how many phases later metrics are read than they are made."""
+class CrashGuard(Guard):
+    """The guard of `learn`: runs a bad phase once more, and writes down what there is to know."""
 
-    def __init__(self, state: State, config: Config, late: int = 0, run_dir: Path | None = None) -> None:
-        self.state, self.config, self.late, self.run_dir = state, config, late, run_dir
-        self.snapshots = deque(Snapshot(state) for _ in range(late + 1))
-        self.recent: deque[tuple[dict[str, Any], Reading]] = deque(maxlen=RECENT)
-        self.drifted = False  # whether ranks have been found to differ
+    def __init__(self, state: State, config: Config, run_dir: Path | None = None) -> None:
+        super().__init__(state)
+        self.config, self.run_dir = config, run_dir
 
-    def remember(self) -> None:
-        """Keep the state as it is now, before its next phase."""
-        self.snapshots.rotate(-1)
-        self.snapshots[-1].take()
-
-    def look(self, pending: list[tuple[dict[str, Any], Reading]], but: int = 0) -> None:
-        """Raise NotFinite if one of these phases, but for the last few, was not; it and what came after it are dropped from
-        the list, for they have not happened: the state is that from before it."""
-        for i, (row, reading) in enumerate(pending[: len(pending) - but]):
-            if self.recent and self.recent[-1][1] is reading:
-                continue  # seen before
-            parts = reading.unhealthy()
-            if parts:
-                del pending[i:]
-                raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
-            if not self.drifted and world().talks and not reading.ranks_agree:
-                self.drifted = True
-                warn(
-                    "ranks no longer have the same parameters: are they the same machines? Only the first one's are saved"
-                )
-            self.recent.append((row, reading))
-
-    def go_back(self, pending: list[tuple[dict[str, Any], Reading]]) -> None:
-        """To after the last phase that was whole and good: something broke in the middle of the next."""
-        newest = self.snapshots[-1]
-        with suppress(Exception), ranks.apart():  # a device that is gone; others may not know yet
-            if newest.phase == self.state.phase:  # no phase has ended since
-                put_back(newest)
-            self.look(pending)
-
-    def _told_by(self, rank: int, row: dict[str, Any], parts: list[str]) -> str:
-        """What the rank on which it began has found, alone; to all of them."""
-
-        def word() -> bytes:
-            with ranks.apart():
-                return (f"rank {rank}: " if world().size > 1 else "").encode() + self._told(row, parts).encode()
-
-        line = ranks.told_by(rank, word).decode()
-        put_back(self._before(row))
-        return line
-
-    def _before(self, row: dict[str, Any]) -> Snapshot:
-        return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
-
-    def _told(self, row: dict[str, Any], parts: list[str]) -> str:
-        """Go back, find out, write down; the line to be raised. Nothing that fails on the way may take its place."""
-        snapshot = self._before(row)
+    def describe(self, row: dict[str, Any], parts: list[str]) -> str:
+        """Go back, find out, write down. Nothing that fails on the way may take the line's place."""
+        snapshot = self.before(row)
         rows = [seen | reading.row() for seen, reading in self.recent]
         try:
             evidence = gathered(snapshot, self.config, row, parts, recorded=self.late == 0)
@@ -116,23 +65,6 @@ class Guard:
             return line
         resume = resume_command(self.run_dir, self.config, *diagnosis.flags)
         return f"{line}; {diagnosis.first} go on from before it with `{resume}`"
-
-
-def lateness(env: Env) -> int:
-    """How many phases later metrics may be read: a device has the next phase before the last is read, unless what led to a bad
-    one is in the rollout alone, which the next one overwrites."""
-    return 0 if reads_are_free(env.device) or not env.resumable else 1
-
-
-def put_back(snapshot: Snapshot) -> None:
-    """The state from before the bad phase, fit to go on from."""
-    state = snapshot.state
-    snapshot.restore()
-    if state.optimizer.closed_form is None:
-        state.optimizer.asked = None  # whether there is one that agrees is no question to ask of a bad batch
-    if not state.env.resumable:  # fresh episodes, as when a run is resumed
-        with suppress(Exception):  # an env that is beyond that has had its say
-            state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))
 
 
 # the phase once more -------------------------------------------------------------------------------------------------
@@ -175,7 +107,7 @@ def gathered(snapshot: Snapshot, config: Config, row: dict[str, Any], parts: lis
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
         with as_written(state, env), watched_by(Watcher(state, evidence)):
-            next(ALGORITHMS[config.algo].loop(state, config.algorithm))
+            next(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
     except Broke:
         pass
     except Exception as error:  # whatever it is, it must not take the place of what is being told

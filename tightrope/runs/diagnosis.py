@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..engine.health import LOSSES
+from ..engine.health import LOSSES, Culprit, first_bad_entry, first_index, over, place
 from ..models import ActorCritic
 from ..models.actor_critic import GaussianHead
 from ..types import Batch, Rollout
@@ -50,14 +50,6 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Culprit:
-    """The first bad tensor."""
-
-    kind: str
-    words: str  # what it is, how bad and where
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """The first bad tensor, why, and what to do about it."""
 
@@ -89,35 +81,12 @@ def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], pol
 
 def first_bad(evidence: Evidence) -> Culprit:
     """The first in the order of causes."""
-    for found in (in_rollout(evidence), in_update(evidence), in_model(evidence)):
+    for found in (first_bad_entry(evidence.rollout, evidence.last_obs), in_update(evidence), in_model(evidence)):
         if found is not None:
             return found
     which = " and ".join(evidence.parts)
     again = evidence.note or "but not when it was run again as written"
     return Culprit(evidence.parts[0], f"{which}, {again}")
-
-
-def in_rollout(evidence: Evidence) -> Culprit | None:
-    """The earliest bad entry of what env and policy said to each other."""
-    rollout, found = evidence.rollout, []
-    columns = [  # in the order in which a step makes them
-        ("observation", "env gave observation", rollout.obs, rollout.real),
-        ("value", "policy gave log-probability", rollout.log_prob, rollout.real),
-        ("value", "critic gave value", rollout.value, rollout.real),
-        ("reward", "env gave reward", rollout.reward, rollout.real),
-        ("observation", "env gave final observation", rollout.final_obs, rollout.truncated),
-    ]
-    for order, (kind, words, column, counts) in enumerate(columns):
-        at = first_index(column, counts)
-        if at is not None:
-            found.append((at[0], order, Culprit(kind, f"{words} {column[at]:g} {place(*at)}")))
-    if found:
-        return min(found, key=lambda x: x[:2])[2]
-    at = first_index(evidence.last_obs, rollout.real[-1])
-    if at is None:
-        return None
-    value, (env, *entry) = evidence.last_obs[at], at
-    return Culprit("observation", f"env gave observation {value:g} {place(len(rollout.reward), env, *entry)}")
 
 
 def in_update(evidence: Evidence) -> Culprit | None:
@@ -154,21 +123,6 @@ def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, sq
         return None
     name, largest = max(((name, extreme(tensor)) for name, tensor in tensors.items()), key=lambda x: x[1])
     return Culprit(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
-
-
-def first_index(x: Tensor, counts: Tensor | None = None) -> tuple[int, ...] | None:
-    """Where the first entry is that is not finite, of the rows that count."""
-    if not x.is_floating_point():
-        return None
-    bad = ~torch.isfinite(x)
-    if counts is not None:
-        bad &= over(counts, x)
-    return tuple(bad.nonzero()[0].tolist()) if bad.any() else None
-
-
-def place(step: int, env: int, *entry: int) -> str:
-    which = f" (entry {', '.join(map(str, entry))})" if entry else ""
-    return f"at env {env}, step {step}{which}"
 
 
 # why -----------------------------------------------------------------------------------------------------------------
@@ -262,11 +216,6 @@ def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, 
     mask = torch.isfinite(x) if counts is None else torch.isfinite(x) & over(counts, x)
     at = tuple(int(i) for i in torch.unravel_index(torch.where(mask, x, 0.0).abs().argmax(), x.shape))
     return float(x[at]), at
-
-
-def over(mask: Tensor, x: Tensor) -> Tensor:
-    """A mask over rows as one over their entries."""
-    return mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :]))
 
 
 def extreme(x: Tensor) -> float:

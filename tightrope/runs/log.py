@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..engine import State, world
+from ..engine.metrics import Reading
 from ..view import Audience
 from .directory import RunDirectory
-from .metrics import Reading
 
 ENOUGH = 100  # episodes whose mean return is that at the end of training
 
@@ -32,12 +32,16 @@ class Log:
     def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
-    def add(self, state: State, metrics: Any) -> dict[str, Any]:
+    def add(self, state: State, reading: Reading) -> dict[str, Any]:
         """Begin the row of the phase that has just been asked for; what else is known of it may be put in."""
         row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
-        self.unread.append((row, Reading(metrics)))
+        self.unread.append((row, reading))
         state.seconds = self.seconds_before + self.elapsed
         return row
+
+    def forget_after(self, phase: int) -> None:
+        """Phases that have not happened, after all."""
+        self.unread = [(row, reading) for row, reading in self.unread if row["phase"] <= phase]
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:

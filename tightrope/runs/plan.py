@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from ..engine import Execution, State, choose_threads, world
+from ..engine import Execution, State, choose_threads, cores, waits_asleep, world
 from ..envs.notes import notes
 from ..errors import plural
 from .build import engine_for
@@ -98,6 +99,7 @@ def plan(state: State, config: Config) -> Plan:
             f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
             f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
         )
+    threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
     return Plan(
         phases=phases,
         batch=algorithm.batch_size,
@@ -109,10 +111,20 @@ def plan(state: State, config: Config) -> Plan:
         device=str(state.env.device),
         engine=engine_of(state, config),
         defaults=defaults_of(config),
-        threads=config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size),
+        threads=threads,
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),
-        warning=warning,
+        warning=warning or crowded(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
         notes=tuple(notes(state.env)),
+    )
+
+
+def crowded(threads: int) -> str | None:
+    """A warning where threads that spin while they wait meet other processes that want the same cores."""
+    if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
+        return None
+    return (
+        f"threads {threads} may be slow: the machine is busy (load {load:.1f}, {cores()} cores) and torch, imported before "
+        "tightrope, lets waiting threads spin; import tightrope first, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
     )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine import stream_seed
+from ..engine.streams import initialising
 from ..envs.host import HostEnv
 from ..envs.options import MOST_NUMBERS
 from ..errors import UsageError
@@ -146,7 +147,7 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
         env = absent_env(checkpoint, config, device)
         check_size(checkpoint, config, env)
         trunk = None if network is None else own_network(network)
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and replaced
+        with initialising(0):  # first weights are drawn, and replaced
             policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic, trunk)
         expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
         if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MOST_HEADER:

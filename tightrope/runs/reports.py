@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import sys
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, plain
 from ..types import Settings
-from ..view import About, finite, first_phase
+from ..view import About, Target, finite, first_phase
 from ..view.report import (
     ABOUT,
     REPORT,
@@ -37,6 +38,7 @@ from .files import Unreadable, opened
 from .given import has_id, is_path, short_name
 from .lock import is_locked
 from .recover import load_config
+from .target import target_of
 
 SCORES, VIDEOS = "scores.jsonl", "videos"
 OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # what is settled by rules where nobody has said
@@ -102,6 +104,7 @@ def gathered(run_dir: Path) -> RunRecord:
         total_steps=config.algorithm.total_timesteps,
         run_dir=run_dir,
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
+        target=read_target(told["target"]) if "target" in told else target_of(config),
     )
     return RunRecord(about, columns, status(run_dir, config, columns), found(run_dir, config))
 
@@ -113,10 +116,18 @@ def remembered(run_dir: Path) -> dict[str, Any]:
             content = json.loads(file.read())
     except (Unreadable, ValueError, RecursionError):
         return {}
-    kinds = {"plan": list, "facts": dict}
-    return {
-        k: content[k] for k, kind in kinds.items() if isinstance(content, dict) and isinstance(content.get(k), kind)
-    }
+    if not isinstance(content, dict):
+        return {}
+    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None))}
+    return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
+
+
+def read_target(told: Any) -> Target | None:
+    """The target that a run was begun with; a file may say anything."""
+    value = told.get("value") if isinstance(told, dict) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return Target(float(value), plain(str(told.get("source", "")))[:200])
 
 
 def status(run_dir: Path, config: Config, columns: Columns) -> Status:

@@ -58,12 +58,14 @@ def read_seeds(text: str) -> list[int]:
 # places to run --------------------------------------------------------------------------------------------------------
 
 
-def slots(device: str, threads: int, jobs: int | None) -> list[dict[str, str]]:
-    """For each process that may run at once what its environment is to say: which GPU it sees, or nothing."""
+def slots(device: str, threads: int | None, jobs: int | None) -> list[dict[str, str]]:
+    """For each process that may run at once what its environment is to say: which GPU it sees, or nothing. On the CPU there
+    is one for each core, or for each `threads` of them if so many are wanted: runs side by side on one core each are done
+    sooner than one after the other on all of them."""
     if device.startswith("cuda:"):  # on that one and no other
         return [{} for _ in range(jobs or 1)]
     if device != "cuda":
-        return [{} for _ in range(jobs or max(1, cores() // threads))]
+        return [{} for _ in range(jobs or max(1, cores() // (threads or 1)))]
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     gpus = named or [str(i) for i in range(torch.cuda.device_count())]
     return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} for i in range(jobs or len(gpus))]

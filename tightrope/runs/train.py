@@ -9,7 +9,7 @@ from functools import partial
 from signal import SIGINT
 
 from ..algorithms import ALGORITHMS
-from ..engine import Agreement, State, threads, world
+from ..engine import Agreement, State, threads, unguarded, world
 from ..engine.ranks import watched, when_one_is_lost
 from ..errors import EnvError, NotFinite
 from ..types import Env
@@ -18,7 +18,7 @@ from ..view.sinks import check_trackers
 from .audience import about, invited
 from .build import settled
 from .config import Config
-from .crash import Guard, lateness
+from .crash import CrashGuard
 from .directory import RunDirectory
 from .evaluate import Evaluation
 from .log import Log
@@ -67,22 +67,22 @@ def train(
             say(line)
         audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
         audience.tell("begin", about(state, config, the_plan, run))
-        log = Log(state, audience, run, lateness(state.env))
-        guard = Guard(state, config, log.late, None if run is None else run.path)
+        guard = CrashGuard(state, config, None if run is None else run.path)
+        log = Log(state, audience, run, guard.late)
         evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
         agreement, stop = Agreement(2), 0.0
         try:
             with threads(the_plan.threads), state.streams.in_force():
                 stop, steps_before = make_up_for(evaluations, log, run), state.steps
-                guard.remember()
-                phases = ALGORITHMS[config.algo].loop(state, config.algorithm)
-                for metrics in phases if not (stop or state.solved) else ():
-                    row = log.add(state, metrics)
+                phases = guard.over(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
+                for _ in phases if not (stop or state.solved) else ():
+                    row = log.add(state, guard.newest)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
                     stop, to_save = agreement.on(interrupts.received or 0, due)
                     to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
-                    guard.look(log.unread, but=0 if to_score or to_save else log.late)  # nothing bad is scored or kept
+                    if to_score or to_save:
+                        guard.look()  # nothing bad is scored or kept
                     with log.clock_stopped():
                         audience.tell("phase", state)
                     if to_score:
@@ -96,12 +96,12 @@ def train(
                             run.save(state, config, best)
                     stop = stop or evaluations.signal
                     if stop or state.solved or (until is not None and state.steps >= until):
+                        guard.look()
                         break
-                    guard.remember()
                 stop = max(stop, agreement.close()[0])
-                guard.look(log.unread)
         except BaseException as error:
-            guard.go_back(log.unread)  # to after the last whole phase
+            guard.go_back()  # to after the last whole phase
+            log.forget_after(state.phase)
             log.report(everything=True)
             if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
                 run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened

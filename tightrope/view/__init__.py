@@ -3,7 +3,7 @@
 from .evaluation_line import EvaluationLine
 from .live import Live
 from .metrics_file import MetricsFile, finite
-from .onlooker import About, Audience, Onlooker, Shown
+from .onlooker import About, Audience, Onlooker, Shown, Target
 from .progress import Progress
 from .report.live import Report
 from .rollout_video import RolloutVideo
@@ -21,6 +21,7 @@ __all__ = [
     "Report",
     "RolloutVideo",
     "Shown",
+    "Target",
     "Video",
     "finite",
     "first_phase",

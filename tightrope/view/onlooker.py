@@ -14,6 +14,14 @@ from ..types import Env, Rollout
 
 
 @dataclass(frozen=True)
+class Target:
+    """A return from which on a task counts as solved."""
+
+    value: float
+    source: str  # who says so, as a sentence without its full stop
+
+
+@dataclass(frozen=True)
 class About:
     """What is known of a run before it starts, or goes on."""
 
@@ -25,6 +33,7 @@ class About:
     run_dir: Path | None = None
     facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
     steps_taken: Callable[[], int] | None = None  # by all environments so far, where that can be known within a phase
+    target: Target | None = None
 
 
 class Shown(Protocol):

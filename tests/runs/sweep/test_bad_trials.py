@@ -1,8 +1,11 @@
 """One bad trial, and what becomes of the others: errors of all kinds, scores that are no number, a process that is broken."""
 
 import math
+import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,18 @@ from optuna.trial import FrozenTrial, TrialState
 from tightrope.errors import EnvError
 from tightrope.runs.config import configure
 from tightrope.runs.signals import Interrupts
-from tightrope.runs.sweep.places import DEAD, FAILED, GIVEN_UP, MOST_DEATHS, OUTCOME, PLACE, Places
+from tightrope.runs.sweep.places import (
+    DEAD,
+    FAILED,
+    GIVEN_UP,
+    MOST_DEATHS,
+    OUTCOME,
+    PLACE,
+    WORKER,
+    Places,
+    born,
+    whoami,
+)
 from tightrope.runs.sweep.space import Range
 from tightrope.runs.sweep.storage import open_storage
 from tightrope.runs.sweep.study import MOST_IN_A_ROW, Failing, Worker, quiet_optuna
@@ -201,3 +215,42 @@ def test_a_storage_that_fails_is_not_the_trials_fault(
     with pytest.raises(OSError, match="No space left"):
         ours.work(new=True)
     assert not [said for said in outcomes(ours) if said.startswith(FAILED)]
+
+
+@pytest.mark.parametrize(
+    ("images", "given", "workers", "threads"),
+    [(True, None, 1, 8), (True, None, 3, 2), (True, None, 20, 1), (True, 5, 3, None), (False, None, 3, None)],
+)
+def test_processes_of_a_sweep_on_one_machine_share_its_cores(
+    images: bool, given: int | None, workers: int, threads: int | None, worker: Callable[..., Worker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(import_module("tightrope.engine.threads"), "cores", lambda: 8)
+    monkeypatch.setattr(Places, "workers_here", lambda self: workers)
+    one = worker(lambda attempt: 1.0, 1)
+    made: list[Settings] = []
+    usual = {**one.task.usual, "threads": given}
+
+    def make(settings: Settings) -> Any:
+        made.append(settings)
+        return one.task.make(settings)
+
+    replace(one, task=replace(one.task, make=make, usual=usual, images=images)).work(new=True)
+    (trial,) = one.places.trials()
+    assert [settings.get("threads") for settings in made] == [threads]
+    assert trial.user_attrs.get("threads") == threads
+
+
+def test_processes_on_this_machine_are_counted(worker: Callable[..., Worker]) -> None:
+    places = worker(lambda attempt: 1.0, 4).places
+    assert places.workers_here() == 1, "this one, before it has a trial"
+    places.fill()
+    mine, elsewhere, gone = places.take(), places.take(), places.take()
+    assert mine is not None
+    assert elsewhere is not None
+    assert gone is not None
+    elsewhere.set_user_attr(WORKER, whoami() | {"machine": "another", "pid": 7})
+    gone.set_user_attr(WORKER, whoami() | {"pid": 2**22 + 1})
+    assert places.workers_here() == 1
+    gone.set_user_attr(WORKER, {**whoami(), "pid": os.getppid(), "born": born(os.getppid())})
+    assert places.workers_here() == 2

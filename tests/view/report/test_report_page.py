@@ -79,7 +79,7 @@ def test_a_page_holds_everything(tmp_path: Path) -> None:
     Tags(page)
     words = text_of(page)
     for expected in (
-        "CartPole-v1", "PPO", "finished", "Nothing looks wrong", "5,000", "499.5", "± 2.50 over 100 episodes", "480 to 500",
+        "CartPole-v1", "PPO", "finished", "Health check", "5,000", "499.5", "± 2.50 over 100 episodes", "480 to 500",
         "0.015", "tightrope train CartPole-v1 --seed 1", "plan: 50 phases", "2.13", "0001-steps-5000",
     ):  # fmt: skip
         assert expected in words, expected

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ...engine import choose_threads, cores
+from ...engine.threads import CGROUP, cpu_limit, own_groups, read
 from ...types import Settings
 from ..files import write_file
 from .findings import Finding, in_bytes, in_words
 
-CGROUP = Path("/sys/fs/cgroup")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MUJOCO_GL")
 LITTLE = 1e9  # bytes: videos, a report and the last few checkpoints of some runs
 ENDLESS = 2**60  # what a cgroup says that has no limit
@@ -37,11 +37,8 @@ def processor() -> Iterator[Finding]:
     facts: Settings = {"model": cpu_model(), "cores": there, "usable": usable, "limit": limit}
     words = f"{cpu_model()}, {torch.backends.cpu.get_cpu_capability()}; {counted(usable, 'core')} to use"
     words += f" of {there}" if usable < there else ""
-    if limit is not None and limit < usable:
-        words += f", but a limit of {limit:g} on their time (cgroup)"
-        yield Finding("cpu", words, "warning", f"train with --threads {max(int(limit), 1)}", facts)
-    else:
-        yield Finding("cpu", words, facts=facts)
+    words += f", by a limit of {limit:g} on their time (cgroup)" if limit is not None and limit < there else ""
+    yield Finding("cpu", words, facts=facts)
 
 
 def cpu_model() -> str:
@@ -80,34 +77,11 @@ def counted(count: int, noun: str) -> str:
 # limits of the container -----------------------------------------------------------------------------------------------
 
 
-def cpu_limit(root: Path = CGROUP) -> float | None:
-    """Cores' worth of time that a cgroup allows, by either of the two ways in which systems say it."""
-    for folder in own_groups(root):
-        said = read(folder / "cpu.max").split()
-        if len(said) == 2 and said[0].isdigit():
-            return int(said[0]) / int(said[1])
-    quota, period = read(root / "cpu/cpu.cfs_quota_us"), read(root / "cpu/cpu.cfs_period_us")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
-
-
 def memory_limit(root: Path = CGROUP) -> int | None:
     """Bytes that a cgroup allows."""
     files = [folder / "memory.max" for folder in own_groups(root)] + [root / "memory/memory.limit_in_bytes"]
     limits = [int(said) for said in map(read, files) if said.isdigit()]
     return min((limit for limit in limits if limit < ENDLESS), default=None)
-
-
-def own_groups(root: Path) -> list[Path]:
-    """The group of this process, and the root, which is its own in most containers."""
-    own = [line[3:] for line in read(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::/")]
-    return [root / path.lstrip("/") for path in own] + [root]
-
-
-def read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""
 
 
 # threads ---------------------------------------------------------------------------------------------------------------

@@ -136,6 +136,12 @@ class Places:
             )
         )
 
+    def workers_here(self) -> int:
+        """Processes on this machine that work on a trial now, this one counted."""
+        workers = [t.user_attrs.get(WORKER) for t in self.trials() if t.state == TrialState.RUNNING]
+        here = {w.get("pid") for w in workers if isinstance(w, dict) and w.get("machine") == machine() and lives(w)}
+        return len(here | {os.getpid()})
+
     # the dead ---------------------------------------------------------------------------------------------------------
 
     def bury(self) -> list[int]:

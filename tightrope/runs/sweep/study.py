@@ -134,7 +134,7 @@ class Worker:
         self.study.sampler = sampler(self.seed, trial.user_attrs[PLACE])
         with self.places.alive(trial):
             try:
-                score = self.task.score(trial, interrupts)
+                score = self.task.score(trial, interrupts, self.places.workers_here())
                 self.study.tell(trial, score, skip_if_finished=True)
                 self.in_a_row = 0
             except optuna.TrialPruned:

@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 import torch
 
-from ...engine import State
+from ...engine import State, shared_cores
 from ...errors import NotFinite, UsageError, plain
 from ...types import Settings
 from ..config import settings_of
@@ -22,7 +22,7 @@ from ..train import Outcome
 from .places import OUTCOME
 from .space import Space, fitted, suggested
 
-SEEDS, SCORES, SETTINGS = "seeds", "scores", "settings"  # what a trial remembers besides its score
+SEEDS, SCORES, SETTINGS, THREADS = "seeds", "scores", "settings", "threads"  # what a trial remembers besides its score
 DIVERGED, UNFIT = "diverged", "does not fit"
 
 
@@ -83,6 +83,7 @@ class Task:
     space: Space
     seeds: Sequence[int]
     evaluations: int
+    images: bool = False  # whether their networks gain from several threads
 
     @property
     def steps(self) -> list[int]:
@@ -94,10 +95,14 @@ class Task:
         """What a trial changes about the usual settings."""
         return fitted(suggested(trial, self.space, settings_of(self.algo)), self.usual)
 
-    def score(self, trial: optuna.Trial, interrupts: Interrupts) -> float:
-        """The mean of the seeds' last evaluations. TrialPruned where the study has seen enough of it, Stop on a signal."""
+    def score(self, trial: optuna.Trial, interrupts: Interrupts, workers: int = 1) -> float:
+        """The mean of the seeds' last evaluations. TrialPruned where the study has seen enough of it, Stop on a signal.
+        `workers` processes share the cores of this machine."""
         settings = self.tried(trial)
         trial.set_user_attr(SETTINGS, {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()})
+        if self.images and self.usual["threads"] is None:
+            settings = {**settings, "threads": shared_cores(workers)}
+            trial.set_user_attr(THREADS, settings["threads"])
         agents: list[Learner] = []
         try:
             with blamed_on_trial():

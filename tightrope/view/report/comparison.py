@@ -238,7 +238,7 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
-            warnings = [f.what for f in health(run.columns, run.about.settings) if f.level == "warning"]
+            found = health(run.columns, run.about.settings, run.about.target, run.last_score)
             page = None if run.about.run_dir is None else run.about.run_dir / "report.html"
             name = text(run.name)
             linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.exists() else name
@@ -246,6 +246,6 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.about.settings.get("seed")), f"{run.steps:,}",
                 figure_of(final(run, all_scored(groups))), text(run.status.name),
-                text(warnings[0]) if warnings else "nothing looks wrong",
+                text(found[0].what),
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)

@@ -1,19 +1,20 @@
-"""A run's health in plain words: one small rule per thing that goes wrong, with its threshold and what to do about it.
+"""A run's health in plain words: what came of it, then one small rule per thing that goes wrong, with what to do about it.
 
-A rule sees the columns and the settings and returns a finding or None. It speaks only of what the numbers show; its
-thresholds are rules of thumb from docs/troubleshooting.md, set so that the good runs of our presets raise no warning.
+"Good" is said only where the return has reached a target that is known, and then nothing else is: low entropy, a small KL
+and no gradient are what a solved task looks like. A rule sees the columns and the settings and returns a finding or None. It
+speaks only of what the numbers show; its thresholds are rules of thumb from docs/troubleshooting.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
+from ..onlooker import Target
 from .columns import Columns
-from .stages import FEW_PHASES, collapsed, constant, improved, near_its_best, stages
+from .outcome import Finding, Settings, at_its_end, now, outcome
+from .stages import FEW_PHASES, dead_since, near_its_best, stages
 from .statistics import middle, smooth
 
 KL_HIGH, KL_SHARE = 0.05, 0.2
@@ -25,25 +26,20 @@ NORM_TIMES = 50  # how many times the limit a gradient is, if hardly anything of
 RISE = 0.1  # in the last tenth, as a share of the range that returns went through
 
 
-@dataclass(frozen=True)
-class Finding:
-    level: Literal["good", "note", "warning"]
-    what: str  # one sentence
-    advice: str = ""
-    tag: str = ""  # of the curve to look at
-
-
-Settings = dict[str, Any]
 Rule = Callable[[Columns, Settings], Finding | None]
 
 
-def health(columns: Columns, settings: Settings) -> list[Finding]:
-    """What there is to say, warnings first."""
+def health(
+    columns: Columns, settings: Settings, target: Target | None = None, score: float | None = None
+) -> list[Finding]:
+    """What there is to say, warnings first. `score` is the greedy one of the policy as it is now."""
     if columns.count < FEW_PHASES:
         return [Finding("note", f"Only {columns.count} phases so far: too few to judge.")]
+    came = outcome(columns, settings, target, score)
+    if came is not None and came.level == "good":
+        return [came]
     found = [finding for rule in RULES if (finding := rule(columns, settings)) is not None]
-    if not any(finding.level == "warning" for finding in found):
-        found.insert(0, Finding("good", "Nothing looks wrong."))
+    found = [*([] if came is None else [came]), *found]
     return sorted(found, key=lambda finding: ["warning", "good", "note"].index(finding.level))
 
 
@@ -132,6 +128,8 @@ def entropy_gone_early(columns: Columns, settings: Settings) -> Finding | None:
     step, entropy = columns.curve("losses/entropy")
     if len(entropy) < 2 * FEW_PHASES or entropy.min() < 0 or entropy[0] <= 0 or near_its_best(columns):
         return None
+    if dead_since(columns) is not None:  # which is what came of it
+        return None
     gone = entropy <= ENTROPY_GONE * entropy[0]
     total = max(float(settings.get("total_timesteps") or 0), float(step[-1]))
     if not gone.any() or step[np.argmax(gone)] > ENTROPY_EARLY * total:
@@ -157,7 +155,7 @@ def gradient_always_clipped(columns: Columns, settings: Settings) -> Finding | N
     )
 
 
-# what comes of it ---------------------------------------------------------------------------------------------------------
+# what becomes of the return -------------------------------------------------------------------------------------------
 
 
 def no_episode_finished(columns: Columns, settings: Settings) -> Finding | None:
@@ -170,47 +168,10 @@ def no_episode_finished(columns: Columns, settings: Settings) -> Finding | None:
     )
 
 
-def returns_collapsed(columns: Columns, settings: Settings) -> Finding | None:
-    found = stages(columns)
-    if found is None or not collapsed(found):
-        return None
-    return Finding(
-        "warning",
-        f"The return rose to {found.best:,.4g} and fell back to {found.end:,.4g}.",
-        f"Lower learning_rate{now(settings, 'learning_rate')} or anneal it; eval_every keeps the best policy on the way.",
-        "charts/episodic_return",
-    )
-
-
-def never_rose(columns: Columns, settings: Settings) -> Finding | None:
-    found = stages(columns)
-    if found is None or improved(columns) or collapsed(found) or constant(columns):
-        return None
-    return Finding(
-        "warning",
-        f"The return has not risen: {found.begin:,.4g} at first, {found.end:,.4g} now.",
-        "`tightrope probe` tells whether the algorithm is sound, `tightrope check` whether the environment is.",
-        "charts/episodic_return",
-    )
-
-
-def always_the_same(columns: Columns, settings: Settings) -> Finding | None:
-    """Good or bad: that is not for us to tell."""
-    if not constant(columns):
-        return None
-    return Finding(
-        "note",
-        f"Every phase returned the same, {columns.last('charts/episodic_return'):,.4g}.",
-        "Where that is not the best there is, no episode has come across the reward: shape it, or explore more (ent_coef).",
-        "charts/episodic_return",
-    )
-
-
 def still_rising(columns: Columns, settings: Settings) -> Finding | None:
     """The last tenth is above the one before it, by more than chance would have it."""
     step, value = columns.curve("charts/episodic_return")
-    total = float(settings.get("total_timesteps") or 0)
-    if len(value) < 5 * FEW_PHASES or step[-1] < 0.95 * total:  # it is not at its end
+    if len(value) < 5 * FEW_PHASES or not at_its_end(columns, settings):
         return None
     last, before = value[step > 0.9 * step[-1]], value[(step > 0.8 * step[-1]) & (step <= 0.9 * step[-1])]
     if len(last) < 4 or len(before) < 4:
@@ -227,18 +188,9 @@ def still_rising(columns: Columns, settings: Settings) -> Finding | None:
     )
 
 
-def solved(columns: Columns, settings: Settings) -> Finding | None:
-    """VPG counts the phases that nobody failed in."""
-    step, value = columns.curve("charts/solved")
-    if not (value > 0).any():
-        return None
-    first = int(step[np.argmax(value > 0)])
-    return Finding("good", f"Every environment survived a whole rollout for the first time at step {first:,}.")
-
-
 RULES: list[Rule] = [
     kl_too_high, kl_too_low, clipped_too_often, weights_pinned, critic_learns_nothing, entropy_gone_early,
-    gradient_always_clipped, no_episode_finished, returns_collapsed, never_rose, always_the_same, still_rising, solved,
+    gradient_always_clipped, no_episode_finished, still_rising,
 ]  # fmt: skip
 
 
@@ -247,11 +199,3 @@ RULES: list[Rule] = [
 
 def known(columns: Columns, tag: str) -> np.ndarray:
     return columns.curve(tag)[1]
-
-
-def now(settings: Settings, name: str) -> str:
-    """' (now 0.015)'"""
-    value = settings.get(name)
-    if value is None or isinstance(value, bool):
-        return ""
-    return f" (now {value:,})" if isinstance(value, int) else f" (now {value})"

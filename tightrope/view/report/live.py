@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def write_page(path: Path, page: str) -> None:
 def remember(about: About) -> None:
     """What only the process that trains knows, for a report that is made later."""
     assert about.run_dir is not None
-    content = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
+    content: dict[str, Any] = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
+    content["target"] = None if about.target is None else asdict(about.target)
     write_page(about.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from .charts import RETURN, Chart, charts, main_chart
-from .health import Finding, health
+from .health import health
 from .html import NOTHING, document, figure_of, section, table, text
+from .outcome import Finding
 from .record import RunRecord, Score
 from .statistics import smooth
 
@@ -100,7 +101,7 @@ def findings(record: RunRecord) -> str:
         there = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in record.columns else ""
         return f'<li class="{finding.level}"><strong>{words[finding.level]}</strong> {text(finding.what)}{advice}{there}</li>'
 
-    found = health(record.columns, record.about.settings)
+    found = health(record.columns, record.about.settings, record.about.target, record.last_score)
     return f'<ul class="findings">{"".join(map(item, found))}</ul>'
 
 

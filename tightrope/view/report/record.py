@@ -100,6 +100,12 @@ class RunRecord:
         after = {score.step: score for score in self.found.scores}
         return [score for _, score in sorted((during | after).items())]
 
+    @property
+    def last_score(self) -> float | None:
+        """Of the policy as it is now; None where only earlier ones were scored."""
+        last = self.scores[-1] if self.scores else None
+        return last.mean if last is not None and last.step >= self.steps else None
+
     def _scores_in_training(self) -> Iterator[Score]:
         """Rows of a metrics file from before there was more to an evaluation have its mean and length alone."""
 

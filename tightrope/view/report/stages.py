@@ -12,6 +12,8 @@ from .statistics import smooth
 FEW_PHASES = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range that returns went through
 ROUNDING = 1e-6  # what differs by so little is the same
+DECIDED, STILL_KL, STILL_NORM = 1e-3, 1e-6, 1e-4  # of a dead policy: shares of the first entropy and norm; a KL
+DEAD_SHARE = 0.2  # of the phases, at the least
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,19 @@ def constant(columns: Columns) -> bool:
     """Whether every phase returned the same."""
     value = columns.curve("charts/episodic_return")[1]
     return len(value) > 0 and bool(np.ptp(value) <= ROUNDING * np.abs(value).max())
+
+
+def dead_since(columns: Columns) -> int | None:
+    """The phase from which on the policy has had no choice left and has not changed; None for one that lives. A Gaussian,
+    whose entropy may be negative, is only asked whether it changes."""
+    entropy, kl, norm = (columns[f"losses/{name}"] for name in ("entropy", "approx_kl", "grad_norm"))
+    known = entropy[np.isfinite(entropy)]
+    if len(known) == 0:
+        return None
+    first = norm[np.isfinite(norm)][:FEW_PHASES]
+    still = kl <= STILL_KL if "losses/approx_kl" in columns else norm <= STILL_NORM * max(first.max(initial=0.0), 1e-30)
+    if known.min() >= 0:
+        still = still & (entropy <= DECIDED * known[0])
+    alive = np.flatnonzero(~still)
+    since = int(alive[-1]) + 1 if len(alive) else 0
+    return since + 1 if columns.count - since >= max(FEW_PHASES, DEAD_SHARE * columns.count) else None

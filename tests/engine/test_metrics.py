@@ -8,8 +8,8 @@ import torch
 
 from tightrope.algorithms import PPOMetrics, VPGMetrics
 from tightrope.engine.health import PARTS
+from tightrope.engine.metrics import Reading, read
 from tightrope.functional import PPOTerms, VPGTerms
-from tightrope.runs.metrics import Reading, read
 
 ppo = PPOMetrics(
     terms=PPOTerms(*torch.arange(5.0)),

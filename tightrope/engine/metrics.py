@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine.health import PARAMETER, PARTS, culprit, unhealthy
+from .health import PARAMETER, PARTS, culprit, unhealthy
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
 APART = ("terms", "episodes", "steps", "health")  # what is no number of its own

@@ -1,0 +1,158 @@
+"""Training stops when a phase did not stay finite, with one line that names what was not, and the state from before it.
+
+A loop marked with `@guarded` is watched whoever runs it. `runs/crash.py` has the guard of `learn`, which finds out more.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ..errors import NotFinite, plain
+from ..types import Env
+from . import ranks
+from .device import reads_are_free
+from .health import first_bad_entry
+from .metrics import Reading
+from .noise import stream_seed
+from .ranks import world
+from .snapshot import Snapshot
+from .state import State
+
+RECENT = 20  # phases whose metrics are kept, for a report of what led to a bad one
+
+S = TypeVar("S", bound=State)
+C = TypeVar("C")
+M = TypeVar("M")
+Row = dict[str, Any]
+
+
+def guarded(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]]:
+    """The loop under a guard: it raises NotFinite when a phase did not stay finite, and the state is that from before it."""
+
+    @functools.wraps(loop)
+    def watched(state: S, config: C) -> Iterator[M]:
+        return Guard(state).over(loop(state, config))
+
+    return watched
+
+
+def unguarded(loop: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """The loop itself, for whoever brings a guard of another kind."""
+    return inspect.unwrap(loop)
+
+
+def lateness(env: Env) -> int:
+    """How many phases later metrics may be read: a device has the next phase before the last is read, unless what led to a bad
+    one is in the rollout alone, which the next one overwrites."""
+    return 0 if reads_are_free(env.device) or not env.resumable else 1
+
+
+class Guard:
+    """Keeps the states from before the last phases. `late` is how many phases later metrics are read than they are made."""
+
+    def __init__(self, state: State) -> None:
+        self.state, self.late = state, lateness(state.env)
+        self.snapshots = deque(Snapshot(state) for _ in range(self.late + 1))
+        self.unread: list[tuple[Row, Reading]] = []
+        self.recent: deque[tuple[Row, Reading]] = deque(maxlen=RECENT)  # looked at and good
+        self.drifted = False  # whether ranks have been found to differ
+
+    def over(self, phases: Iterator[M]) -> Iterator[M]:
+        """The metrics of these phases. NotFinite ends them; whatever else breaks in a phase leaves the state from before it."""
+        self.remember()
+        try:
+            for metrics in phases:
+                self.add(metrics)
+                self.look(but=self.late)
+                yield metrics
+                self.remember()
+            self.look()
+        except GeneratorExit:  # the caller has left its loop, where no error would reach it
+            try:
+                self.look()
+            except NotFinite as error:
+                print(f"warning: {error}", file=sys.stderr)
+            raise
+        except NotFinite:
+            raise
+        except BaseException:
+            self.go_back()
+            raise
+
+    def remember(self) -> None:
+        """Keep the state as it is now, before its next phase."""
+        self.snapshots.rotate(-1)
+        self.snapshots[-1].take()
+
+    def add(self, metrics: Any) -> None:
+        """A phase has been run, or on a device asked for."""
+        self.newest = Reading(metrics)
+        self.unread.append(({"step": self.state.steps, "phase": self.state.phase}, self.newest))
+
+    def look(self, but: int = 0) -> None:
+        """Raise NotFinite if a phase was not, of those that nobody has looked at, but for the last few. It and what came after
+        it have not happened: the state is that from before it."""
+        while len(self.unread) > but:
+            row, reading = self.unread.pop(0)
+            parts = reading.unhealthy()
+            if parts:
+                self.unread.clear()
+                raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
+            if not self.drifted and world().talks and not reading.ranks_agree:
+                self.drifted = True
+                print(
+                    "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
+                    "saved",
+                    file=sys.stderr,
+                )
+            self.recent.append((row, reading))
+
+    def go_back(self) -> None:
+        """To after the last phase that was whole and good: something broke in the middle of the next."""
+        newest = self.snapshots[-1]
+        with suppress(Exception), ranks.apart():  # a device that is gone; others may not know yet
+            if newest.phase == self.state.phase:  # no phase has ended since
+                put_back(newest)
+            self.look()
+
+    def describe(self, row: Row, parts: list[str]) -> str:
+        """The line to be raised. It may change the state, which is put back afterwards."""
+        what = " and ".join(parts)
+        if self.late == 0:  # the rollout is still there
+            before, rows = self.before(row), self.state.env.num_envs * world().size
+            rollout = self.state.rollout.first((row["step"] - int(before.counters["steps"])) // rows)
+            found = first_bad_entry(rollout, self.state.obs)
+            what = what if found is None else found.words
+        return f"phase {row['phase']} is not finite: {what}; the state is as it was before"
+
+    def before(self, row: Row) -> Snapshot:
+        """The state from before a phase."""
+        return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
+
+    def _told_by(self, rank: int, row: Row, parts: list[str]) -> str:
+        """What the rank on which it began has found, alone; to all of them."""
+
+        def word() -> bytes:
+            with ranks.apart():
+                return (f"rank {rank}: " if world().size > 1 else "").encode() + self.describe(row, parts).encode()
+
+        line = ranks.told_by(rank, word).decode()
+        put_back(self.before(row))
+        return plain(line)
+
+
+def put_back(snapshot: Snapshot) -> None:
+    """The state from before the bad phase, fit to go on from."""
+    state = snapshot.state
+    snapshot.restore()
+    if state.optimizer.closed_form is None:
+        state.optimizer.asked = None  # whether there is one that agrees is no question to ask of a bad batch
+    if not state.env.resumable:  # fresh episodes, as when a run is resumed
+        with suppress(Exception):  # an env that is beyond that has had its say
+            state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))
