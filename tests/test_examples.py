@@ -65,9 +65,9 @@ def test_write_the_loop(tmp_path):
 
 
 def test_readme_code(tmp_path):
-    """Both Python blocks, one after the other, as a reader would type them."""
+    """All Python blocks, one after the other, as a reader would type them."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     script = tmp_path / "readme.py"
     script.write_text("\n".join(blocks))
     first, vpg, centered = means(run([sys.executable, str(script)], tmp_path))

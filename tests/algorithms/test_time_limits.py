@@ -183,7 +183,7 @@ both_ways = pytest.mark.parametrize("ends", [False, True], ids=["cut", "ended"])
 def test_the_critic_learns_what_would_have_followed(form: str, ends: bool) -> None:
     agent = tr.PPO(
         FORMS[form](Clock, 4, ends), num_steps=25, total_timesteps=100 * 30, num_minibatches=1, update_epochs=10,
-        learning_rate=2e-2, gamma=GAMMA, hidden_sizes=(16,), max_grad_norm=None, seed=1,
+        learning_rate=2e-2, gamma=GAMMA, hidden_sizes=(16,), max_grad_norm=None, norm_reward=False, seed=1,
     )  # fmt: skip
     agent.learn(quiet=True)
     agent.state.env.close()

@@ -175,10 +175,11 @@ def test_every_row_is_the_true_one() -> None:
     starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, spread(4, num_envs), strict=True)]
     assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])))
     lives, clock, seen = [int(info["lives"][0]) for _, info in starts], [0] * num_envs, defaultdict(int)
+    begins = [False] * num_envs  # a further life, with FIRE
     for action in random_actions(env, 450, seed=2):
         step = env.step(action)
         for i, engine in enumerate(alone):
-            final, score, over, _, info = engine.step(action[i : i + 1].numpy())
+            final, score, over, _, info = engine.step(np.array([1]) if begins[i] else action[i : i + 1].numpy())
             clock[i] += 1
             left = int(info["lives"][0])
             lost, late = 0 < left < lives[i], clock[i] == limit
@@ -190,7 +191,7 @@ def test_every_row_is_the_true_one() -> None:
                 final, info = engine.reset()
                 clock[i] = 0
             assert torch.equal(step.obs[i], torch.from_numpy(final[0]))
-            lives[i] = int(info["lives"][0])
+            lives[i], begins[i] = int(info["lives"][0]), lost and not late
             seen["over" if over[0] else "late" if late else "lost" if lost else "on"] += 1
         assert not (step.terminated & step.truncated).any()
         assert step.real is None

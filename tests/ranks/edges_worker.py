@@ -29,8 +29,9 @@ def complaint(**settings: Any) -> str:
 
 
 class Sick(tr.envs.CartPole):
-    def reward(self, *args: Any) -> torch.Tensor:
-        return super().reward(*args) * (torch.nan if world.rank == 1 else 1.0)
+    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
+        late = next_state[:, 2].abs() > 0.1  # not yet in the first steps, which are tried when the agent is made
+        return torch.where(late & (world.rank == 1), torch.nan, super().reward(state, action, next_state))
 
 
 found["learning rate"] = complaint(learning_rate=1e-3 if world.rank else 2e-3)

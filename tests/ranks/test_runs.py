@@ -186,9 +186,9 @@ def test_a_nan_on_one_rank_ends_all_of_them_with_one_line_that_names_it(tmp_path
         "import os, torch\n"
         "from tightrope.envs import CartPole\n"
         "class Sick(CartPole):\n"
-        "    def reward(self, *args):\n"
-        "        reward = super().reward(*args)\n"
-        "        return reward * (torch.nan if os.environ['RANK'] == '1' else 1.0)\n"
+        "    def reward(self, state, action, next_state):\n"
+        "        sick = (next_state[:, 2].abs() > 0.1) & (os.environ['RANK'] == '1')\n"
+        "        return torch.where(sick, torch.nan, super().reward(state, action, next_state))\n"
     )
     words = ["-m", "tightrope", "train", "sick:Sick", "--run-dir", str(tmp_path / "run"), "--num-envs", "8"]
     code, said = finished(started(*words, "--total-timesteps", "20000", cwd=tmp_path))

@@ -40,8 +40,19 @@ def test_an_environment_without_a_preset_gets_the_defaults_of_its_kind() -> None
     assert (plain.run.defaults, plain.algorithm) == ("plain", tr.algorithms.ppo.PPOConfig())
     preset = tr.PPO("CartPole-v1", device="cpu").config
     assert (preset.run.defaults, preset.algorithm.learning_rate) == ("auto", 0.015)
-    assert tr.VPG("Pendulum-v1", device="cpu").config.algorithm.baseline == "critic"
-    assert tr.VPG("Acrobot-v1", device="cpu").config.algorithm.baseline == "timestep"
+
+
+def test_a_rollout_of_vpg_is_as_long_as_an_episode() -> None:
+    def of(env: Any, **given: Any) -> tuple[int, int, bool]:
+        algorithm = tr.VPG(env, device="cpu", **given).config.algorithm
+        return algorithm.num_envs, algorithm.num_steps, algorithm.anneal_lr
+
+    assert of("Pendulum-v1") == of(tr.envs.Pendulum) == (32, 200, True)
+    assert of("Taxi-v4") == of(lambda: gymnasium.make("Taxi-v4")) == of(gymnasium.make("Taxi-v4")) == (32, 200, True)
+    assert of("MountainCarContinuous-v0")[1] == 500  # of 999
+    assert of("CliffWalking-v1")[1] == 500  # which has no limit
+    assert of("CliffWalking-v1", max_episode_steps=100)[1] == 100
+    assert of("Pendulum-v1", num_steps=50)[1] == 50
 
 
 def test_sizes_of_the_defaults_follow_those_that_are_given() -> None:
@@ -65,10 +76,6 @@ def test_defaults_of_a_kind_are_valid_at_every_size(algo: str, kind: str, num_en
     config = configure("anything", algo, sizes, {"defaults": kind})
     assert config.algorithm.phases >= 1
     assert configure("anything", algo, config.flat(), with_preset=False) == config
-
-
-def test_settings_that_the_defaults_of_a_kind_would_contradict_win() -> None:
-    assert tr.VPG("Pendulum-v1", device="cpu", baseline="timestep").config.algorithm.full_reset
 
 
 def test_looking_at_an_environment_leaves_nothing_behind() -> None:

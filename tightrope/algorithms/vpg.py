@@ -79,7 +79,7 @@ class VPGConfig:
     baseline: Literal["timestep", "critic", "none"] = "timestep"
     """What is subtracted from returns: the mean over environments at the same step, a learned critic, or nothing."""
     normalize_returns: bool = False
-    """Standardise returns, or what they are above the critic's value, over the whole rollout."""
+    """Standardise returns over the whole rollout."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
@@ -231,9 +231,8 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
         baseline = torch.zeros_like(returns)
     advantage = returns - baseline
     if config.normalize_returns:
-        by_time = config.baseline == "timestep"  # then the mean is 0 at every step already
-        mean, std = masked_moments(returns if by_time else advantage, alive)
-        advantage = standardize(advantage, 0.0 if by_time else mean, std)
+        mean, std = masked_moments(returns, alive)
+        advantage = standardize(returns, mean, std) if config.baseline == "none" else standardize(advantage, 0.0, std)
     return rollout.trajectories(advantage, target=returns, alive=alive)
 
 

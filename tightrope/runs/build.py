@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
+from ..algorithms.vpg import VPGConfig
 from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
 from ..engine.ranks import as_first
 from ..engine.streams import initialising
@@ -17,13 +18,14 @@ from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
 from ..envs.engines import Choice
 from ..envs.importing import import_module_of
+from ..envs.notes import time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
-from ..types import Env, Settings
+from ..types import Env, Settings, Spec
 from .config import Config, RunConfig, configure, merged_layers
 from .devices import memory_of, name_of_device, resolve_device, suits_cpu
-from .given import Network, from_user, import_training_env, is_path, own_network
+from .given import Network, from_user, import_training_env, is_ours, is_path, own_network
 from .names import ENVS, here_called
 from .presets import MANY, kind_of, preset
 from .shares import share_of
@@ -70,20 +72,34 @@ def configured(env_id: str, algo: str, *layers: Settings, given: Any = None, pre
     of_run = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
     look = configure(env_id, algo, of_run, with_preset=False)
     with apart(stream_seed(look.run.seed, "look"), resolve_device(look.run.device)):
-        env = one_env(look, given)
-    found: Settings = {"num_envs": MANY} if env.capturable else {}
-    found |= settings | {"defaults": kind_of(env.observation, env.action)}
-    if isinstance(given, type) or not hasattr(given, "num_envs"):  # otherwise it is the user's own
-        with contextlib.suppress(Exception):  # said, if at all, when the run's own environments are closed
-            env.close()
+        observation, action, limit, on_device = seen(look, given, settings.get("num_envs", MANY))
+    if observation is None or action is None:
+        return configure(env_id, algo, settings, preset_env=preset_env)  # what is missing is said when it is built
+    found: Settings = {"num_envs": MANY} if on_device and algo == "ppo" else {}
+    if algo == "vpg" and isinstance(limit, int) and limit < VPGConfig.num_steps:
+        found["num_steps"] = limit  # whole episodes, and nothing behind their ends
+    found |= settings | {"defaults": kind_of(observation, action)}
     return configure(env_id, algo, found, preset_env=preset_env)
 
 
-def one_env(config: Config, given: Any) -> Env:
-    """One environment, to see what it shows and takes; the given one, if it is ready."""
-    if given is not None:
-        return from_user(given, config, 1)
-    return make_env(config, config.run.train_env or config.env, 1)
+def seen(config: Config, given: Any, many: int) -> tuple[Spec | None, Spec | None, Any, bool]:
+    """(what an environment shows, what it takes, its time limit, whether it is made of tensors). What is ready is only looked
+    at; of an id, a class or a factory one copy is made, or `many` where they are rows of a tensor."""
+    if given is not None and not callable(given) and not is_ours(given):
+        from ..envs import spaces
+
+        single = "single_" if hasattr(given, "num_envs") else ""
+        shown, taken = (getattr(given, f"{single}{name}_space") for name in ("observation", "action"))
+        return spaces.observation(shown).spec, spaces.action(taken).spec, time_limit(given), False
+    if given is None:
+        env = make_env(config, config.run.train_env or config.env, 1)
+    else:
+        of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
+        env = from_user(given, config, many if of_tensors else 1)
+    if env is not given:
+        with contextlib.suppress(Exception):  # said, if at all, when the run's own environments are closed
+            env.close()
+    return getattr(env, "observation", None), getattr(env, "action", None), time_limit(env), env.capturable
 
 
 def settled(config: Config, state: State) -> Config:

@@ -146,28 +146,18 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
 
 # Of environments with no preset, by what they show and take. Found over two dozen of them: benchmarks/defaults.py
 _PPO: Settings = dict(num_minibatches=8, update_epochs=10, learning_rate=1e-3, norm_reward=True, norm_obs=True)
-_VPG: Settings = dict(
-    num_envs=8,
-    num_steps=200,
-    learning_rate=3e-3,
-    baseline="critic",
-    normalize_returns=True,
-    full_reset=False,
-    norm_obs=True,
-)
 KINDS: dict[tuple[str, str], Settings] = {
     ("discrete", "ppo"): _PPO,
     ("continuous", "ppo"): _PPO | dict(ent_coef=0.0),
     ("images", "ppo"): _PPO | dict(update_epochs=4, learning_rate=5e-4),
-    ("discrete", "vpg"): {},
-    ("continuous", "vpg"): _VPG,
-    ("images", "vpg"): _VPG | dict(learning_rate=1e-3),
+    ("discrete", "vpg"): dict(anneal_lr=True),
+    ("continuous", "vpg"): dict(anneal_lr=True),
+    ("images", "vpg"): dict(anneal_lr=True, num_envs=8, learning_rate=1e-3),
 }
 KIND_WORDS = {"discrete": "discrete actions", "continuous": "continuous actions", "images": "images"}
-ROWS = {"ppo": 1024, "vpg": 1600}  # of a rollout, however many environments share them
-FEWEST_STEPS = 16  # of each environment in a rollout
-STEPS, FEWEST_PHASES = 500_000, 100  # of a run: many environments side by side take more steps
+ROWS, FEWEST_STEPS = 1024, 16  # of a rollout of PPO, however many environments share them; of each of these
 MINIBATCH, MOST_MINIBATCHES = 128, 32
+BUDGET = {"ppo": (500_000, 100), "vpg": (640_000, 40)}  # least steps and phases: many environments take more steps
 MANY = 64  # environments side by side, where a step of many costs hardly more than a step of one
 
 # what the presets reach, and in what time: medians of docs/benchmarks.md
@@ -214,19 +204,18 @@ def kind_of(observation: Spec, action: Spec) -> str:
 
 
 def kind_settings(kind: str, algo: str, given: Settings) -> Settings:
-    """The defaults of a kind. Sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
+    """The defaults of a kind. PPO's sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
     settings = dict(KINDS[kind, algo])
-    if given.get("baseline") == "timestep":  # which needs all clocks to agree
-        settings.pop("full_reset", None)
-    num_envs = max(given.get("num_envs", settings.get("num_envs", 8)), 1)
-    num_steps = given.get("num_steps", max(FEWEST_STEPS, ROWS[algo] // num_envs))
-    batch = max(num_envs * num_steps, 1)
-    settings["num_steps"] = num_steps
-    if batch * FEWEST_PHASES > STEPS:
-        settings["total_timesteps"] = batch * FEWEST_PHASES
-    if "num_minibatches" in settings:
+    num_envs = max(given.get("num_envs", settings.get("num_envs", 8 if algo == "ppo" else 32)), 1)
+    num_steps = max(FEWEST_STEPS, ROWS // num_envs) if algo == "ppo" else 500
+    batch = max(num_envs * given.get("num_steps", num_steps), 1)
+    if algo == "ppo":
         most = min(max(batch // MINIBATCH, 1), MOST_MINIBATCHES)
-        settings["num_minibatches"] = next(count for count in range(most, 0, -1) if batch % count == 0)
+        divides = next(count for count in range(most, 0, -1) if batch % count == 0)
+        settings |= {"num_steps": num_steps, "num_minibatches": divides}
+    steps, phases = BUDGET[algo]
+    if batch * phases > steps:
+        settings["total_timesteps"] = batch * phases
     return settings
 
 
