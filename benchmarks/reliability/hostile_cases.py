@@ -194,7 +194,7 @@ def sizes() -> dict[str, Case]:
         "num_steps": (800_000, 10**12, 2**62, 0),
         "num_minibatches": (2**62, 0),
         "threads": (0, -1),  # too many are as many as there are
-        "eval_episodes": (10**9, 0),
+        "eval_episodes": (10**9, -1),
         "total_timesteps": (-1, 2**63),
         "max_episode_steps": (0, -5),
         "seed": (-1, 2**63, 10**300),
