@@ -39,7 +39,7 @@ class RunConfig:
     seed: int = 1
     """Every random stream of the run follows from it."""
     defaults: Defaults = "auto"
-    """Settings to start from: the env's preset or, where it has none, what suits its kind (auto); or those of the algorithm."""
+    """Settings to start from: auto takes the env's preset or, without one, those of its kind; plain takes the algorithm's."""
     device: str = "auto"
     """Where everything lives: auto, cpu, cuda, cuda:1 for one of several, or mps; auto takes CUDA if there is any."""
     accelerate: Accelerate = "auto"
