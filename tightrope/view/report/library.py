@@ -13,6 +13,7 @@ import importlib.util
 import os
 import tempfile
 import threading
+import zlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,10 +34,14 @@ def _packed() -> str:
     source = installed()
     stat = source.stat()
     kept = cache() / f"plotly-{stat.st_size}-{int(stat.st_mtime)}.gz"
+    library = source.read_bytes()
     try:
         content = kept.read_bytes()
-    except OSError:
-        content = gzip.compress(source.read_bytes(), 6, mtime=0)
+        whole = gzip.decompress(content) == library
+    except (OSError, EOFError, zlib.error):  # not there, or damaged: a crash can leave it empty
+        whole = False
+    if not whole:
+        content = gzip.compress(library, 6, mtime=0)
         keep(kept, content)
     return base64.b64encode(content).decode()
 
