@@ -14,7 +14,7 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "errors", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
+    "version", "errors", "files", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
     "agent", "saved", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {
@@ -82,7 +82,7 @@ def test_the_equations_need_nothing_but_torch(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "view"])
 def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
     ours = {i for i in imports_of(module) if i.startswith("tightrope")}
-    assert all(room_of(i) in ("view", "errors", "types", "draw", "engine") for i in ours), ours
+    assert all(room_of(i) in ("view", "errors", "files", "types", "draw", "engine") for i in ours), ours
 
 
 @pytest.mark.parametrize("module", list(MODULES))

@@ -2,6 +2,7 @@
 
 import difflib
 import operator
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -16,6 +17,11 @@ def plain(text: str) -> str:
     """The same in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
+
+
+def warn(line: str) -> None:
+    """A line for the user, on stderr."""
+    print(f"warning: {plain(line)}", file=sys.stderr)
 
 
 def plural(count: int, word: str) -> str:

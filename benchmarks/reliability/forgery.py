@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from tightrope.files import canonical, digest
 from tightrope.runs.checkpoint import CHECKPOINTS, LATEST, MANIFEST, MODEL, NAME, TRAINING, sealed
-from tightrope.runs.files import canonical, digest
 
 
 def newest(run: Path) -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from tightrope.files import Place
 from tightrope.runs.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint
 from tightrope.runs.recover import inspected, pointer_complaint
 
@@ -54,8 +55,8 @@ def check_all_is_whole(run: Path) -> Checkpoint | None:
     """Every checkpoint that has a checkpoint's name is whole and the pointer is right; returns the newest one."""
     if not (run / CHECKPOINTS).exists():
         return None
-    assert pointer_complaint(run / CHECKPOINTS) is None, pointer_complaint(run / CHECKPOINTS)
-    found = [inspected(run / CHECKPOINTS / name) for name in checkpoints(run)]
+    assert pointer_complaint(Place(run) / CHECKPOINTS) is None, pointer_complaint(Place(run) / CHECKPOINTS)
+    found = [inspected(Place(run) / CHECKPOINTS / name) for name in checkpoints(run)]
     return found[0] if found else None
 
 

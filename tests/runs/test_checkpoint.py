@@ -19,9 +19,9 @@ import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine.metrics import read
 from tightrope.errors import UsageError
+from tightrope.files import Place, canonical, digest, write_file
 from tightrope.runs import recover
 from tightrope.runs.checkpoint import MODEL, TRAINING, save_checkpoint, save_config, sealed
-from tightrope.runs.files import canonical, digest, write_file
 from tightrope.runs.recover import find, load_config
 from tightrope.types import Rollout
 
@@ -415,7 +415,7 @@ def test_no_source_file_can_unpickle(path: Path) -> None:
 # all or nothing -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.rename", "pathlib.Path.mkdir"])
+@pytest.mark.parametrize("failing", ["os.fsync", "os.replace", "os.rename", "os.mkdir"])
 def test_a_save_that_fails_leaves_what_there_was(run: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     agent = tr.load(run)
     advance(agent, 1)
@@ -479,10 +479,19 @@ def test_names_that_lead_nowhere_are_passed_over(run: Path) -> None:
 
 def test_a_checkpoint_that_is_always_gone_is_looked_for_a_few_times(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, looks = newest(run), []
-    monkeypatch.setattr(recover, "named", lambda folder: looks.append(folder) or [path.with_name("9999-steps-5")])
+    monkeypatch.setattr(recover, "named", lambda run: looks.append(run) or [Place.of(path.with_name("9999-steps-5"))])
     with pytest.raises(UsageError, match="no good checkpoint"):
         find(run)
     assert len(looks) == recover.LOOKS
+
+
+def test_of_many_damaged_checkpoints_a_few_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for serial in range(1000, 1500):
+        (run / "checkpoints" / f"{serial}-steps-48").mkdir()
+    assert tr.load(run).steps == 48
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert "497 checkpoints more cannot be read either; using 0001-steps-48 instead" in said[-1]
 
 
 def test_a_save_is_found_whatever_numbers_there_are(run: Path) -> None:

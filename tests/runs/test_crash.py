@@ -283,7 +283,7 @@ def test_a_bundle_that_cannot_be_written_does_not_hide_the_error(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(crash, "write_file", full)
+    monkeypatch.setattr(crash, "write_bundle", full)
     line = caught(tr.PPO(BadReward(4), **SMALL), tmp_path)
     assert "env gave reward nan at env 3, step 3" in line
     assert "could not be written to" in line

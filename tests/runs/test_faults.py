@@ -95,13 +95,21 @@ def test_what_is_renamed_is_on_the_disk_before(tmp_path: Path, monkeypatch: pyte
 
     fsync, rename, replace = os.fsync, os.rename, os.replace
     monkeypatch.setattr("os.fsync", lambda n: (done.append(f"sync {name(f'/proc/self/fd/{n}')}"), fsync(n)))
-    monkeypatch.setattr("os.rename", lambda a, b: (done.append(f"rename {name(a)}"), rename(a, b)))
-    monkeypatch.setattr("os.replace", lambda a, b: (done.append(f"rename {name(a)}"), replace(a, b)))
+
+    def noted(call: Any) -> Any:
+        def renamed(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+            done.append(f"rename {name(f'/proc/self/fd/{src_dir_fd}')}/{old}")
+            call(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+        return renamed
+
+    monkeypatch.setattr("os.rename", noted(rename))
+    monkeypatch.setattr("os.replace", noted(replace))
     tr.PPO("CartPole-v1", **SMALL, save_seconds=1e9).learn(run_dir=tmp_path / "run", quiet=True)
     folder, new = "run/checkpoints", "run/checkpoints/.new-0001-steps-144"
-    latest = f"{folder}/.latest.{os.getpid()}.tmp"
+    latest, config = f"{folder}/.latest.tmp", "run/.config.yaml.tmp"
     done = [line for line in done if not re.search(r"about\.json|report\.html", line)]  # a run can do without
-    config = f"run/.config.yaml.{os.getpid()}.tmp"
+    done = [re.sub(r"\.[0-9a-f]{16}\.tmp", ".tmp", line) for line in done]
     assert done == [
         "sync .", f"sync {config}", f"rename {config}", "sync run", "sync run/metrics.jsonl",
         f"sync {new}/model.safetensors", f"sync {new}/training.safetensors", f"sync {new}/manifest.json", f"sync {new}",

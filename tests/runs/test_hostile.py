@@ -1,9 +1,13 @@
 """Runs of a stranger: nothing in them is executed, and each is refused in one line. What they cost is for the script to see."""
 
 import contextlib
+import os
 import shutil
+import signal
 import sys
+from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +15,16 @@ import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, plain
 from tightrope.runs.config import configure
 from tightrope.runs.recover import has_checkpoints
+from tightrope.runs.reports import write_report
 from tightrope.saved import begin_anew
+from tightrope.view.sinks.identity import remember
+from tightrope.view.sinks.sink import model_files, newest_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 
-from hostile_cases import GROUPS, PROOF, VICTIM, victims
+from hostile_cases import GROUPS, PROOF, VICTIM, other_kinds, victims
 
+posix = pytest.mark.skipif(os.name != "posix", reason="no pipes and signals as on POSIX")
 HEAVY = ("10^8", "GB of holes")  # hundreds of megabytes to write
 SMALL = dict(num_envs=3, num_steps=8, num_minibatches=2, hidden_sizes=(8,), device="cpu", threads=1, norm_obs=True)
 
@@ -29,9 +37,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def load(run: Path) -> tr.Agent:
+def load(run: Path, **settings: Any) -> tr.Agent:
     """As `tightrope resume` does."""
-    return tr.load(run) if has_checkpoints(run) else begin_anew(run)
+    return tr.load(run, **settings) if has_checkpoints(run) else begin_anew(run, **settings)
+
+
+def files_in(run: Path) -> list[Path]:
+    return [path for path in run.rglob("*") if path.is_file() and not path.is_symlink()]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -57,16 +69,72 @@ def test_what_a_stranger_has_prepared_is_refused(
     assert {"antigravity", "this"}.isdisjoint(set(sys.modules) - modules)
 
 
+def served(run: Path) -> None:
+    """Everything that reads or writes a run's directory."""
+    try:
+        remember(run, "wandb", "abc")
+        agent = load(run, video_every=1)
+        agent.train(quiet=True, score_episodes=1)
+        write_report([run])
+    except (UsageError, OSError) as error:
+        print(error)
+
+
 @pytest.mark.parametrize("name", victims())
 def test_what_a_link_leads_to_is_not_written_into(name: str, good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "run")
     (tmp_path / VICTIM).write_text("precious\n" * 1000)
     victims()[name](tmp_path / "run")
-    try:
-        load(tmp_path / "run").learn(quiet=True)
-    except UsageError as error:
-        print(error)
+    served(tmp_path / "run")
     assert (tmp_path / VICTIM).read_text() == "precious\n" * 1000
+    assert not any("precious" in path.read_text(errors="replace") for path in files_in(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["videos", "crash", "checkpoints"])
+def test_what_a_linked_directory_holds_is_neither_shown_nor_written(name: str, good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / name, ignore_errors=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "phase0001.mp4").write_text("precious")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    served(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["phase0001.mp4"]
+    page = tmp_path / "run" / "report.html"
+    assert b64encode(b"precious").decode() not in page.read_text()
+
+
+def test_a_report_shows_no_file_that_a_video_is_a_link_to(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    (tmp_path / "key").write_text("private key")
+    (tmp_path / "run" / "videos").mkdir(exist_ok=True)
+    (tmp_path / "run" / "videos" / "phase0001.mp4").symlink_to(tmp_path / "key")
+    page = write_report([tmp_path / "run"]).read_text()
+    assert b64encode(b"private key").decode() not in page
+    assert "phase0001.mp4" not in page
+
+
+def test_a_tracker_is_given_no_file_that_a_link_leads_to(good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    (tmp_path / "key").write_text("private key")
+    checkpoint = newest_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    whole = model_files(checkpoint)
+    (checkpoint / "key").symlink_to(tmp_path / "key")
+    assert model_files(checkpoint) == whole
+
+
+@posix
+@pytest.mark.parametrize("name", other_kinds())
+def test_nothing_waits_for_what_is_no_file(name: str, good: Path, tmp_path: Path) -> None:
+    shutil.copytree(good, tmp_path / "run")
+    other_kinds()[name](tmp_path / "run")
+    signal.alarm(20)  # ends the tests with an error
+    try:
+        served(tmp_path / "run")
+    finally:
+        signal.alarm(0)
+    with contextlib.suppress(UsageError):
+        write_report([tmp_path / "run"], tmp_path / "page.html")
 
 
 def test_the_good_run_is_one(good: Path) -> None:

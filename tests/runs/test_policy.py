@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import tightrope as tr
 from tightrope.envs.absent import read_space, written
 from tightrope.envs.options import MOST_NUMBERS
+from tightrope.files import canonical
 from tightrope.runs.checkpoint import sealed
-from tightrope.runs.files import canonical
 
 TINY: dict[str, Any] = dict(
     num_envs=2, num_steps=4, num_minibatches=1, update_epochs=1, total_timesteps=16, hidden_sizes=(8,), device="cpu"

@@ -1,7 +1,13 @@
 """Reports from run directories: what is gathered there, the command that makes a run again, and how a mistake is answered."""
 
 import json
+import math
+import os
+import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +15,12 @@ import pytest
 
 import tightrope as tr
 from tightrope.cli import main
+from tightrope.runs import reports
 from tightrope.runs.config import configure
 from tightrope.runs.lock import is_locked, locked
 from tightrope.runs.reports import clips, command, gathered, scores, usual_settings, write_report
 
+SOURCE = str(Path(tr.__file__).parents[1])
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
 
 
@@ -77,7 +85,7 @@ def test_videos_are_in_the_order_of_their_phases(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     for name in ("phase10000.mp4", "phase0050.mp4", "phase9999.mp4", "best.mp4", "phase0050.html"):
         (tmp_path / "videos" / name).touch()
-    assert [clip.path.name for clip in clips(tmp_path)] == [
+    assert [clip.place.name for clip in clips(tmp_path)] == [
         "best.mp4", "phase0050.mp4", "phase9999.mp4", "phase10000.mp4",
     ]  # fmt: skip
 
@@ -164,6 +172,91 @@ def test_what_is_no_run_is_left_out_of_a_comparison(
     code, out, err = tightrope(capsys, "report", "empty", "page.html")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("tightrope: none of these 2 is a run that was trained")
+
+
+HUGE = [
+    "1e308",
+    "-1e308",
+    "1e400",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "9" * 400,
+    "-" + "9" * 400,
+    "true",
+    "null",
+    '"x"',
+    "[]",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("value", HUGE)
+def test_a_report_is_made_of_any_numbers(value: str, run: Path, tmp_path: Path) -> None:
+    """In every place of a score, and in every place of a row."""
+    names = ("step", "mean", "std", "min", "max", "mean_length", "episodes")
+    score = {"step": 96, "mean": 3.5, "std": 1.0, "min": 1.0, "max": 9.0, "mean_length": 9.0, "episodes": 3}
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    bad = [json.dumps({**score, name: "BAD"}) for name in names]
+    (run / "scores.jsonl").write_text("\n".join(bad).replace('"BAD"', value) + "\n")
+    bad = [json.dumps({**rows[1], tag: "BAD"}) for tag in rows[1]]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(bad).replace('"BAD"', value) + "\n")
+    write_report([run], tmp_path / "one.html")
+    assert all(math.isfinite(score.mean) for score in scores(run))
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    write_report([run, other], tmp_path / "both.html")
+    for name in ("one.html", "both.html"):
+        page = (tmp_path / name).read_text()
+        assert not re.search(r">\s*-?(nan|inf)\b", page, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("stage", ["gathered", "comparison_page"])
+def test_one_bad_run_does_not_stop_a_comparison(
+    stage: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "spoiled")
+    working = getattr(reports, stage)
+
+    def failing(what: Any, *rest: Any) -> Any:
+        if "spoiled" in str(what):
+            raise ZeroDivisionError("something that nobody thought of")
+        return working(what, *rest)
+
+    monkeypatch.setattr(reports, stage, failing)
+    write_report([run, tmp_path / "spoiled"], tmp_path / "both.html")
+    assert "1 run<" in (tmp_path / "both.html").read_text()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "left out" in said[0]
+    assert "something that nobody thought of" in said[0]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml"])
+def test_a_run_with_a_pipe_in_it_is_left_out(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "bad")
+    (tmp_path / "bad" / name).unlink()
+    os.mkfifo(tmp_path / "bad" / name)
+    write_report([run, tmp_path / "bad"], tmp_path / "both.html")
+    assert "is not a plain file" in capsys.readouterr().err
+    assert "1 run<" in (tmp_path / "both.html").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are text there")
+def test_names_that_are_no_text_do_nothing_to_a_terminal(run: Path, tmp_path: Path) -> None:
+    name = b"a\xff\x1b[31mred\nline"
+    strange = tmp_path / os.fsdecode(name)
+    run.rename(strange)
+    for words in (["report", strange, tmp_path / f"{strange}2"], ["resume", strange, "--total-timesteps", "128"]):
+        code = [sys.executable, "-m", "tightrope", *map(os.fsencode, words)]
+        done = subprocess.run(code, capture_output=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SOURCE})
+        assert done.returncode == 0, done.stderr
+        assert all(line.decode().isprintable() for line in (done.stdout + done.stderr).splitlines())
+        assert rb"a\udcff\x1b[31mred" in done.stdout + done.stderr
+    assert write_report([strange], strange / "both.html").is_file()
 
 
 def test_a_run_named_twice_is_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

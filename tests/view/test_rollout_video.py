@@ -208,6 +208,25 @@ def test_a_full_disk_is_said_once(
     assert list((tmp_path / "videos").iterdir()) == []
 
 
+def test_when_there_is_room_again_there_are_videos_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add = painter.Video.add
+
+    def full_at_first(video: painter.Video, frame: np.ndarray) -> None:
+        if video.place.name in ("1.mp4", "2.mp4"):
+            raise OSError(28, "No space left on device")
+        add(video, frame)
+
+    monkeypatch.setattr(painter.Video, "add", full_at_first)
+    trained(tmp_path, 4, video_every=1)
+    assert videos(tmp_path) == ["phase0003.mp4", "phase0004.mp4"]
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "phase0001.mp4 could not be written (OSError: [Errno 28] No space left on device)" in said[0]
+    assert sorted(path.suffix for path in (tmp_path / "videos").iterdir()) == [".html", ".html", ".mp4", ".mp4"]
+
+
 def test_a_painter_that_dies_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

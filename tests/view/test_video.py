@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 
+from tightrope.files import Place
 from tightrope.view.video import Clip, Video, page_beside
 
 
@@ -20,7 +21,7 @@ def decode(path: Path) -> tuple[str, str, float, list[np.ndarray]]:
 
 
 def write(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
-    with Video(path, fps) as video:
+    with Video(Place.of(path), fps) as video:
         for frame in frames:
             video.add(frame)
     return path
@@ -29,7 +30,7 @@ def write(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     colours = np.array([(250, 250, 247), (38, 43, 54), (255, 128, 171), (38, 103, 179)], np.uint8)
     frames = np.broadcast_to(colours[:, None, None], (4, 64, 96, 3)).repeat(5, 0)
-    codec, pixels, rate, read = decode(write(tmp_path / "new" / "a.mp4", frames, fps=25))
+    codec, pixels, rate, read = decode(write(tmp_path / "a.mp4", frames, fps=25))
     assert (codec, pixels, rate, len(read)) == ("h264", "yuv420p", 25.0, 20)
     assert np.abs(np.stack(read).astype(int) - frames).max() <= 8
     assert [path.name for path in tmp_path.rglob("*.*")] == ["a.mp4"]
@@ -49,7 +50,7 @@ def test_odd_sizes_are_trimmed_to_even_ones(tmp_path: Path) -> None:
 
 def test_a_failed_video_leaves_nothing_behind(tmp_path: Path) -> None:
     def fail_midway() -> None:
-        with Video(tmp_path / "a.mp4") as video:
+        with Video(Place(tmp_path) / "a.mp4") as video:
             video.add(np.zeros((64, 64, 3), np.uint8))
             raise RuntimeError("midway")
 
@@ -74,7 +75,7 @@ def test_memory_does_not_grow_with_the_video(tmp_path: Path) -> None:
     frames = np.random.default_rng(1).integers(0, 255, (8, 120, 160, 3), np.uint8)
 
     def peak(count: int) -> int:
-        with Video(tmp_path / "a.mp4") as video:
+        with Video(Place(tmp_path) / "a.mp4") as video:
             for i in range(count):
                 video.add(frames[i % 8])
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
@@ -83,7 +84,8 @@ def test_memory_does_not_grow_with_the_video(tmp_path: Path) -> None:
 
 
 def test_a_page_plays_it_over_and_over(tmp_path: Path) -> None:
-    page = page_beside(tmp_path / "phase0050.mp4", "CartPole <1>").read_text()
+    page_beside(Place(tmp_path) / "phase0050.mp4", "CartPole <1>")
+    page = (tmp_path / "phase0050.html").read_text()
     tag = re.search(r"<video [^>]*>", page)
     assert tag is not None
     assert {"autoplay", "muted", "loop", "playsinline"} <= set(tag[0][:-1].split())

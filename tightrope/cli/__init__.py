@@ -6,6 +6,7 @@ A command is imported when it is called: what needs none of them needs no torch.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a directory's name may be no text
     try:
         sys.exit(dispatch(args))
     except UsageError as error:

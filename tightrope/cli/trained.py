@@ -12,7 +12,7 @@ import tyro
 
 from ..agent import Agent
 from ..arguments import show_help, wants_help
-from ..errors import ExportError, UsageError
+from ..errors import ExportError, UsageError, plain
 from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.policy import Policy
@@ -121,7 +121,7 @@ def record(args: list[str]) -> int:
     agent: Agent = load(options.run, own, options.checkpoint, options.network)
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
     with agent:
-        print(agent.record(options.out, options.episodes, options.seed, **shot))
+        print(plain(str(agent.record(options.out, options.episodes, options.seed, **shot))))
     return 0
 
 
@@ -144,7 +144,7 @@ def report(args: list[str]) -> int:
     words, flags = read_options(ReportOptions, args, "report", words=len(args))
     if not words:
         raise UsageError("report needs a run directory, such as `tightrope report runs/demo`")
-    print(write_report([Path(word) for word in words], flags.get("out")))
+    print(plain(str(write_report([Path(word) for word in words], flags.get("out")))))
     return 0
 
 
@@ -181,7 +181,7 @@ def export(args: list[str]) -> int:
     own = None if options.env is None else imported(options.env)
     try:
         trained = to_export(options, own)
-        print(trained.export(options.onnx))
+        print(plain(str(trained.export(options.onnx))))
         if isinstance(trained, Agent):
             trained.close()
     except ExportError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..engine import world
 from ..engine.ranks import join, launched, told_by_first
-from ..errors import UsageError
+from ..errors import UsageError, plain
+from ..files import Place
 from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, settings_of, unknown_setting
@@ -101,8 +103,8 @@ def trained(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = Non
 
 def there_already(run_dir: Path) -> Path | None:
     """The run in a directory, if there is one."""
-    found = told_by_first(lambda: str(run_dir).encode() if (run_dir / CONFIG).exists() else b"").decode()
-    return Path(found) if found else None
+    found = told_by_first(lambda: os.fsencode(run_dir) if (Place(run_dir) / CONFIG).exists() else b"")
+    return Path(os.fsdecode(found)) if found else None
 
 
 def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
@@ -112,14 +114,14 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         return 1
     if outcome.score is not None:  # which the first rank has
         both = f"{outcome.score}{compared(outcome.score, outcome.last_return)}"
-        print(f"{agent.config.env}: greedy return {both}; run in {run_dir}")
+        print(plain(f"{agent.config.env}: greedy return {both}; run in {run_dir}"))
     elif outcome.interrupted is None:
-        print(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}")
+        print(plain(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}"))
     if outcome.unscored:
-        print(f"stopped during the last evaluation; the trained agent is in {run_dir}")
+        print(plain(f"stopped during the last evaluation; the trained agent is in {run_dir}"))
     elif outcome.interrupted is not None:
         goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
-        print(f"stopped after {agent.steps:,} steps; {goes_on}")
+        print(plain(f"stopped after {agent.steps:,} steps; {goes_on}"))
     return 0 if outcome.interrupted is None else 128 + outcome.interrupted
 
 
@@ -184,7 +186,7 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
     else:
         agent = begin_anew(run_dir, env, network, **settings)
         if not quiet:
-            print(f"{run_dir} has no checkpoint yet: it begins anew")
+            print(plain(f"{run_dir} has no checkpoint yet: it begins anew"))
     before, after = config.flat(), agent.config.flat()
     for name in settings:
         if not quiet and before[name] != after[name]:
@@ -204,7 +206,7 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
         with EvaluationLine(agent.config.env) as line:
             tick = shown_to(Audience([] if quiet else [line]), run.eval_episodes)
             score = agent.evaluate(run.eval_episodes, seconds=run.eval_seconds, tick=tick)
-        print(f"{agent.config.env}: greedy return {score}; run in {run_dir}")
+        print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
         keep(run_dir, agent.steps, score)
         write_report([run_dir])
 

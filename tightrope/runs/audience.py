@@ -10,6 +10,7 @@ import torch
 
 from ..engine import State, world
 from ..envs.host import HostEnv
+from ..errors import plain
 from ..version import __version__
 from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from ..view.sinks import TRACKERS, Options, Sink
@@ -42,7 +43,7 @@ def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audi
 
     def say(line: str) -> None:
         if not quiet:
-            print(line, flush=True)
+            print(plain(line), flush=True)
 
     return RolloutVideo(run.path / "videos", config.run.video_every, written, say)
 

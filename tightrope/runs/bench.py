@@ -26,6 +26,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import Guard, State, choose_threads, threads, unguarded
 from ..engine.metrics import Reading
 from ..engine.players import Player
+from ..files import Place
 from ..types import Settings
 from ..view import MetricsFile
 from .build import build, configured
@@ -127,7 +128,7 @@ def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, flo
     next(loop)
     wait(state.env.device)
     with tempfile.TemporaryDirectory() as folder:
-        file = MetricsFile(Path(folder) / "metrics.jsonl")
+        file = MetricsFile(Place(Path(folder)) / "metrics.jsonl")
         began, steps = time.perf_counter(), state.steps
         while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
             guard.remember()

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,21 +30,11 @@ from torch import Tensor
 
 from ..engine import State, cores, world
 from ..envs.host import HostEnv
-from ..errors import UsageError, plain
+from ..errors import UsageError
+from ..files import Place, Unreadable, address, canonical, digest, read_canonical, remove_leftovers
 from ..types import Composite, Env, Spec
 from ..version import __version__
 from .config import Config, configure
-from .files import (
-    Unreadable,
-    canonical,
-    digest,
-    opened,
-    read_canonical,
-    remove_leftovers,
-    sync_directory,
-    write_file,
-    write_through,
-)
 
 SCHEMA = 1
 CONFIG, CHECKPOINTS, LATEST, MANIFEST = "config.yaml", "checkpoints", "latest", "manifest.json"
@@ -63,8 +51,12 @@ UNFINISHED, LEAVING = ".new-", ".old-"  # names that no reader looks at
 class Checkpoint:
     """One that has been looked at: every file has the size and the hash that its manifest says."""
 
-    path: Path
+    place: Place
     manifest: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.place.path
 
     @property
     def serial(self) -> int:
@@ -90,14 +82,14 @@ class Checkpoint:
     def read(self, name: str) -> dict[str, Tensor]:
         """The tensors in one of its files."""
         try:
-            with opened(self.path / name, MOST_BYTES) as file:
-                return load(file.read())
+            return load((self.place / name).read(MOST_BYTES))
         except (SafetensorError, Unreadable, KeyError, ValueError, RuntimeError) as error:
             raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
 
     def shapes(self, name: str) -> dict[str, list[int]]:
         """What is in one of its files, of which the header alone is read."""
-        with safe_open(self.path / name, "pt") as file:
+        place = self.place / name
+        with place.open(MOST_BYTES) as opened, safe_open(address(opened, place), "pt") as file:
             return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
 
 
@@ -105,7 +97,7 @@ class Checkpoint:
 
 
 def save_config(run_dir: Path, config: Config) -> None:
-    write_file(run_dir / CONFIG, yaml.safe_dump(config.flat(), sort_keys=False).encode())
+    (Place(run_dir) / CONFIG).write(yaml.safe_dump(config.flat(), sort_keys=False).encode())
 
 
 def files_of(rank: int) -> list[str]:
@@ -138,8 +130,8 @@ def save_checkpoint(
     just made, `log_bytes` the length of the metrics file at this moment.
     """
     ranks = 1 + len(others) if 1 + len(others) == world().size else 0
-    folder = run_dir / CHECKPOINTS
-    folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
+    folder = Place(run_dir) / CHECKPOINTS
+    folder.mkdir()  # but not the run's directory: if that has gone, someone wanted it so
     tidy(folder)
     serial = min(newest_serial(run_dir) + 1, MOST_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
@@ -164,17 +156,17 @@ def save_checkpoint(
     }))  # fmt: skip
     new = folder / f"{UNFINISHED}{name}"
     try:
-        new.mkdir()
+        new.mkdir(new=True)
         for file, content in {**files, MANIFEST: manifest}.items():
-            write_through(new / file, content)
-        sync_directory(new)
-        new.rename(folder / name)
+            (new / file).create(content)
+        new.sync()
+        new.rename(name)
     except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        new.remove()
         raise
-    sync_directory(folder)
-    sync_directory(run_dir)  # which has the name of this folder, and of the metrics
-    write_file(folder / LATEST, canonical({"checkpoint": name, "sha256": digest(manifest)}))
+    folder.sync()
+    folder.parent.sync()  # which has the name of this folder, and of the metrics
+    (folder / LATEST).write(canonical({"checkpoint": name, "sha256": digest(manifest)}))
     prune(folder, keep)
     return serial
 
@@ -184,35 +176,35 @@ def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
     return {**manifest, "sha256": digest(canonical(manifest))}
 
 
-def tidy(folder: Path) -> None:
+def tidy(folder: Place) -> None:
     """Remove what was being written or dropped when a process died."""
-    for path in folder.iterdir():
-        if path.name.startswith((UNFINISHED, LEAVING)):
-            shutil.rmtree(path, ignore_errors=True)
+    for name in folder.names():
+        if name.startswith((UNFINISHED, LEAVING)):
+            (folder / name).remove()
     remove_leftovers(folder / LATEST)
     remove_leftovers(folder.parent / CONFIG)
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune(folder: Place, keep: int) -> None:
     """Keep the newest ones that look whole and the one with the best score. What is damaged takes nobody's place: it goes once
     as many good ones are newer."""
-    paths = named(folder)
+    paths = named(folder.parent.path)
     whole = [path for path in paths if looks_whole(path)]
     best = by_score(whole)[:1]
     for path in paths[paths.index(whole[keep - 1]) + 1 :] if len(whole) >= keep else []:
         if path not in best:
-            leaving = path.rename(path.with_name(LEAVING + path.name))  # so that no reader meets half of it
-            shutil.rmtree(leaving, ignore_errors=True)
+            path.rename(LEAVING + path.name).remove()  # so that no reader meets half of it
 
 
-def looks_whole(path: Path) -> bool:
+def looks_whole(path: Place) -> bool:
     """Whether a checkpoint's manifest is as it was written, and its files have their sizes; their content is not read."""
     try:
         manifest = read_canonical(path / MANIFEST, MOST_MANIFEST)
         if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}) or manifest["name"] != path.name:
             return False
-        return all((path / file).lstat().st_size == manifest["files"][file]["size"] for file in manifest["files"])
-    except (Unreadable, OSError, KeyError, TypeError):
+        sizes = {file: facts["size"] for file, facts in manifest["files"].items()}
+        return all((info := (path / file).info()) and info.st_size == size for file, size in sizes.items())
+    except (Unreadable, KeyError, TypeError, AttributeError):
         return False
 
 
@@ -248,37 +240,38 @@ def configured(flat: dict[str, Any], source: Path) -> Config:
 # what is there --------------------------------------------------------------------------------------------------------
 
 
-def number(path: Path) -> int:
+def number(path: Place) -> int:
     """The serial number in a checkpoint's name."""
     return age(path)[0]
 
 
-def age(path: Path) -> tuple[int, int]:
+def age(path: Place) -> tuple[int, int]:
     """Serial number and steps, by which the newest is known: numbers may have come to their end."""
     match = NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def named(folder: Path) -> list[Path]:
-    """Every directory that has a checkpoint's name, newest first. A link is none: it may lead anywhere, or nowhere."""
+def named(run_dir: Path) -> list[Place]:
+    """Every directory of a run that has a checkpoint's name, newest first. A link is none: it may lead anywhere."""
+    folder = Place(run_dir) / CHECKPOINTS
     try:
-        found = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
+        found = [folder / name for name in folder.folders() if NAME.fullmatch(name)]
     except OSError:
         return []
-    return sorted((path for path in found if path.is_dir() and not path.is_symlink()), key=age, reverse=True)
+    return sorted(found, key=age, reverse=True)
 
 
 def newest_serial(run_dir: Path) -> int:
-    return max(map(number, named(run_dir / CHECKPOINTS)), default=0)
+    return max(map(number, named(run_dir)), default=0)
 
 
-def by_score(paths: list[Path]) -> list[Path]:
+def by_score(paths: list[Place]) -> list[Place]:
     """Those that were kept for their score, the best first, of equals the first."""
     scores = {path: score for path in paths if (score := score_of(path)) is not None}
     return sorted(scores, key=lambda path: (-scores[path], number(path)))
 
 
-def score_of(path: Path) -> float | None:
+def score_of(path: Place) -> float | None:
     """The score that a checkpoint was kept for, if it was."""
     try:
         score = read_canonical(path / MANIFEST, MOST_MANIFEST).get("score")
@@ -289,7 +282,3 @@ def score_of(path: Path) -> float | None:
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
-
-
-def warn(line: str) -> None:
-    print(f"warning: {plain(line)}", file=sys.stderr)

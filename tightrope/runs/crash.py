@@ -28,12 +28,11 @@ from ..engine.health import LOSSES
 from ..engine.optimize import watched_by
 from ..envs.host import one_line
 from ..envs.replayed import Replayed
-from ..errors import UsageError
+from ..files import Place
 from ..types import Batch, Env, Rollout, Row
 from .config import Config
 from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
 from .directory import resume_command
-from .files import write_file
 
 
 class CrashGuard(Guard):
@@ -54,7 +53,7 @@ class CrashGuard(Guard):
             return f"phase {row['phase']} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
         if self.run_dir is None:
             return f"{diagnosis.line()}; the agent is as it was before"
-        folder = self.run_dir / "crash" / f"phase-{row['phase']:06d}"
+        folder = Place(self.run_dir) / "crash" / f"phase-{row['phase']:06d}"
         evidence_is = f"the evidence is in {folder}"
         try:
             write_bundle(folder, diagnosis, evidence, self.config, [*rows, row])
@@ -156,18 +155,16 @@ def on_cpu(record: Any) -> Any:
 
 
 def write_bundle(
-    folder: Path, diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, Any]]
+    folder: Place, diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, Any]]
 ) -> None:
     """The report first: it is small, and says the most."""
     report = as_json(report_of(diagnosis, evidence, config, rows))
-    for place in (folder.parent, folder):  # but not the run's directory
-        if place.is_symlink():
-            raise UsageError(f"{place.name} is a link, which could lead anywhere")
-        place.mkdir(exist_ok=True)
-    write_file(folder / "report.json", json.dumps(report, indent=1, allow_nan=False).encode())
-    write_file(folder / "rollout.safetensors", save(contents(evidence.rollout) | {"last_obs": evidence.last_obs}))
+    folder.parent.mkdir()  # but not the run's directory
+    folder.mkdir()
+    (folder / "report.json").write(json.dumps(report, indent=1, allow_nan=False).encode())
+    (folder / "rollout.safetensors").write(save(contents(evidence.rollout) | {"last_obs": evidence.last_obs}))
     if evidence.minibatch is not None:
-        write_file(folder / "minibatch.safetensors", save(contents(evidence.minibatch)))
+        (folder / "minibatch.safetensors").write(save(contents(evidence.minibatch)))
 
 
 def report_of(diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import Any
 from ..engine import State, world
 from ..engine.ranks import handed_to_first, post, posted, told_by_first
 from ..engine.vigil import what_follows
-from ..errors import UsageError
+from ..errors import UsageError, warn
+from ..files import Place
 from ..view import MetricsFile
-from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config, warn
+from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config
 from .config import Config
-from .files import sync_directory
 from .given import is_path
 from .lock import locked
 
@@ -50,12 +50,13 @@ class RunDirectory:
             post(RUN_DIR, str(self.path))  # whoever is started in our place goes on here
             try:
                 save_config(self.path, config)
-                self.metrics = MetricsFile(self.path / METRICS, self.log_bytes)
+                self.metrics = MetricsFile(Place(self.path) / METRICS, self.log_bytes, self.say)
             except OSError as error:
                 raise UsageError(f"run_dir {self.path} cannot be written: {reason(error)}") from None
             self.saved_at = time.perf_counter()
             try:
-                with held(self.path) as self.folder:
+                with Place(self.path).held() as folder:
+                    self.folder = self.path if folder is None else folder
                     yield
             finally:
                 self.metrics.close()
@@ -67,11 +68,11 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for made in missing:
-                sync_directory(made.parent)
+                Place(made.parent).sync()
         except OSError as error:
             raise UsageError(f"run_dir {self.path} cannot be made: {reason(error)}") from None
         with locked(self.path):
-            if self.new and (self.path / CONFIG).exists():
+            if self.new and (Place(self.path) / CONFIG).exists():
                 raise UsageError(already_a_run(self.path))
             if newest_serial(self.path) > self.serial:
                 raise UsageError(f"run_dir {self.path} has been trained further meanwhile: load it again")
@@ -123,7 +124,7 @@ class RunDirectory:
     def save_apart(self, state: State, config: Config) -> None:
         """A checkpoint while no training is under way; an agent that was only saved there makes room."""
         ours = self.saved_steps is not None
-        if not ours and (self.path / METRICS).exists():
+        if not ours and (Place(self.path) / METRICS).exists():
             raise UsageError(f"path {self.path} holds a run that was trained there: give another directory")
         with self.ours():
             try:
@@ -190,19 +191,6 @@ def directory(path: Path, checkpoint: Checkpoint | None = None, new: bool = Fals
     return (RunDirectory if world().is_first else Companion)(path, checkpoint, new)
 
 
-@contextmanager
-def held(path: Path) -> Iterator[int | Path]:
-    """Something to know a directory by, even after it was removed."""
-    if os.name == "nt":  # which does not open directories, and does not remove them under a process
-        yield path
-        return
-    number = os.open(path, os.O_RDONLY)
-    try:
-        yield number
-    finally:
-        os.close(number)
-
-
 def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
@@ -231,7 +219,7 @@ def begun_before(run_dir: Path | None) -> Path | None:
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
     """Where a new run will live, for all ranks; refused if a run lives there already. Creates nothing."""
-    return Path(told_by_first(lambda: str(place_for(run_dir, config)).encode()).decode())
+    return Path(os.fsdecode(told_by_first(lambda: os.fsencode(place_for(run_dir, config)))))
 
 
 def place_for(run_dir: Path | None, config: Config) -> Path:
@@ -243,7 +231,7 @@ def place_for(run_dir: Path | None, config: Config) -> Path:
             attempt += 1
             run_dir = base.with_name(f"{base.name}-{attempt}")
     try:
-        if (run_dir / CONFIG).exists():
+        if (Place(run_dir) / CONFIG).exists():
             raise UsageError(already_a_run(run_dir))
         nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
     except OSError as error:

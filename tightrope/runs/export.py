@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..files import write_file
 from ..models import ActorCritic
 from ..types import Composite, Env, Settings
 from ..version import __version__
 from .export_check import beside, differences, observations
-from .files import write_file
 
 if TYPE_CHECKING:
     from ..envs.traced import Part

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
+from ..files import Place
 
 LOCK = ".lock"
 _held: set[Path] = set()  # by this process: the system's locks are between processes
@@ -25,7 +26,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     if run_dir in _held:
         raise in_use(run_dir, "this process")
     try:
-        number = os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        number = (Place(run_dir) / LOCK).descriptor(os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
     try:
@@ -48,7 +49,7 @@ def is_locked(run_dir: Path) -> bool:
     try:
         import fcntl
 
-        number = os.open(run_dir / LOCK, os.O_RDONLY)
+        number = (Place(run_dir) / LOCK).descriptor(os.O_RDONLY)
     except (ImportError, OSError):
         return False
     try:

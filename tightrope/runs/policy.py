@@ -16,11 +16,11 @@ from ..engine import stream_seed
 from ..engine.streams import initialising
 from ..envs.host import HostEnv
 from ..envs.options import MOST_NUMBERS
-from ..errors import UsageError
+from ..errors import UsageError, warn
 from ..models import ActorCritic, actor_critic
 from ..models.networks import is_image
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .checkpoint import MODEL, TRAINING, Checkpoint, one_line, warn
+from .checkpoint import MODEL, TRAINING, Checkpoint, one_line
 from .config import Config
 from .export import Exported, export
 from .given import Network, own_network

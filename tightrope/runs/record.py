@@ -15,6 +15,7 @@ from ..engine import apart, choose_threads, threads
 from ..envs import TensorEnv
 from ..envs.validate import drawn
 from ..errors import UsageError, plural
+from ..files import Place
 from ..models import ActorCritic
 from ..types import Env
 from ..view import Video
@@ -88,7 +89,8 @@ def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title
     every, fps = shot.tempo(env.pace)
     stage = Stage(policy, env, seed, shot, every, title)
     try:
-        with Video(path, fps) as video:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Video(Place.of(path), fps) as video:
             for picture in stage.pictures():
                 video.add(picture)
                 if video.frames >= MOST_FRAMES:

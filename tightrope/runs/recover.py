@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
-from ..errors import UsageError, plain, plural
+from ..errors import UsageError, plain, plural, warn
+from ..files import Place, Unreadable, digest, digest_of, read_canonical
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -38,18 +39,18 @@ from .checkpoint import (
     named,
     one_line,
     sealed,
-    warn,
 )
 from .config import Config
-from .files import Unreadable, digest, digest_of, opened, read_canonical
+from .settings_file import MOST_BYTES as MOST_SETTINGS
 from .settings_file import read_settings
 
 MOST_RANKS = 1_000_000
+MOST_COMPLAINTS = 3  # about checkpoints one by one
 LOOKS = 3  # at a run whose checkpoints are dropped while they are read
 MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
 
-def inspected(path: Path) -> Checkpoint:
+def inspected(path: Place) -> Checkpoint:
     """A checkpoint with all of its files as they were written; otherwise `Unreadable` says what is not."""
     manifest = read_canonical(path / MANIFEST, MOST_MANIFEST)
     schema, versions = manifest.get("schema"), manifest.get("versions")
@@ -104,19 +105,22 @@ def find(
 ) -> Checkpoint:
     """The newest whole checkpoint of a run (`last`), the one with the best score (`best`), or the one of that name."""
     say = say or warn
-    if (run_dir / MANIFEST).exists():  # a checkpoint itself
-        return the_one(run_dir)
+    run = Place(run_dir)
+    if (run / MANIFEST).exists():  # a checkpoint itself
+        return the_one(run)
     check_is_run(run_dir)
     if which not in ("last", "best"):
-        return the_one(run_dir / CHECKPOINTS / which, run_dir)
-    paths = named(run_dir / CHECKPOINTS)
+        if not NAME.fullmatch(which):
+            raise no_checkpoint(run_dir, which)
+        return the_one(run / CHECKPOINTS / which, run_dir)
+    paths = named(run_dir)
     if which == "best":
         paths = by_score(paths)
         if not paths:
             raise UsageError(f"{run_dir} has no checkpoint 'best': it was trained without eval_every. Give 'last'")
     if not paths:
         raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` begins it anew")
-    pointer = pointer_complaint(run_dir / CHECKPOINTS) if which == "last" else None
+    pointer = pointer_complaint(run / CHECKPOINTS) if which == "last" else None
     complaints = []
     for path in paths:
         try:
@@ -128,10 +132,12 @@ def find(
             continue
         if pointer is not None:
             say(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({pointer}); using {path.name}, the newest that is whole")
-        for complaint in complaints:
+        for complaint in complaints[:MOST_COMPLAINTS]:
             say(f"checkpoint {complaint}; using {path.name} instead")
+        if (more := len(complaints) - MOST_COMPLAINTS) > 0:
+            say(f"{plural(more, 'checkpoint')} more cannot be read either; using {path.name} instead")
         return checkpoint
-    raise UsageError(f"{run_dir} has no good checkpoint. {'; '.join(complaints[:3])}")
+    raise UsageError(f"{run_dir} has no good checkpoint. {'; '.join(complaints[:MOST_COMPLAINTS])}")
 
 
 def found_by_first(run_dir: Path, which: str = "last") -> Checkpoint:
@@ -142,19 +148,23 @@ def found_by_first(run_dir: Path, which: str = "last") -> Checkpoint:
     return find(run_dir, name)
 
 
-def the_one(path: Path, run_dir: Path | None = None) -> Checkpoint:
+def the_one(path: Place, run_dir: Path | None = None) -> Checkpoint:
     """The checkpoint of that name and no other."""
     if NAME.fullmatch(path.name) and path.is_dir():
         try:
             return inspected(path)
         except Unreadable as error:
             raise UsageError(f"checkpoint {path} is damaged: {error}") from None
-    known = [p.name for p in named(run_dir / CHECKPOINTS)] if run_dir is not None else []
+    raise no_checkpoint(run_dir or path.path, path.name)
+
+
+def no_checkpoint(run_dir: Path, name: str) -> UsageError:
+    known = [place.name for place in named(run_dir)[:20]]
     there = f": it has {', '.join(known)}" if known else ""
-    raise UsageError(f"{run_dir or path} has no checkpoint {path.name!r}{there}. Give 'last', 'best' or a name")
+    return UsageError(f"{run_dir} has no checkpoint {name!r}{there}. Give 'last', 'best' or a name")
 
 
-def pointer_complaint(folder: Path) -> str | None:
+def pointer_complaint(folder: Place) -> str | None:
     """What is wrong with the pointer to the newest checkpoint. One step behind is not: a kill came between."""
     if not (folder / LATEST).exists():  # the same, with the very first one
         return None
@@ -163,20 +173,21 @@ def pointer_complaint(folder: Path) -> str | None:
         name = str(pointer.get("checkpoint"))
         if not NAME.fullmatch(name) or not (folder / name).is_dir():
             return "it points to nothing"
-        with opened(folder / name / MANIFEST, MOST_MANIFEST) as file:
-            return None if digest(file.read()) == pointer.get("sha256") else f"it is not of this run's {name}"
+        content = (folder / name / MANIFEST).read(MOST_MANIFEST)
+        return None if digest(content) == pointer.get("sha256") else f"it is not of this run's {name}"
     except Unreadable as error:
         return str(error)
 
 
 def check_is_run(run_dir: Path) -> None:
-    folder = run_dir / CHECKPOINTS
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    run = Place(run_dir)
+    folder = run / CHECKPOINTS
+    if folder.exists() and not folder.is_dir():
         raise UsageError(
             f"{folder} is not a directory of its own: a link could lead to another run's, which is not ours"
         )
-    if folder.is_dir() or (run_dir / CONFIG).is_file():
-        if (run_dir / CHECKPOINTS / "last.safetensors").exists():
+    if folder.is_dir() or (run / CONFIG).exists():
+        if (folder / "last.safetensors").exists():
             raise UsageError(
                 f"{run_dir} was written by a development version from before checkpoints had manifests: train it anew"
             )
@@ -185,7 +196,7 @@ def check_is_run(run_dir: Path) -> None:
 
 
 def not_a_run(path: Path) -> UsageError:
-    if (path / MANIFEST).is_file():
+    if (Place(path) / MANIFEST).is_file():
         return UsageError(f"{path} is not a run but one of its checkpoints: give {path.absolute().parent.parent}")
     why = f"it has no {CONFIG}" if path.is_dir() else "it is a file" if path.exists() else "there is no such directory"
     return UsageError(f"{path} is not a run: {why}. Give a directory that train or save wrote")
@@ -194,14 +205,19 @@ def not_a_run(path: Path) -> UsageError:
 def has_checkpoints(run_dir: Path) -> bool:
     """Whether a run has come as far as its first."""
     check_is_run(run_dir)
-    return bool(named(run_dir / CHECKPOINTS))
+    return bool(named(run_dir))
 
 
 def load_config(run_dir: Path) -> Config:
     """The settings of a run that has no checkpoint yet."""
-    if not (run_dir / CONFIG).is_file():
+    place = Place(run_dir) / CONFIG
+    if not place.exists():
         raise not_a_run(run_dir)
-    return configured(read_settings(run_dir / CONFIG), run_dir / CONFIG)
+    try:
+        content = place.read(MOST_SETTINGS)
+    except Unreadable as error:
+        raise UsageError(f"{run_dir} is not a run: {error}") from None
+    return configured(read_settings(place.path, content), place.path)
 
 
 def restore(state: State, checkpoint: Checkpoint) -> None:
@@ -230,7 +246,7 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
     try:
         for name in checkpoint.manifest["files"] if world().is_first else (MODEL, TRAINING):
-            check_header(checkpoint.path / name)
+            check_header(checkpoint.place / name)
         shapes = checkpoint.shapes(MODEL).values()
         own = "run.obs" if checkpoint.ranks else ENVS
         envs = checkpoint.shapes(TRAINING)[own][0] * max(checkpoint.ranks, 1)
@@ -257,9 +273,9 @@ def check_progress(checkpoint: Checkpoint, misfit: str) -> None:
         )
 
 
-def check_header(path: Path) -> None:
+def check_header(path: Place) -> None:
     """Refuse a list of tensors that is longer than any of ours, which would cost many times its size to read."""
-    with opened(path, MOST_BYTES) as file:
+    with path.open(MOST_BYTES) as file:
         size = int.from_bytes(file.read(8), "little")
     if size > MOST_HEADER:
         raise Unreadable(f"{path.name} has a header of {size:,} bytes, more than the {MOST_HEADER:,} it may have")

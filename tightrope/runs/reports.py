@@ -6,16 +6,17 @@ import json
 import math
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, plain
+from ..errors import UsageError, plain, raised, warn
+from ..files import Place, Unreadable
 from ..types import Settings
 from ..view import About, Target, finite, first_phase
 from ..view.report import (
     ABOUT,
+    LISTED,
     REPORT,
     Clip,
     Columns,
@@ -26,21 +27,23 @@ from ..view.report import (
     Status,
     by_steps,
     comparison_page,
+    number,
     read_rows,
     run_page,
     write_page,
 )
-from .checkpoint import CHECKPOINTS, MANIFEST, NAME, named, score_of
+from .checkpoint import MANIFEST, NAME, named, score_of
 from .config import Config, configure
 from .directory import METRICS, reason
 from .evaluate import Evaluation
-from .files import Unreadable, opened
 from .given import has_id, is_path, short_name
 from .lock import is_locked
 from .recover import load_config
 from .target import target_of
 
 SCORES, VIDEOS = "scores.jsonl", "videos"
+MOST_SCORES = 1 << 24  # bytes
+MOST_COUNT = 2**62  # steps or episodes
 OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # what is settled by rules where nobody has said
 
 
@@ -54,7 +57,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     beside = path.absolute().parent
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        write_page(path, comparison_page(records, beside) if others else run_page(records[0], beside))
+        write_page(path, compared(records, beside) if others else run_page(records[0], beside))
     except OSError as error:
         raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
     except RuntimeError as error:  # no plotly
@@ -74,12 +77,36 @@ def readable(runs: Sequence[Path]) -> list[RunRecord]:
         try:
             records.append(gathered(run))
         except UsageError as error:
-            print(f"warning: left out: {error}", file=sys.stderr)
+            warn(f"left out: {error}")
+        except Exception as error:  # whatever is wrong with one, the others are shown
+            warn(f"left out: {run} cannot be read: {raised(error)}")
     if not records:
         raise UsageError(
             f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
         )
     return records
+
+
+def compared(records: list[RunRecord], beside: Path) -> str:
+    """The page of several runs. One that no page can be made of is left out with a line."""
+    try:
+        return comparison_page(records, beside)
+    except (RuntimeError, OSError):
+        raise
+    except Exception:
+        good = [record for record in records if is_showable(record, beside)]
+        if not good or len(good) == len(records):
+            raise
+        return comparison_page(good, beside)
+
+
+def is_showable(record: RunRecord, beside: Path) -> bool:
+    try:
+        comparison_page([record], beside)
+    except Exception as error:
+        warn(f"left out: {record.about.run_dir} cannot be shown: {raised(error)}")
+        return False
+    return True
 
 
 def gathered(run_dir: Path) -> RunRecord:
@@ -89,12 +116,13 @@ def gathered(run_dir: Path) -> RunRecord:
     if not run_dir.is_dir():
         raise UsageError(f"{run_dir} is not a run: it is a file")
     config = load_config(run_dir)
-    if not (run_dir / METRICS).exists():
+    run = Place(run_dir)
+    if not (run / METRICS).exists():
         raise UsageError(f"{run_dir} has no {METRICS}, so that there is nothing to report: give a run that was trained")
     try:
-        columns = Columns(read_rows(run_dir / METRICS))
-    except OSError as error:
-        raise UsageError(f"{run_dir / METRICS} cannot be read: {reason(error)}") from None
+        columns = Columns(read_rows(run / METRICS))
+    except (Unreadable, OSError) as error:
+        raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
     about = About(
         title=f"{short_name(config.env)} {config.algo}",
@@ -112,8 +140,7 @@ def gathered(run_dir: Path) -> RunRecord:
 def remembered(run_dir: Path) -> dict[str, Any]:
     """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
     try:
-        with opened(run_dir / ABOUT, 1 << 20) as file:
-            content = json.loads(file.read())
+        content = json.loads((Place(run_dir) / ABOUT).read())
     except (Unreadable, ValueError, RecursionError):
         return {}
     if not isinstance(content, dict):
@@ -125,16 +152,16 @@ def remembered(run_dir: Path) -> dict[str, Any]:
 def read_target(told: Any) -> Target | None:
     """The target that a run was begun with; a file may say anything."""
     value = told.get("value") if isinstance(told, dict) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not math.isfinite(number(value)):
         return None
-    return Target(float(value), plain(str(told.get("source", "")))[:200])
+    return Target(number(value), plain(str(told.get("source", "")))[:200])
 
 
 def status(run_dir: Path, config: Config, columns: Columns) -> Status:
     if is_locked(run_dir):
         return Status("running")
     phase = int(columns.last("phase") or 0)
-    if (run_dir / "crash" / f"phase-{phase + 1:06d}").is_dir():
+    if (Place(run_dir) / "crash" / f"phase-{phase + 1:06d}").is_dir():
         return Status("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
     if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
         return Status("solved")
@@ -188,42 +215,56 @@ def flag(name: str, value: Any) -> list[str]:
 
 
 def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
-    """A score taken after training: kept in the run's directory and shown in its report."""
+    """A score taken after training: kept in the run's directory and shown in its report. `Unreadable` if what is there is not
+    a file that one could be added to."""
     summary = {k: v for k, v in evaluation.as_dict().items() if k not in ("returns", "lengths")}
-    with (run_dir / SCORES).open("a") as file:
-        file.write(json.dumps(finite({"step": step, **summary}), allow_nan=False) + "\n")
+    line = json.dumps(finite({"step": step, **summary}), allow_nan=False).encode() + b"\n"
+    place = Place(run_dir) / SCORES
+    before = place.read(MOST_SCORES) if place.exists() else b""
+    place.write(before + b"\n" * (before[-1:] not in (b"", b"\n")) + line)
 
 
 def scores(run_dir: Path) -> list[Score]:
-    def optional(row: dict[str, Any], name: str) -> float | None:
-        value = row.get(name)
-        return float(value) if isinstance(value, (int, float)) else None
+    """Those that are there. A row without a step and a finite mean is no score, and a file that is not ours has none."""
+    try:
+        return [
+            score for row in read_rows(Place(run_dir) / SCORES, MOST_SCORES) if (score := score_in(row)) is not None
+        ]
+    except Unreadable:
+        return []
 
-    return [
-        Score(
-            step=row["step"],
-            mean=float(row["mean"]),
-            length=optional(row, "mean_length"),
-            std=optional(row, "std"),
-            low=optional(row, "min"),
-            high=optional(row, "max"),
-            episodes=row["episodes"] if isinstance(row.get("episodes"), int) else None,
-        )
-        for row in read_rows(run_dir / SCORES)
-        if isinstance(row.get("step"), int) and isinstance(row.get("mean"), (int, float))
-    ]
+
+def score_in(row: dict[str, Any]) -> Score | None:
+    def count(name: str) -> int | None:
+        value = row.get(name)
+        return value if type(value) is int and 0 <= value < MOST_COUNT else None
+
+    def measured(name: str) -> float | None:
+        value = number(row.get(name))
+        return value if math.isfinite(value) else None
+
+    step, mean = count("step"), measured("mean")
+    if step is None or mean is None:
+        return None
+    length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
+    return Score(step, mean, length, std, low, high, count("episodes"))
 
 
 def clips(run_dir: Path) -> list[Clip]:
     """By their names, such as phase0050.mp4; others come first."""
-    named = [(re.fullmatch(r"phase(\d{1,12})", path.stem), path) for path in sorted((run_dir / VIDEOS).glob("*.mp4"))]
-    found = (Clip(path, int(match[1]), first_phase(path)) if match else Clip(path) for match, path in named)
-    return sorted(found, key=lambda clip: clip.phase or 0)
+    folder = Place(run_dir) / VIDEOS
+    try:
+        places = [folder / name for name in folder.names() if name.endswith(".mp4")]
+    except OSError:
+        return []
+    named = [(re.fullmatch(r"phase(\d{1,12})\.mp4", place.name, re.ASCII), place) for place in places]
+    found = sorted(((int(match[1]) if match else None, place) for match, place in named), key=lambda one: one[0] or 0)
+    return [Clip(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
 
 
 def kept(run_dir: Path) -> list[Kept]:
     found = []
-    for path in named(run_dir / CHECKPOINTS):
+    for path in named(run_dir)[:LISTED]:
         match = NAME.fullmatch(path.name)
         if match is not None and (path / MANIFEST).is_file():
             found.append(Kept(path.name, int(match[2]), score_of(path)))

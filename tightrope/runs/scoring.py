@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,7 +17,8 @@ from typing import Any
 from ..algorithms import ALGORITHMS
 from ..engine import State, stream_seed, told_by_first_at_work, world
 from ..envs.importing import import_module_of
-from ..errors import UsageError
+from ..errors import UsageError, warn
+from ..files import Unreadable
 from ..types import Env
 from ..view import Audience
 from .build import make_env
@@ -170,8 +170,8 @@ def keep(run_dir: Path, step: int, score: Evaluation) -> None:
     """In the run's directory, where its report finds it. A disk that does not take it stops nobody."""
     try:
         add_score(run_dir, step, score)
-    except OSError as error:
-        print(f"warning: the score is not in the report: {error}", file=sys.stderr)
+    except (OSError, Unreadable) as error:
+        warn(f"the score is not in the report: {error}")
 
 
 def compared(greedy: Evaluation, in_training: float | None) -> str:

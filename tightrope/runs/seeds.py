@@ -21,6 +21,8 @@ import torch
 
 from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
+from ..files import Place, Unreadable
+from ..view.report.columns import MOST_BYTES
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
@@ -109,7 +111,7 @@ class Seed:
 
     def progress(self) -> tuple[int, float | None]:
         """(steps, return) of the newest row that is there."""
-        rows = tail(self.run_dir / METRICS)
+        rows = tail(Place(self.run_dir) / METRICS)
         returns = [
             row["charts/episodic_return"] for row in rows if isinstance(row.get("charts/episodic_return"), float)
         ]
@@ -123,14 +125,14 @@ class Seed:
         return ""
 
 
-def tail(path: Path) -> list[dict[str, Any]]:
+def tail(place: Place) -> list[dict[str, Any]]:
     """The last rows of a metrics file."""
     try:
-        with path.open("rb") as file:
+        with place.open(MOST_BYTES) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")
-    except OSError:
+            lines = file.read(TAIL).split(b"\n")
+    except Unreadable:
         return []
     rows = []
     for line in lines[1 if size > TAIL else 0 : -1]:

@@ -23,9 +23,9 @@ class PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def read_settings(path: Path) -> Settings:
-    """The settings in a YAML file: 'setting: value' lines without sections."""
-    content = read_yaml(path)
+def read_settings(path: Path, text: bytes | None = None) -> Settings:
+    """The settings in a YAML file, whose text may be given: 'setting: value' lines without sections."""
+    content = read_yaml(path, text)
     for name, value in content.items():
         if isinstance(value, dict) and name.replace("-", "_") not in MAPPINGS:
             raise is_section(f"config {path}: {name}", value)
@@ -38,11 +38,12 @@ def is_section(what: str, value: Settings) -> UsageError:
     return UsageError(f"{what} is a section, and settings have none here: give {inner} without it, beside the others")
 
 
-def read_yaml(path: Path) -> Settings:
+def read_yaml(path: Path, text: bytes | None = None) -> Settings:
     """The mapping in a YAML file, whatever its values are."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1)
+        if text is None:  # a file that the user names may be a pipe
+            with path.open("rb") as file:
+                text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise UsageError(f"config {path} has more than {MOST_BYTES:,} bytes: settings are a few lines")
         loader = PlainLoader(text)

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 from ..draw import enlarged
+from ..files import Place
 from ..types import Env
 from .cells import enlargement, together
 from .onlooker import in_words
@@ -32,6 +34,7 @@ from .video import Video, page_beside, phases_in_words
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
 NICENESS = 10
+UNFINISHED = re.compile(r"\.\d+\.mp4(\.[0-9a-f]+)?\.tmp")  # names of videos under way
 DIED = "the process that draws has died"
 
 
@@ -52,16 +55,17 @@ class Painted(NamedTuple):
     path: Path
     steps: int
     error: str | None = None
+    final: bool = False  # whether no other video will be painted after that error
 
 
 class Film:
     """One video under way, of glimpses that follow each other."""
 
-    def __init__(self, path: Path, env: Env, title: str, fps: int) -> None:
+    def __init__(self, place: Place, env: Env, title: str, fps: int) -> None:
         self.env, self.title = env, title
         self.since_end: np.ndarray | None = None  # (K,) frames
         self.phases: list[int] = []
-        self.video = Video(path, fps, threads=1).__enter__()  # other cores are the trainer's
+        self.video = Video(place, fps, threads=1).__enter__()  # other cores are the trainer's
 
     def add(self, glimpse: Glimpse) -> None:
         self.phases.append(glimpse.phase)
@@ -76,43 +80,66 @@ class Film:
             self.video.add(together(cells, pink, words, self.title))
             self.since_end = np.where(done, 0, self.since_end + 1)
 
-    def close(self, path: Path) -> None:
+    def close(self, place: Place) -> None:
         """Under that name, with a page that tells which phases it shows."""
-        self.video.path = path
+        self.video.place = place
         self.video.__exit__(None)
-        page_beside(path, f"{self.title}, {phases_in_words(self.phases[0], self.phases[-1])}")
+        page_beside(place, f"{self.title}, {phases_in_words(self.phases[0], self.phases[-1])}")
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
             self.video.__exit__(RuntimeError)
 
 
-def paint(orders: Connection, env: Env, folder: Path, title: str, fps: int) -> None:
-    """Serve orders until there are no more: (number of a video, a glimpse of it) or (number, its name and steps)."""
+def paint(orders: Connection, env: Env, folder: Place, title: str, fps: int) -> None:
+    """Serve orders until there are no more: (number of a video, a glimpse of it) or (number, its name and steps). Trouble with
+    the disk costs one video. After any other there is no next."""
     films: dict[int, Film] = {}
-    path, steps = folder, 0
+    lost: dict[int, str] = {}  # videos that the disk did not take, and why
+    path, steps = folder.path, 0
     try:
-        for stale in folder.glob(".*.mp4.tmp"):  # of a run that was killed
-            stale.unlink()
+        remove_unfinished(folder)
         while True:
             number, order = orders.recv()
-            if isinstance(order, Glimpse):
-                if number not in films:
-                    folder.mkdir(exist_ok=True)  # but not the run's directory: if that has gone, someone wanted it so
-                    films[number] = Film(folder / f".{number}.mp4", env, title, fps)
-                films[number].add(order)
-                continue
-            name, steps = order
-            path = folder / f"{name}.mp4"
-            films.pop(number).close(path)
-            orders.send(Painted(path, steps))
+            try:
+                if isinstance(order, Glimpse):
+                    if number not in lost:
+                        film_of(number, films, folder, env, title, fps).add(order)
+                    continue
+                name, steps = order
+                path = (folder / f"{name}.mp4").path
+                if number not in lost:
+                    films.pop(number).close(folder / f"{name}.mp4")
+            except OSError as error:
+                lost[number] = in_words(error)
+                if number in films:
+                    films.pop(number).abandon()
+                if isinstance(order, Glimpse):
+                    continue
+            orders.send(Painted(path, steps, lost.pop(number, None)))
     except EOFError:
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            orders.send(Painted(path, steps, in_words(error)))
+            orders.send(Painted(path, steps, in_words(error), final=True))
     for film in films.values():
         film.abandon()
+
+
+def film_of(number: int, films: dict[int, Film], folder: Place, env: Env, title: str, fps: int) -> Film:
+    """The video of that number, which may begin now."""
+    if number not in films:
+        folder.mkdir()  # but not the run's directory: if that has gone, someone wanted it so
+        films[number] = Film(folder / f"{number}.mp4", env, title, fps)
+    return films[number]
+
+
+def remove_unfinished(folder: Place) -> None:
+    """Videos that were under way when a run was killed."""
+    with contextlib.suppress(OSError):
+        for name in folder.names():
+            if UNFINISHED.fullmatch(name):
+                (folder / name).remove()
 
 
 def paint_apart(ours: Connection, orders: Connection, *rest: Any) -> None:
@@ -133,7 +160,7 @@ def paint_apart(ours: Connection, orders: Connection, *rest: Any) -> None:
 class Painter:
     """The trainer's side. Its pipe holds little, so that a trainer too far ahead waits: memory stays bounded."""
 
-    def __init__(self, env: Env, folder: Path, title: str, fps: int) -> None:
+    def __init__(self, env: Env, folder: Place, title: str, fps: int) -> None:
         self.ours, theirs = multiprocessing.Pipe()
         self.owed = 0  # videos that have not been answered for
         arguments = (theirs, env, folder, title, fps)
@@ -161,7 +188,8 @@ class Painter:
             raise self.failed(DIED) from None
 
     def painted(self, patience: float = 0.0) -> list[Painted]:
-        """Videos finished by now, or with patience all of them. RuntimeError with the reason of the first that failed."""
+        """Videos finished by now, or with patience all of them; those that the disk did not take have an error. RuntimeError
+        with the reason if there will be no more."""
         finished: list[Painted] = []
         deadline = time.monotonic() + patience
         while self.ours.poll(max(0.0, deadline - time.monotonic()) if self.owed else 0.0):
@@ -169,7 +197,7 @@ class Painter:
                 answer: Painted = self.ours.recv()
             except (EOFError, ConnectionError):
                 raise self.failed(DIED) from None
-            if answer.error is not None:
+            if answer.error is not None and answer.final:
                 raise self.failed(answer.error)
             self.owed -= 1
             finished.append(answer)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ..errors import warn
+from ..files import Place
 from .onlooker import About, Onlooker, Shown
 from .painter import Glimpse, Painted, Painter
 
@@ -65,6 +67,7 @@ class RolloutVideo(Onlooker):
         self.complete = False  # whether the one that shows the end has been ordered
         self.shown = 0  # phase up to which there are videos
         self.blind = False  # whether observations are not enough
+        self.missed = False  # whether the disk did not take the last one
 
     def begin(self, about: About) -> None:
         self.title, self.total = about.title, about.total_steps
@@ -169,7 +172,7 @@ class RolloutVideo(Onlooker):
 
     def at_work(self, state: Shown) -> Painter:
         if self.painter is None:
-            self.painter = Painter(state.env, self.folder, self.title, state.env.pace // stride(state))
+            self.painter = Painter(state.env, Place.of(self.folder), self.title, state.env.pace // stride(state))
         return self.painter
 
     def number(self) -> int:
@@ -177,8 +180,12 @@ class RolloutVideo(Onlooker):
         return self.numbers
 
     def tell(self, painted: list[Painted]) -> None:
-        for path, steps, _ in painted:
-            self.written(path, steps)
+        for path, steps, error, _ in painted:
+            if error is None:
+                self.written(path, steps)
+            elif not self.missed:
+                warn(f"{path} could not be written ({error}); the next video is tried all the same")
+            self.missed = error is not None
 
 
 def stride(state: Shown) -> int:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import plural
+from ..files import Draft, Place, Unreadable, address
 
 # x264 at its fastest, with the three of its tools that make a drawing smaller by half in next to no time
 QUALITY = {"preset": "ultrafast", "crf": "23", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
 BT601, LIMITED = 6, 1  # the colours that OpenCV converts to; larger pictures would be taken for BT.709
+MOST_PAGE = 1 << 16  # bytes of a page that plays a video
 LOOPING = "autoplay muted loop playsinline controls"
 PAGE = """\
 <!doctype html>
@@ -32,19 +34,23 @@ PAGE = """\
 
 
 class Video:
-    """A context that writes frames (H, W, 3) to `path`; the file appears whole at the end, or not at all."""
+    """A context that writes frames (H, W, 3) to `place`; the file appears whole at the end, or not at all."""
 
-    def __init__(self, path: Path, fps: int = 30, threads: int = 0) -> None:
+    def __init__(self, place: Place, fps: int = 30, threads: int = 0) -> None:
         """`threads` of the encoder; 0 for as many as there are cores."""
-        self.path, self.fps, self.threads = path, fps, threads
-        self.temporary = path.with_name(path.name + ".tmp")
+        self.place, self.fps, self.threads = place, fps, threads
         self.container: Any = None
 
     def __enter__(self) -> Video:
         import av
 
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.container = av.open(str(self.temporary), "w", format="mp4", options={"movflags": "faststart"})
+        self.draft = Draft(self.place)
+        where = address(self.draft.file, self.draft.folder / self.draft.name)
+        try:
+            self.container = av.open(where, "w", format="mp4", options={"movflags": "faststart"})
+        except BaseException:
+            self.draft.discard()
+            raise
         self.stream = self.container.add_stream("libx264", rate=self.fps, options=QUALITY)
         self.stream.pix_fmt = "yuv420p"
         self.stream.codec_context.colorspace, self.stream.codec_context.color_range = BT601, LIMITED
@@ -71,34 +77,38 @@ class Video:
             if kind is None:
                 self.container.mux(self.stream.encode())
                 self.container.close()
-                self.temporary.replace(self.path)
+                self.draft.publish(self.place.name, wait=False)
         finally:
-            if self.temporary.exists():
+            if self.draft.pending:
                 with contextlib.suppress(OSError):  # of a full disk, whose first complaint is the one to hear
                     self.container.close()
-                self.temporary.unlink(missing_ok=True)
+            self.draft.discard()
 
 
-def page_beside(path: Path, title: str) -> Path:
-    """An HTML page that plays a video over and over, under the same name."""
+def page_of(video: Place) -> Place:
+    """Where the page of a video lies: beside it, under the same name."""
+    return video.parent / Path(video.name).with_suffix(".html").name
+
+
+def page_beside(video: Place, title: str) -> None:
+    """An HTML page that plays a video over and over."""
     from html import escape
 
-    page = path.with_suffix(".html")
-    page.write_text(PAGE.format(title=escape(title), source=escape(path.name), looping=LOOPING))
-    return page
+    page = PAGE.format(title=escape(title), source=escape(video.name), looping=LOOPING)
+    page_of(video).write(page.encode("utf-8", "replace"), wait=False)
 
 
 def phases_in_words(first: int, last: int) -> str:
     return f"phases {first:,}-{last:,}" if first < last else f"phase {last:,}"
 
 
-def first_phase(path: Path) -> int | None:
+def first_phase(video: Place) -> int | None:
     """Of a video, as the page beside it has it."""
     try:
-        with path.with_suffix(".html").open(encoding="utf-8", errors="replace") as page:
-            found = re.search(r", phases? ([\d,]{1,15})[^<]*</title>", page.read(4096))
-    except OSError:
+        page = page_of(video).read(MOST_PAGE)
+    except Unreadable:
         return None
+    found = re.search(r", phases? ([\d,]{1,15})[^<]*</title>", page.decode("utf-8", "replace"), re.ASCII)
     return None if found is None else int(found[1].replace(",", "") or 0)
 
 

@@ -1,11 +1,13 @@
 """Rows of metrics as columns, whatever the rows hold."""
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 
-from tightrope.view.report.columns import Columns, read_rows
+from tightrope.files import Place
+from tightrope.view.report.columns import MOST_LINE, MOST_TAGS, Columns, read_rows
 
 
 def test_a_column_is_as_long_as_there_are_rows() -> None:
@@ -36,5 +38,29 @@ def test_what_is_no_number_is_none() -> None:
 def test_rows_are_read_past_what_is_broken(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n[1, 2]\nnonsense\n\xff\xfe\n' + b"[" * 100_000 + b'\n{"step": 2}\n{"step": 3, "a"')
-    assert list(read_rows(path)) == [{"step": 1}, {"step": 2}]
-    assert list(read_rows(tmp_path / "none")) == []
+    assert list(read_rows(Place.of(path))) == [{"step": 1}, {"step": 2}]
+    assert list(read_rows(Place(tmp_path) / "none")) == []
+
+
+def test_memory_follows_the_numbers_and_not_the_tags_times_the_rows(tmp_path: Path) -> None:
+    """One new tag a row: a dense column for each would be 200 MB."""
+    tracemalloc.start()
+    columns = Columns({f"tag/{i}": 1.0} for i in range(5_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert columns.count == 5_000
+    assert columns["tag/4999"][4999] == 1.0
+    assert np.isnan(columns["tag/4999"][:4999]).all()
+    assert peak < 10e6
+
+
+def test_there_is_a_limit_to_tags() -> None:
+    columns = Columns([{"step": 1}, {f"tag/{i}": 1.0 for i in range(2 * MOST_TAGS)}, {"step": 2}])
+    assert len(columns.tags) == MOST_TAGS
+    assert columns.last("step") == 2
+
+
+def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n"' + b"x" * (3 * MOST_LINE) + b'"\n{"step": 2}\n')
+    assert list(read_rows(Place.of(path))) == [{"step": 1}, {"step": 2}]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tightrope.files import Place
 from tightrope.view import About
 from tightrope.view.report import Clip, Columns, Found, RunRecord, Score, Status, comparison_page
 from tightrope.view.report.comparison import chosen_charts, grouped, scores
@@ -72,7 +73,7 @@ def test_the_interquartile_mean_is_called_what_it_is() -> None:
 
 def test_videos_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
     (tmp_path / "phase0001.mp4").write_bytes(b"x")
-    found = Found(clips=[Clip(tmp_path / "phase0001.mp4", 1)])
+    found = Found(clips=[Clip(Place(tmp_path) / "phase0001.mp4", 1)])
     runs = [replace(run(1, learning_rate=i), found=found) for i in range(8)]
     page = comparison_page(runs, tmp_path)
     shown = re.findall(r"<figcaption>learning_rate (\d), seed 1, phase 1, 10 steps</figcaption>", page)

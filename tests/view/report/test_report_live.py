@@ -1,5 +1,7 @@
 """report.html while a run goes on: written now and then, whole, and never in training's way."""
 
+import base64
+import gzip
 import json
 import os
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.view import About, Report
-from tightrope.view.report import Found, library, live
+from tightrope.view.report import Found, Status, library, live
 from tightrope.view.report.live import write_page
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
@@ -123,11 +125,33 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkey
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
         write_page(tmp_path / "x.html", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
     assert (tmp_path / "x.html").read_text() == "old"
+
+
+def test_a_full_disk_is_said_once_and_the_page_is_there_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace, calls = os.replace, []
+
+    def full_for_a_while(old: str, new: str, **where: Any) -> None:
+        if new in ("report.html", "about.json"):
+            calls.append(new)
+            if len(calls) <= 3:
+                raise OSError(28, "No space left on device")
+        replace(old, new, **where)
+
+    monkeypatch.setattr("os.replace", full_for_a_while)
+    monkeypatch.setattr(live.Report, "phase", lambda report, state: report.write(Status("running")))
+    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1, said
+    assert "report.html cannot be written (No space left on device)" in said[0]
+    assert ">finished<" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "about.json").exists()
 
 
 def test_training_goes_on_without_a_report(
@@ -165,6 +189,17 @@ def test_the_library_is_packed_once(small_library: Path, tmp_path: Path) -> None
     small_library.write_text("window.Plotly = {newer: 1};")  # another version
     assert library.packed() != first
     assert len(list(kept.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x1f\x8b", b"no gzip", gzip.compress(b"another"), gzip.compress(b"x" * 99)[:-9]]
+)
+def test_a_damaged_cache_is_made_again(content: bytes, small_library: Path, tmp_path: Path) -> None:
+    whole = library.packed()
+    kept = next((tmp_path / "cache" / "tightrope").iterdir())
+    kept.write_bytes(content)
+    assert library.packed() == whole
+    assert base64.b64decode(whole) == kept.read_bytes()
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(small_library: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tightrope.files import Place
 from tightrope.view import About
 from tightrope.view.report import Clip, Columns, Found, Kept, RunRecord, Score, Status, run_page
 from tightrope.view.report.charts import charts, main_chart
@@ -188,8 +189,8 @@ def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypat
     sizes = {1: 10, 2: 90, 3: 20, 40: 80}
     for phase, size in sizes.items():
         (tmp_path / "videos" / f"phase{phase:04d}.mp4").write_bytes(b"x" * size)
-    clips = [Clip(tmp_path / "videos" / f"phase{phase:04d}.mp4", phase) for phase in sizes]
-    clips.append(Clip(tmp_path / "videos" / "gone.mp4", 50))
+    clips = [Clip(Place(tmp_path) / "videos" / f"phase{phase:04d}.mp4", phase) for phase in sizes]
+    clips.append(Clip(Place(tmp_path) / "videos" / "gone.mp4", 50))
     page = run_page(record(tmp_path, Found(clips=clips)), tmp_path)
     sources = [attributes["src"] for tag, attributes in Tags(page).found if tag == "video"]
     assert [(source or "")[:22] for source in sources] == [
@@ -200,9 +201,9 @@ def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypat
 
 def test_a_clip_of_several_phases_says_which(tmp_path: Path) -> None:
     one = record(tmp_path)
-    assert one.label(Clip(tmp_path / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
-    assert one.label(Clip(tmp_path / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
-    assert one.label(Clip(tmp_path / "best.mp4")) == "best"
+    assert one.label(Clip(Place(tmp_path) / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
+    assert one.label(Clip(Place(tmp_path) / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
+    assert one.label(Clip(Place(tmp_path) / "best.mp4")) == "best"
 
 
 def test_only_a_sentence_has_several_lines_in_a_table() -> None:
@@ -216,7 +217,7 @@ def test_links_lead_from_where_the_page_is(tmp_path: Path, monkeypatch: pytest.M
     video = tmp_path / "a run" / "videos" / "x#'.mp4"
     video.parent.mkdir(parents=True)
     video.write_bytes(b"x")
-    page = run_page(record(tmp_path / "a run", Found(clips=[Clip(video)])), tmp_path / "pages")
+    page = run_page(record(tmp_path / "a run", Found(clips=[Clip(Place.of(video))])), tmp_path / "pages")
     assert "../a%20run/videos/x%23%27.mp4" in page
 
 

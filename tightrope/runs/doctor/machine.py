@@ -15,8 +15,8 @@ from torch import nn
 
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, own_groups, read
+from ...files import write_file
 from ...types import Settings
-from ..files import write_file
 from .findings import Finding, in_bytes, in_words
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MUJOCO_GL")

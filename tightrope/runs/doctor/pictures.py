@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...envs import offscreen
+from ...files import Place
 from ...view.video import Video
 from .findings import Finding, in_bytes, in_words
 from .packages import installed
@@ -33,7 +34,7 @@ def encoder() -> Iterator[Finding]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "two.mp4"
-            with Video(path, threads=1) as video:
+            with Video(Place.of(path), threads=1) as video:
                 for shade in (0, 255):
                     video.add(np.full((48, 64, 3), shade, np.uint8))
             size = path.stat().st_size

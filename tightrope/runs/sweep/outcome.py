@@ -16,12 +16,12 @@ import yaml
 from optuna.trial import FrozenTrial, TrialState
 
 from ...errors import UsageError
+from ...files import write_file
 from ...types import Settings
 from ...view.report import write_page
 from ...view.report.sweep import Drawn, SweepRecord, TrialRow, sweep_page
 from ..config import Config, parts_of
 from ..directory import reason
-from ..files import write_file
 from .places import OUTCOME, WORKER, Places
 from .study import best
 from .trial import SCORES, SETTINGS, Task

@@ -1,4 +1,4 @@
-"""The metrics of a run as one array per tag. Rows may lack tags and hold null; columns are as long as there are rows."""
+"""The metrics of a run as one column per tag. Rows may lack tags and hold null; columns are as long as there are rows."""
 
 from __future__ import annotations
 
@@ -6,39 +6,47 @@ import json
 import math
 from array import array
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...files import CHUNK, Place
+
 Row = dict[str, Any]
+MOST_BYTES = 1 << 30  # of a file of rows: over a million phases
+MOST_LINE = CHUNK  # bytes of one row
+MOST_TAGS = 10_000
+LARGEST = 1e100  # what is beyond it, no metric is; its square is still a number
 
 
 class Columns:
-    """Eight bytes a number, so that a run of a hundred thousand phases can be kept while it goes on."""
+    """Sixteen bytes a number, so that a run of a hundred thousand phases can be kept while it goes on."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.count = 0
-        self.numbers: dict[str, array[float]] = {}
+        self.numbers: dict[str, tuple[array[int], array[float]]] = {}  # rows that have a number, and which
         for row in rows:
             self.add(row)
 
     def add(self, row: Row) -> None:
         for tag, value in row.items():
-            column = self.numbers.setdefault(tag, array("d"))
-            column.extend([math.nan] * (self.count - len(column)))
-            column.append(number(value))
+            if tag not in self.numbers and len(self.numbers) >= MOST_TAGS:
+                continue
+            rows, values = self.numbers.setdefault(tag, (array("q"), array("d")))
+            rows.append(self.count)
+            values.append(number(value))
         self.count += 1
 
     def __getitem__(self, tag: str) -> np.ndarray:
         """NaN in the rows that have no such number."""
         column = np.full(self.count, math.nan)
-        found = self.numbers.get(tag, ())
-        column[: len(found)] = found
+        if tag in self.numbers:
+            rows, values = self.numbers[tag]
+            column[np.frombuffer(rows, np.int64)] = np.frombuffer(values)
         return column
 
     def __contains__(self, tag: str) -> bool:
-        return bool(np.isfinite(self[tag]).any())
+        return tag in self.numbers and bool(np.isfinite(np.frombuffer(self.numbers[tag][1])).any())
 
     @property
     def tags(self) -> list[str]:
@@ -58,25 +66,20 @@ class Columns:
 
 
 def number(value: Any) -> float:
-    """NaN for whatever is none."""
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.nan
-    return math.nan
+    """NaN for whatever is none, or is beyond all that a run could have measured."""
+    return float(value) if isinstance(value, (int, float)) and -LARGEST < value < LARGEST else math.nan
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The whole rows of a metrics file; one that is being written, or is no row, is passed over."""
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(row, dict):
-                    yield row
-    except FileNotFoundError:
+def read_rows(place: Place, most: int = MOST_BYTES) -> Iterator[Row]:
+    """The whole rows of a metrics file; one that is being written, or is no row, is passed over. `Unreadable` if it is not a
+    regular file of a reasonable size; a file that is not there has no rows."""
+    if not place.exists():
         return
+    with place.open(most) as file:
+        while line := file.readline(MOST_LINE):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield row

@@ -63,7 +63,7 @@ def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) 
         + (" With fewer than five seeds an interval says little." if few else "")
     )
     newest = [
-        (clip.path, f"{group.label}, {seed_of(run)}, {run.label(clip)}")
+        (clip.place, f"{group.label}, {seed_of(run)}, {run.label(clip)}")
         for group in groups
         for run in group.runs[:1]
         for clip in run.found.clips[-1:]
@@ -241,7 +241,7 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
             found = health(run.columns, run.about.settings, run.about.target, run.last_score)
             page = None if run.about.run_dir is None else run.about.run_dir / "report.html"
             name = text(run.name)
-            linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.exists() else name
+            linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.is_file() else name
             rows.append([
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.about.settings.get("seed")), f"{run.steps:,}",

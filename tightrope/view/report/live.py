@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -12,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...errors import NotFinite
+from ...errors import NotFinite, warn
+from ...files import Place
 from ..onlooker import About, Onlooker, Shown
 from .columns import Columns, read_rows
 from .library import packed
@@ -31,12 +31,13 @@ class Report(Onlooker):
     def __init__(self, find: Callable[[Path], Found], seconds: float = REFRESH) -> None:
         self.find, self.seconds = find, seconds
         self.columns = Columns()
+        self.remembered = self.trouble = False
 
     def begin(self, about: About) -> None:
         assert about.run_dir is not None
         self.about, self.run_dir = about, about.run_dir
-        self.columns = Columns(read_rows(self.run_dir / "metrics.jsonl"))  # a run that goes on has some
-        remember(about)
+        self.columns = Columns(read_rows(Place(self.run_dir) / "metrics.jsonl"))  # a run that goes on has some
+        self.keep(lambda: None)
         threading.Thread(
             target=quietly, args=(packed,), daemon=True
         ).start()  # slow the first time; nobody waits for it
@@ -55,9 +56,22 @@ class Report(Onlooker):
     def write(self, status: Status) -> None:
         began = time.monotonic()
         record = RunRecord(self.about, self.columns, status, self.find(self.run_dir))
-        write_page(self.run_dir / REPORT, run_page(record, self.run_dir))
+        self.keep(lambda: write_page(self.run_dir / REPORT, run_page(record, self.run_dir)))
         now = time.monotonic()
         self.due = now + max(self.seconds, SPARING * (now - began))
+
+    def keep(self, write: Callable[[], None]) -> None:
+        """Trouble with the disk is said once; the page is tried again when it is next due."""
+        try:
+            if not self.remembered:
+                remember(self.about)
+                self.remembered = True
+            write()
+            self.trouble = False
+        except OSError as error:
+            if not self.trouble:
+                warn(f"{self.run_dir / REPORT} cannot be written ({error.strerror or error}): it is tried again later")
+            self.trouble = True
 
 
 def how_it_ended(state: Shown, about: About, error: BaseException | None) -> Status:
@@ -81,13 +95,7 @@ def by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> Stat
 
 def write_page(path: Path, page: str) -> None:
     """Whole or not at all. It does not wait for the disk: a report can always be made again."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    Place.of(path).write(page.encode("utf-8", "replace"), wait=False)
 
 
 def remember(about: About) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...files import Place, Unreadable
 from .charts import RETURN, Chart, charts, main_chart
 from .health import health
 from .html import NOTHING, document, figure_of, section, table, text
@@ -20,6 +21,7 @@ from .statistics import smooth
 REFRESH = 30  # seconds, of a run under way
 EMBEDDED = 6 << 20  # bytes of videos inside of a page; more of them are linked
 SHOWN = 6  # videos; the newest
+LISTED = 200  # videos and checkpoints, at most
 
 
 def run_page(record: RunRecord, beside: Path) -> str:
@@ -31,7 +33,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         "<main>",
         section("health", "Health check", findings(record)),
         curves(drawn),
-        videos([(clip.path, record.label(clip)) for clip in record.found.clips][::-1], beside),
+        videos([(clip.place, record.label(clip)) for clip in record.found.clips][::-1], beside),
         evaluations(record.scores),
         settings(record),
         reproduce(record),
@@ -133,33 +135,31 @@ def figure(chart: Chart, number: int, style: str, part: str = "") -> str:
     )
 
 
-def videos(clips: Sequence[tuple[Path, str]], beside: Path, name: str = "videos") -> str:
-    """Of (path, label), those that matter most first; they are shown the other way round, as they were made. Small ones are
+def videos(clips: Sequence[tuple[Place, str]], beside: Path, name: str = "videos") -> str:
+    """Of (place, label), those that matter most first; they are shown the other way round, as they were made. Small ones are
     in the page itself, to be sent around; others beside it."""
-    there = [(path, label) for path, label in clips if path.is_file()]
+    there = [(place, label) for place, label in clips[:LISTED] if place.is_file()]
     if not there:
         return ""
     shown, left = [], EMBEDDED
-    for path, label in there[:SHOWN]:
-        size = path.stat().st_size
-        source = inside(path) if size <= left else link(path, beside)
-        left -= size if size <= left else 0
+    for place, label in there[:SHOWN]:
+        try:
+            content = place.read(left)
+            source, left = f"data:video/mp4;base64,{base64.b64encode(content).decode()}", left - len(content)
+        except Unreadable:  # too large for what is left
+            source = link(place.path, beside)
         shown.append(
             f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{source}" '
             f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
         )
-    others = ", ".join(f'<a href="{link(path, beside)}">{text(label)}</a>' for path, label in there[SHOWN:])
+    others = ", ".join(f'<a href="{link(place.path, beside)}">{text(label)}</a>' for place, label in there[SHOWN:])
     more = f'<p class="note">More, as files beside this page: {others}</p>' if others else ""
     return section(name, "Videos", f'<div class="videos">{"".join(reversed(shown))}</div>{more}')
 
 
-def inside(path: Path) -> str:
-    return "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
 def link(path: Path, beside: Path) -> str:
     """As seen from the page. Quoted, since a name may hold anything."""
-    return text(quote(Path(os.path.relpath(path, beside)).as_posix()))
+    return text(quote(os.fsencode(Path(os.path.relpath(path, beside)).as_posix())))
 
 
 def evaluations(scores: Sequence[Score]) -> str:
@@ -234,7 +234,7 @@ def checkpoints(record: RunRecord) -> str:
     if not kept:
         return ""
     best = max((one.score for one in kept if one.score is not None), default=None)
-    rows = [[text(one.name), f"{one.steps:,}", figure_of(one.score)] for one in kept]
+    rows = [[text(one.name), f"{one.steps:,}", figure_of(one.score)] for one in kept[:LISTED]]
     marks = [one.score is not None and one.score == best for one in kept]
     content = table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)
     run = text(record.about.run_dir)

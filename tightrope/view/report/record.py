@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
+from ...files import Place
 from ..onlooker import About
 from ..video import phases_in_words
 from .columns import Columns
@@ -44,7 +44,7 @@ class Score:
 class Clip:
     """A video on the disk."""
 
-    path: Path
+    place: Place
     phase: int | None = None  # whose rollout it shows, or the last of several
     first: int | None = None  # of several, where that is known
 
@@ -89,7 +89,7 @@ class RunRecord:
     def label(self, clip: Clip) -> str:
         """What a video shows, in words."""
         if clip.phase is None:
-            return clip.path.stem
+            return clip.place.path.stem
         step = self.columns["step"][self.columns["phase"] == clip.phase]
         return phases_in_words(clip.first or clip.phase, clip.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
 

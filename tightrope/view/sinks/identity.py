@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from pathlib import Path
 
+from ...files import Place, Unreadable
+
 NAME = "trackers.json"
+MOST_BYTES = 10_000
 ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _writing = threading.Lock()  # trackers write from threads of their own
 
@@ -18,9 +20,8 @@ def known(run_dir: Path | None) -> dict[str, str]:
     if run_dir is None:
         return {}
     try:
-        with (run_dir / NAME).open("rb") as file:
-            found = json.loads(file.read(10_000))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads((Place(run_dir) / NAME).read(MOST_BYTES))
+    except (Unreadable, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}
@@ -33,9 +34,4 @@ def remember(run_dir: Path | None, tracker: str, run_id: str) -> None:
         return
     with _writing:
         content = json.dumps(known(run_dir) | {tracker: run_id}, indent=1, sort_keys=True) + "\n"
-        temporary = run_dir / f"{NAME}.tmp"
-        with temporary.open("w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(run_dir / NAME)
+        (Place(run_dir) / NAME).write(content.encode())

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from ...files import Place, Unreadable
 from ..onlooker import About, Onlooker, Shown
 from .courier import Courier
 from .tags import Scalars, Tags, naming
@@ -128,16 +129,20 @@ def newest_checkpoint(run_dir: Path | None) -> Path | None:
     """The folder that the run's pointer names."""
     if run_dir is None:
         return None
+    checkpoints = Place(run_dir) / "checkpoints"
     try:
-        pointer = json.loads((run_dir / "checkpoints" / "latest").read_bytes())
-        folder = run_dir / "checkpoints" / Path(pointer["checkpoint"]).name
-    except (OSError, ValueError, KeyError, TypeError):
+        folder = checkpoints / str(json.loads((checkpoints / "latest").read())["checkpoint"])
+    except (Unreadable, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return folder if folder.is_dir() else None
+    return folder.path if folder.is_dir() else None
 
 
 def model_files(checkpoint: Path) -> dict[str, Path]:
     """What a tracker keeps of a run, by the names under which it can be loaded from wherever it was downloaded to: a run's
-    settings and one checkpoint under its own name."""
-    files = {f"checkpoints/{checkpoint.name}/{file.name}": file for file in sorted(checkpoint.iterdir())}
-    return {"config.yaml": checkpoint.parents[1] / "config.yaml", **files}
+    settings and one checkpoint under its own name. A link in their place is left out."""
+    run = Place(checkpoint.parents[1])
+    folder = run / "checkpoints" / checkpoint.name
+    files = {f"checkpoints/{folder.name}/{name}": folder / name for name in folder.names()}
+    return {
+        name: place.path for name, place in {"config.yaml": run / "config.yaml", **files}.items() if place.is_file()
+    }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...files import Place
 from . import identity
 from .sink import Ending, Options, Sink, model_files
 from .tags import Scalars
@@ -52,6 +53,9 @@ class WandB(Sink):
         import wandb
 
         about, options = self.about, self.options
+        own = None if about.run_dir is None else Place(about.run_dir) / "wandb"
+        if own is not None and own.exists() and not own.is_dir():
+            raise RuntimeError(f"{own} is not a directory of its own: remove it")
         settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS, finish_timeout=SECONDS)
         run_id = identity.known(about.run_dir).get(self.package)
         return wandb.init(
