@@ -318,3 +318,16 @@ def test_the_command_line_shows_the_line_alone(tmp_path: Path) -> None:
     assert done.stderr.startswith("tightrope: Walk.reward returns shape (12, 4) for 12 rows, wanted (12,): ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+class InFives(Sound):
+    """Five rows are one game."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        games = next_state[:, 0].view(-1, 5)
+        return games.mean(1, keepdim=True).expand(-1, 5).reshape(-1).contiguous()
+
+
+def test_groups_of_rows_of_any_size_are_tried_on_as_many_as_there_are() -> None:
+    agent = tr.PPO(InFives(num_envs=20), num_steps=8, total_timesteps=320).learn(quiet=True)
+    assert agent.steps == 320

@@ -111,7 +111,7 @@ def test_the_plan_says_which_defaults_were_taken(capsys: pytest.CaptureFixture[s
     agent = tr.PPO("Taxi-v4", device="cpu", learning_rate=2e-3, total_timesteps=1024)
     agent.learn()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("settings: ")]
-    assert "no preset, so defaults for discrete actions: " in line
+    assert "settings: defaults for discrete actions: num_envs 8, num_steps 128, " in line
     assert "update_epochs 10" in line
     assert "learning_rate" not in line  # which was given
 

@@ -14,10 +14,15 @@ import torch
 
 import tightrope as tr
 from tightrope import cli
-from tightrope.runs.reports import gathered
+from tightrope.runs.evaluate import Evaluation
+from tightrope.runs.log import Log
+from tightrope.runs.reports import add_score, gathered, scores
 from tightrope.runs.scoring import compared
 from tightrope.runs.seeds import Seed
 from tightrope.types import Settings
+from tightrope.view.onlooker import About, Audience
+from tightrope.view.report.columns import Columns
+from tightrope.view.report.record import RunRecord, Status
 
 BATCH = 32
 SMALL: Settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=8 * BATCH, device="cpu")
@@ -333,3 +338,26 @@ def test_the_return_of_training_is_that_of_whole_episodes_of_the_scored_environm
     assert tr.VPG("CartPole-v1", **small, max_episode_steps=5).train(quiet=True).last_return is None, "cut"
     other = tr.PPO("CartPole-v1", **small, max_episode_steps=5, train_env="EasyCart-v0")
     assert other.train(quiet=True).last_return is None, "of another environment"
+
+
+def test_a_score_that_time_cut_off_is_not_in_the_report(tmp_path: Path) -> None:
+    whole, cut = Evaluation([1.0, 2.0], [5, 5]), Evaluation([9.0], [3], unfinished=1, requested=100)
+    assert (whole.representative, cut.representative) == (True, False)
+    add_score(tmp_path, 10, whole)
+    add_score(tmp_path, 20, cut)
+    assert [(score.step, score.mean) for score in scores(tmp_path)] == [(10, 1.5)]
+    columns = Columns(
+        [{"step": 10, "eval/episodic_return": 1.0}, {"step": 20, "eval/episodic_return": 9.0, "eval/cut_off": 1.0}]
+    )
+    record = RunRecord(About("x ppo", {}, [], 0, 20), columns, Status("finished"))
+    assert [score.step for score in record.scores] == [10]
+
+
+def test_sampled_returns_are_those_of_the_last_tenth_of_training() -> None:
+    log = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, Audience([]), None, 0)
+    for step in range(1000, 101_000, 1000):
+        log._remember(step, 3.0, 20.0 if step < 85_000 else 500.0)
+    assert log.last_return == 500.0
+    few = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, Audience([]), None, 0)
+    few._remember(1000, 19.0, 1.0)
+    assert few.last_return is None

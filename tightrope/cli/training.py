@@ -41,7 +41,8 @@ SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the 
 def train(args: list[str]) -> int:
     """Train an agent and leave everything about the run in a directory.
 
-    Settings not given come from the env's preset. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
+    Settings not given come from the env's preset or, without one, from the defaults of its kind, which the plan names; what is
+    shown here is used with --defaults plain. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
     """
     join()
     algo = guess(args, "--algo") or "ppo"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 import textwrap
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..types import Composite, Env
+from ..models.networks import IMAGE_SIDE, is_image
+from ..types import Composite, Env, Spec
 from .tensor import TensorEnv
 
 PARSING = threading.Lock()  # two threads at once make CPython 3.11 raise a SystemError
@@ -111,7 +113,7 @@ def action_mask(env: Any, info: Any = None) -> str | None:
         parts = [name for name, _ in space.parts] if isinstance(space, Composite) else getattr(space, "spaces", ())
         if not isinstance(parts, tuple) and (found := masks_among(parts)):
             return f"the observation's {found[0]!r}"
-        methods = (name for kind in type(layer).__mro__ for name in vars(kind))
+        methods = (name for kind in type(layer).__mro__ for name, value in vars(kind).items() if value is not None)
         if found := masks_among([*methods, *getattr(layer, "__dict__", ())]):
             return f"its {found[0]}"
     return None
@@ -119,6 +121,12 @@ def action_mask(env: Any, info: Any = None) -> str | None:
 
 def mask_note(name: str, where: str) -> str:
     return f"{name} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
+
+
+def flat_images(spec: Spec) -> list[tuple[int, ...]]:
+    """Shapes of what looks like images but is not read by convolutions."""
+    parts = [part for _, part in spec.parts] if isinstance(spec, Composite) else [spec]
+    return [part.shape for part in parts if len(part.shape) > 2 and math.prod(part.shape) > 1000 and not is_image(part)]
 
 
 def notes(env: Env) -> list[str]:
@@ -134,5 +142,10 @@ def notes(env: Env) -> list[str]:
             f"{name} has no time limit that is known: unless its episodes always end, give --max-episode-steps N "
             "(max_episode_steps=N) or wrap it in TimeLimit"
         )
+    found += [
+        f"{name} shows arrays of shape {shape}, which go flat into a multilayer perceptron: if they are images, give uint8 or "
+        f"float frames of (height, width, 1, 3 or 4) from {IMAGE_SIDE} x {IMAGE_SIDE}, or a network of your own"
+        for shape in flat_images(env.observation)
+    ]
     where = action_mask(env, getattr(env, "info", None))
     return found if where is None else [*found, mask_note(name, where)]

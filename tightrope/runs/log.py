@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import State, world
+from ..engine import State
 from ..engine.metrics import Reading
 from ..view import Audience
 from .directory import RunDirectory
 
-ENOUGH = 100  # episodes whose mean return is that at the end of training
+ENOUGH = 20  # episodes whose mean return is that at the end of training
+AT_THE_END = 0.1  # of the steps so far
 
 
 class Log:
@@ -24,8 +25,9 @@ class Log:
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
-        self.enough = max(ENOUGH, 2 * state.env.num_envs * world().size)  # the first of each environment are short ones
-        self.recent: deque[tuple[float, float]] = deque()  # episodes and the sum of their returns, phase by phase
+        self.recent: deque[tuple[int, float, float]] = (
+            deque()
+        )  # steps, episodes, the sum of their returns, phase by phase
         self.stopped = 0.0  # seconds of evaluation and saving, which are not training
 
     @property
@@ -57,7 +59,7 @@ class Log:
             row |= reading.row()
             speed = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
             row |= {"charts/SPS": speed}
-            self._remember(row["charts/episodes"], row.get("charts/episodic_return", 0.0))
+            self._remember(row["step"], row["charts/episodes"], row.get("charts/episodic_return", 0.0))
             self.write(row)
 
     def write(self, row: dict[str, Any]) -> None:
@@ -67,13 +69,13 @@ class Log:
             self.run.log(row)
         self.audience.tell("row", row)
 
-    def _remember(self, episodes: float, mean: float) -> None:
-        self.recent.append((episodes, episodes * mean))
-        while sum(count for count, _ in self.recent) - self.recent[0][0] >= self.enough:
+    def _remember(self, step: int, episodes: float, mean: float) -> None:
+        self.recent.append((step, episodes, episodes * mean))
+        while self.recent[0][0] < (1 - AT_THE_END) * step:
             self.recent.popleft()
 
     @property
     def last_return(self) -> float | None:
-        """The mean return of the last hundred episodes or so of training; None where there were fewer."""
-        episodes = sum(count for count, _ in self.recent)
-        return sum(total for _, total in self.recent) / episodes if episodes >= self.enough else None
+        """The mean return of episodes that ended in the last tenth of training; None where they were few."""
+        episodes = sum(count for _, count, _ in self.recent)
+        return sum(total for _, _, total in self.recent) / episodes if episodes >= ENOUGH else None

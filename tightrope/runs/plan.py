@@ -72,9 +72,10 @@ def defaults_of(config: Config) -> str | None:
     kind, settings = config.run.defaults, config.flat()
     if kind not in KIND_WORDS:
         return None
-    usual = kind_settings(kind, config.algo, {name: settings[name] for name in ("num_envs", "num_steps")})
+    sizes = {name: settings[name] for name in ("num_envs", "num_steps")}
+    usual = sizes | kind_settings(kind, config.algo, sizes)
     kept = [f"{name} {value}" for name, value in usual.items() if settings[name] == value]
-    return f"no preset, so defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
+    return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 
 
 def in_words(execution: Execution) -> str:

@@ -154,7 +154,7 @@ def read_target(told: Any) -> Target | None:
     value = told.get("value") if isinstance(told, dict) else None
     if isinstance(value, bool) or not math.isfinite(number(value)):
         return None
-    return Target(number(value), plain(str(told.get("source", "")))[:200])
+    return Target(number(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
 
 
 def status(run_dir: Path, config: Config, columns: Columns) -> Status:
@@ -218,6 +218,7 @@ def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
     """A score taken after training: kept in the run's directory and shown in its report. `Unreadable` if what is there is not
     a file that one could be added to."""
     summary = {k: v for k, v in evaluation.as_dict().items() if k not in ("returns", "lengths")}
+    summary["representative"] = evaluation.representative
     line = json.dumps(finite({"step": step, **summary}), allow_nan=False).encode() + b"\n"
     place = Place(run_dir) / SCORES
     before = place.read(MOST_SCORES) if place.exists() else b""
@@ -244,7 +245,7 @@ def score_in(row: dict[str, Any]) -> Score | None:
         return value if math.isfinite(value) else None
 
     step, mean = count("step"), measured("mean")
-    if step is None or mean is None:
+    if step is None or mean is None or row.get("representative") is False:
         return None
     length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
     return Score(step, mean, length, std, low, high, count("episodes"))

@@ -183,7 +183,4 @@ def compared(greedy: Evaluation, in_training: float | None) -> str:
     if not apart > max(noise, SHARE * max(abs(greedy.mean), abs(in_training))):
         return ""
     than = "worse" if greedy.mean < in_training else "better"
-    return (
-        f"; sampled actions returned {in_training:.2f} at the end of training: the greedy policy does {than} than the one "
-        "that was trained"
-    )
+    return f"; drawing actions at random, as in training, returned {in_training:.2f} at its end: taking the likeliest is {than}"

@@ -11,7 +11,7 @@ from ..view import Target
 from .config import Config
 from .presets import EXPECTED
 
-SLACK = 0.25  # share of a preset's result by which seeds and evaluations may differ
+SLACK = 0.15  # share of a preset's result by which seeds and evaluations may differ
 
 
 def target_of(config: Config, env: Env | None = None) -> Target | None:
@@ -22,7 +22,8 @@ def target_of(config: Config, env: Env | None = None) -> Target | None:
     asked, reached = asked_for(config.env, env), reached_by_preset(config.env)
     if reached is None or (asked is not None and asked.value <= reached):
         return asked
-    return Target(reached - SLACK * abs(reached), f"the preset reaches about {reached:g}")
+    wanted = "" if asked is None else f", Gymnasium asks for {asked.value:,.6g}"
+    return Target(reached - SLACK * abs(reached), f"the preset reaches about {reached:g}{wanted}", published=False)
 
 
 def asked_for(env_id: str, env: Env | None) -> Target | None:

@@ -19,6 +19,7 @@ class Target:
 
     value: float
     source: str  # who says so, as a sentence without its full stop
+    published: bool = True  # False where it is only what our preset reaches
 
 
 @dataclass(frozen=True)

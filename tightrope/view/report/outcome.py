@@ -35,7 +35,8 @@ def outcome(columns: Columns, settings: Settings, target: Target | None, score: 
     end = float(returns[-1]) if found is None else found.end
     reached = end if score is None else score
     if target is not None and reached >= target.value:
-        return Finding("good", f"Solved: {words_for(reached, score)}; {target.source}.", tag=RETURN)
+        word = "Solved" if target.published else "About as good as the preset"
+        return Finding("good", f"{word}: {words_for(reached, score)}; {target.source}.", tag=RETURN)
     since = dead_since(columns)
     if since is not None and (target is not None or not near_its_best(columns)):
         return dead(since, settings, reached, score, target)
@@ -65,7 +66,7 @@ def unsolved(what: str, columns: Columns, settings: Settings, target: Target | N
         return Finding("note", f"{what[0].upper()}{what[1:]}, so far; {target.source}.", tag=RETURN)
     return Finding(
         "warning",
-        f"Not solved: {what}; {target.source}.",
+        f"{'Not solved' if target.published else 'Not as good as the preset'}: {what}; {target.source}.",
         f"Train longer (total_timesteps{now(settings, 'total_timesteps')}), or search for other settings with "
         "`tightrope sweep`.",
         RETURN,

@@ -115,6 +115,9 @@ class RunRecord:
         length, std, low, high, episodes = map(
             at_steps, ("episodic_length", "return_std", "return_min", "return_max", "episodes")
         )
+        cut_off = at_steps("cut_off")  # by the time limit, so that the mean says little
         for step, mean in at_steps("episodic_return").items():
+            if cut_off.get(step):
+                continue
             count = int(episodes[step]) if step in episodes else None
             yield Score(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)
