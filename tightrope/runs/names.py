@@ -4,8 +4,8 @@ docs/coming-from.md is the same table for reading; a test holds the two together
 """
 
 CALLBACKS = (
-    ": there are no callbacks; eval_every, save_every, stop_at_return and log do what they are used for, and the loop can be your own: "
-    "docs/coming-from.md"
+    ": there are no callbacks; eval_every, save_every, stop_at_return and log do what they are used for, and the loop can be "
+    "your own: docs/coming-from.md"
 )
 
 SETTINGS = {
