@@ -18,6 +18,7 @@ from ..engine.ranks import launched
 from ..errors import UsageError, plural
 from ..models.networks import sees_images
 from ..runs.config import Config, settings_of, unknown_setting
+from ..runs.given import check_allowed
 from ..runs.settings_file import read_settings
 from ..runs.sweep.space import Space, check_space, default_space, read_space, usual_point
 from ..types import Settings
@@ -63,6 +64,8 @@ class SweepOptions:
     """The study's name in the storage; like the sweep's directory if not given."""
     config: Path | None = None
     """YAML file of settings that are not searched; flags win over it."""
+    allow_import: tuple[str, ...] = ()
+    """Modules whose code that file may name, as in 'network: module:Class'. No other is imported."""
     quiet: bool = False
     """Print only the result."""
 
@@ -80,6 +83,7 @@ def sweep(args: list[str]) -> int:
         raise UsageError("sweep shares its trials by itself: start it once or more often, without torchrun")
     options, flags = read_sweep(args)
     layer = read_settings(options.config) if options.config else {}
+    check_allowed(options.config, layer, {**flags, "env": options.env}, options.allow_import)
     given = {k.replace("-", "_"): v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
     config, make = maker_of(options.env, options.algo, given)
     check_sweep(options, config, given)

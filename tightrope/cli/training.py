@@ -21,7 +21,7 @@ from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
 from ..runs.config import Config, configure, parts_of, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
-from ..runs.given import imported, is_path, named_by_user
+from ..runs.given import check_allowed, imported, is_path, named_by_user
 from ..runs.lock import locked
 from ..runs.presets import preset
 from ..runs.recover import find, has_checkpoints, load_config
@@ -35,6 +35,7 @@ from ..view import Audience, EvaluationLine
 from .options import guess
 from .seeds import train_seeds
 
+IMPORT_HELP = "Modules whose code the file of --config may name, as in 'network: module:Class'. No other is imported."
 SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
 
 
@@ -57,10 +58,11 @@ def train(args: list[str]) -> int:
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool, "resume": bool}
-    types |= {"seeds": str, "jobs": int}
+    types |= {"seeds": str, "jobs": int, "allow_import": tuple[str, ...]}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
+    check_allowed(file, layer, {**flags, **({"env": words[0]} if words else {})}, flags.pop("allow_import", ()))
     env = str(words[0] if words else layer.get("env", ""))
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
@@ -238,6 +240,7 @@ def train_options(algo: str) -> type[Any]:
             None,
         ),
         ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
+        ("allow_import", Annotated[tuple[str, ...], arg(help=IMPORT_HELP)], ()),
         (
             "resume",
             Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Go on with the run in run_dir if there is one.")],

@@ -1,6 +1,7 @@
 """What a user hands over in place of an id: an environment, a class or factory of them, or the import path of one.
 
-A path is followed when the user gives it, never because a file says so: what a file names must be there already.
+A path is followed when the user gives it, never because a file says so: what a saved run names must be there already, and
+what a file of settings names must be allowed on the command line.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -157,6 +158,18 @@ def import_training_env(train_env: str | None) -> None:
         import_module_of(train_env)
 
 
+def check_allowed(file: Any, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
+    """Refuse code that a file of settings names, unless the flags name the same or its module is among `modules`."""
+    given = {name.replace("-", "_"): str(value) for name, value in layer.items()}
+    for name in ("env", "train_env", "network"):
+        path = given.get(name, "")
+        module, _ = module_and_name(path, name) if name not in flags else ("", "")
+        if module and module not in modules and path not in flags.values():
+            raise UsageError(
+                f"config {file} names {name} {path}, which is code to import: if you trust it, give --allow-import {module}"
+            )
+
+
 def network_path(network: Network) -> str:
     """module:Class, or module:function, of a network of the user's own."""
     if isinstance(network, str):
@@ -169,12 +182,12 @@ def network_path(network: Network) -> str:
 def own_network(network: Network) -> nn.Module:
     """A network of the user's own, for one agent alone.
 
-    A class (or module:Class) is made here with no arguments and a function is called, so that the weights follow the seed. An
-    instance is copied: it keeps its weights, and stays as it is while agents train.
+    A class (or module:Class) is made here with no arguments, a function that was passed is called, so that the weights follow
+    the seed. An instance is copied: it keeps its weights, and stays as it is while agents train.
     """
     if isinstance(network, nn.Module):
         return copy_of(network)
-    made_by = imported(network, "network") if isinstance(network, str) else network
+    made_by = network_class(network) if isinstance(network, str) else network
     try:
         made = made_by()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -183,6 +196,16 @@ def own_network(network: Network) -> nn.Module:
             "lambda: Net(64)"
         ) from None
     return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
+
+
+def network_class(path: str) -> type[nn.Module]:
+    """The class behind module:Class. Nothing else is called because of its name."""
+    found = imported(path, "network")
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    raise UsageError(
+        f"network {path!r} is not a class of nn.Module: give module:Class, or, in Python, the function itself, network=..."
+    )
 
 
 def copy_of(network: nn.Module) -> nn.Module:
