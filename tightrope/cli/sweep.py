@@ -175,14 +175,15 @@ def search(
 def take_part(
     options: SweepOptions, config: Config, task: Task, given: list[str], folder: Path, url: str, storage: BaseStorage
 ) -> int:
-    from ..runs.sweep.outcome import BEST, PAGE, Leaving
+    from ..runs.sweep.outcome import PAGE, Leaving
     from ..runs.sweep.places import Places
     from ..runs.sweep.storage import masked
-    from ..runs.sweep.study import Failing, Worker, best, open_study
+    from ..runs.sweep.study import Failing, Worker, open_study
 
     say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(line, flush=True))
     study, new = open_study(storage, options.study or folder.name, terms(options, config, task.space))
-    places = Places(study, options.trials, usual_point(task.space, task.usual))
+    point, types = usual_point(task.space, task.usual), settings_of(config.algo)
+    places = Places(study, options.trials, point, space=task.space, types=types)
     leaving = Leaving(folder, study, task, places, config, given, masked(url))
     size = f"{plural(options.trials, 'trial')} of {plural(len(task.seeds), 'seed')}"
     size += f" x {config.algorithm.total_timesteps:,} steps"
@@ -198,11 +199,11 @@ def take_part(
     if stopped is not None:
         print(f"stopped with {places.done()} of {plural(options.trials, 'trial')} done; the same command goes on")
         return 128 + stopped
-    ours = best(study)
+    ours = places.best()
     if ours is None:
         print(f"tightrope: no trial of {options.trials} came to its end: {folder / PAGE} says why", file=sys.stderr)
         return 1
-    print(f"best: trial {ours.number}, score {ours.value:.6g}; `tightrope train --config {folder / BEST}` trains it")
+    print(f"best: trial {ours.number}, score {ours.value:.6g}; `{leaving.command}` trains it")
     print(folder / PAGE)
     return 0
 

@@ -11,7 +11,7 @@ TRIAL = TrialRow(
 )  # fmt: skip
 RECORD = SweepRecord(
     env=EVIL, algo="ppo", name=EVIL, status="ended", done=2, wanted=3, seeds=[1, 2], steps=1000, storage="postgresql://u:***@h/db",
-    preset=f"{EVIL}/best.yaml", best=TRIAL, settings=[("gamma", 0.987654321, 0.99)],
+    command=f"{EVIL}/best.yaml", best=TRIAL, settings=[("gamma", 0.987654321, 0.99)],
     trials=[replace(TRIAL, number=1, score=None, complete=False, failed=True), replace(TRIAL, number=2, score=3.0), TRIAL],
     figures=[Drawn("history", EVIL, EVIL, wide=True, figure={"data": [{"name": EVIL}], "layout": {}})],
     searched=[("gamma", "[0.9]"), (EVIL, EVIL)],

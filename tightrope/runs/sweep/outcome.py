@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,9 +23,9 @@ from ...view.report import write_page
 from ...view.report.sweep import Drawn, SweepRecord, TrialRow, sweep_page
 from ..config import Config, parts_of
 from ..directory import reason
-from .places import OUTCOME, WORKER, Places
-from .study import best
-from .trial import SCORES, SETTINGS, Task
+from .places import Places
+from .records import OUTCOME, SCORES, WORKER
+from .trial import Task
 
 BEST, PAGE = "best.yaml", "sweep.html"
 REFRESH = 30.0  # seconds between pages of a sweep under way
@@ -57,13 +58,21 @@ class Leaving:
     def write(self, status: str) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if (ours := best(self.study)) is not None:
+            if (ours := self.places.best()) is not None:
                 write_file(self.folder / BEST, self.preset(ours).encode())
             write_page(self.folder / PAGE, sweep_page(self.record(status)))
         except OSError as error:
             raise UsageError(f"sweep_dir {self.folder} cannot be written: {reason(error)}") from None
         except RuntimeError as error:  # no plotly
             raise UsageError(str(error)) from None
+
+    @property
+    def command(self) -> str:
+        """What trains the best settings. Code that they name has to be allowed."""
+        network = self.config.network.network or ""
+        modules = {name.rpartition(":")[0] for name in (self.config.env, self.config.run.train_env or "", network)}
+        allowed = ["--allow-import", *sorted(modules - {""})] if modules - {""} else []
+        return shlex.join(["tightrope", "train", "--config", str(self.folder / BEST), *allowed])
 
     # the preset -------------------------------------------------------------------------------------------------------
 
@@ -72,12 +81,12 @@ class Leaving:
         scores = ", ".join(f"{score:.6g}" for score in trial.user_attrs.get(SCORES, []))
         lines = [
             f"# Trial {trial.number} of {self.study.study_name}: score {trial.value:.6g}, the mean of seeds' ({scores}).",
-            f"# tightrope train --config {self.folder / BEST} --seed 1",
+            f"# {self.command} --seed 1",
         ]
         return "\n".join([*lines, yaml.safe_dump(self.settings(trial), sort_keys=False)])
 
     def settings(self, trial: FrozenTrial) -> Settings:
-        config = self.config.changed(**trial.user_attrs[SETTINGS])
+        config = self.config.changed(**self.task.tried_before(trial))
         algorithm, network, _ = parts_of(config.algo)
         names = [field.name for part in (algorithm, network) for field in fields(part)]
         names += [name for name in self.chosen if name not in names and name not in ("seed", "eval_episodes")]
@@ -89,9 +98,9 @@ class Leaving:
     # the page ---------------------------------------------------------------------------------------------------------
 
     def record(self, status: str) -> SweepRecord:
-        trials = self.study.get_trials(deepcopy=False)
-        ours, usual = best(self.study), self.config.flat()
-        tried: Settings = {} if ours is None else ours.user_attrs[SETTINGS]
+        trials = self.places.trials()
+        ours, usual = self.places.best(), self.config.flat()
+        tried: Settings = {} if ours is None else plain_lists(self.task.tried_before(ours))
         return SweepRecord(
             env=self.config.env,
             algo=self.config.algo,
@@ -102,24 +111,30 @@ class Leaving:
             seeds=list(self.task.seeds),
             steps=int(usual["total_timesteps"]),
             storage=self.storage,
-            preset=str(self.folder / BEST),
-            best=None if ours is None else row(ours, self.task.evaluations),
+            command=self.command,
+            best=None if ours is None else row(ours, self.task),
             settings=[(name, value, usual[name]) for name, value in tried.items()],
-            trials=[row(trial, self.task.evaluations) for trial in trials if trial.state != TrialState.WAITING],
-            figures=list(figures(self.study, list(self.task.space))),
+            trials=[row(trial, self.task) for trial in trials if trial.state != TrialState.WAITING],
+            figures=[] if ours is None else list(figures(self.study, list(self.task.space))),
             searched=[(name, json.dumps(where.data())) for name, where in self.task.space.items()],
         )
 
 
-def row(trial: FrozenTrial, evaluations: int) -> TrialRow:
+def plain_lists(settings: Settings) -> Settings:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def row(trial: FrozenTrial, task: Task) -> TrialRow:
     """A trial as a page shows it."""
     how = trial.user_attrs.get(OUTCOME) or {
         TrialState.COMPLETE: "complete",
-        TrialState.PRUNED: f"given up at {trial.last_step} of {evaluations}",
+        TrialState.PRUNED: f"given up at {trial.last_step} of {task.evaluations}",
         TrialState.RUNNING: "running",
     }.get(trial.state, "failed")
-    ended = trial.datetime_complete
-    seconds = (ended - trial.datetime_start).total_seconds() if ended and trial.datetime_start else None
+    began, ended = trial.datetime_start, trial.datetime_complete
+    seconds = None
+    with suppress(TypeError):  # one of them has a time zone, of which Optuna writes none
+        seconds = (ended - began).total_seconds() if began and ended else None
     worker = trial.user_attrs.get(WORKER) or {}
     return TrialRow(
         number=trial.number,
@@ -128,7 +143,7 @@ def row(trial: FrozenTrial, evaluations: int) -> TrialRow:
         failed=trial.state == TrialState.FAIL,
         how=str(how),
         scores=[float(score) for score in trial.user_attrs.get(SCORES, [])],
-        settings=dict(trial.user_attrs.get(SETTINGS, trial.params)),
+        settings=plain_lists(task.tried_before(trial)),
         seconds=seconds,
         worker=f"{worker.get('host', '?')} {worker.get('pid', '')}" if worker else "",
     )
@@ -136,8 +151,6 @@ def row(trial: FrozenTrial, evaluations: int) -> TrialRow:
 
 def figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
     """Optuna's own plots. One that has too little to show is left out."""
-    if best(study) is None:
-        return
     from optuna import visualization as v
 
     importance = important(study)
@@ -170,7 +183,7 @@ def figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
 
 def important(study: optuna.Study) -> dict[str, float]:
     """Settings by what they matter; none where that cannot be told yet."""
-    with suppress(ValueError, RuntimeError, ZeroDivisionError):
+    with suppress(Exception):
         ended = {t.value for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE}
         if len(ended) > 1:
             return optuna.importance.get_param_importances(
@@ -183,7 +196,7 @@ def drawn(draw: Callable[[], Any]) -> dict[str, Any] | None:
     """A figure as plain data, without what the page says and colours itself."""
     try:
         content = json.loads(draw().to_json())
-    except (ValueError, RuntimeError, IndexError, KeyError, ZeroDivisionError):
+    except Exception:  # whatever a plot makes of trials that others have written
         return None
     for trace in content["data"]:
         recolor(trace)

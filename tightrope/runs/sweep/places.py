@@ -27,11 +27,14 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from ...types import Settings
+from ..checkpoint import warn
+from .records import BEAT, FIXED, OUTCOME, PLACE, WORKER, malformed
+from .space import Space
 
-PLACE, BEAT, WORKER, OUTCOME = "place", "beat", "worker", "outcome"
 DEAD, ASIDE, STOPPED = "its process died", "another trial has its place", "stopped, to be done again"
 FAILED, GIVEN_UP = "failed", "given up"  # how such outcomes begin
 WINDOW = 64  # places that have a waiting trial at once: every look reads all of those
+MOST_TOLD = 5  # malformed trials that are named
 MOST_DEATHS = 5  # of processes or trials at one place, before it is left alone: its settings may be what kills them
 
 
@@ -46,6 +49,10 @@ class Places:
     grace_seconds: float = 60.0  # without a sign of life, seen by our own clock: others' may be wrong
     patience: tuple[float, float] = (1.5, 3.0)  # seconds
     were_empty: tuple[list[int], float] = ([], 0.0)  # places, and when they count as forgotten
+    space: Space | None = None  # what is searched, to hold the storage's trials to
+    types: dict[str, Any] = field(default_factory=dict)  # of settings
+    sound: set[int] = field(default_factory=set)  # finished trials that are well-formed: those change no more
+    left_out: set[int] = field(default_factory=set)  # malformed ones
     seen: dict[int, tuple[Any, float]] = field(default_factory=dict)  # last sign of each running trial, and since when
 
     @property
@@ -54,7 +61,26 @@ class Places:
         return self.study._storage
 
     def trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        """Those that are of this sweep, as far as can be seen. Others in the storage are left out, and named once."""
+        return [trial for trial in self.study.get_trials(deepcopy=False) if self.is_sound(trial)]
+
+    def is_sound(self, trial: FrozenTrial) -> bool:
+        if trial.number in self.sound:
+            return True
+        why = malformed(trial, self.space, self.types)
+        if why is None and trial.state.is_finished():
+            self.sound.add(trial.number)
+        if why is not None and trial.number not in self.left_out:
+            self.left_out.add(trial.number)
+            if len(self.left_out) <= MOST_TOLD:
+                more = ". More of them are not named" if len(self.left_out) == MOST_TOLD else ""
+                warn(f"trial {trial.number} of the storage is left out: {why}{more}")
+        return why is None
+
+    def best(self) -> FrozenTrial | None:
+        """The trial with the highest score, if one came to its end."""
+        scores = [(trial.value, -trial.number, trial) for trial in self.trials() if trial.state == TrialState.COMPLETE]
+        return max((one for one in scores if one[0] is not None), key=lambda one: one[:2], default=(0, 0, None))[2]
 
     def fill(self) -> None:
         """A waiting trial for each of the next places that have none."""
@@ -125,7 +151,7 @@ class Places:
     def again(self, trial: FrozenTrial) -> None:
         """A waiting trial with the same settings at the same place."""
         kept = {name: value for name, value in trial.user_attrs.items() if name == PLACE}
-        attributes = {name: value for name, value in trial.system_attrs.items() if name == "fixed_params"}
+        attributes = {name: value for name, value in trial.system_attrs.items() if name == FIXED}
         self.study.add_trial(
             optuna.create_trial(
                 state=TrialState.WAITING,
@@ -243,7 +269,7 @@ def machine() -> str:
 
 def lives(worker: dict[str, Any]) -> bool:
     pid = worker.get("pid")
-    if not isinstance(pid, int) or pid <= 0:
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
         return False
     try:
         os.kill(pid, 0)

@@ -233,11 +233,31 @@ def suggested(trial: Any, space: Space, types: dict[str, Any]) -> Settings:
 
 def suggestion(trial: Any, name: str, where: Range | Choices, annotation: Any) -> Any:
     if isinstance(where, Choices):
-        return where.values[where.words.index(trial.suggest_categorical(name, where.words))]
-    if int in kinds(annotation):
+        kept = trial.suggest_categorical(name, where.words)
+    elif int in kinds(annotation):
         step = 1 if where.step is None else int(where.step)
-        return trial.suggest_int(name, int(where.low), int(where.high), log=where.log, step=step)
-    return trial.suggest_float(name, where.low, where.high, log=where.log, step=where.step)
+        kept = trial.suggest_int(name, int(where.low), int(where.high), log=where.log, step=step)
+    else:
+        kept = trial.suggest_float(name, where.low, where.high, log=where.log, step=where.step)
+    return kept_value(name, kept, where, annotation)
+
+
+def kept_value(name: str, kept: Any, where: Range | Choices, annotation: Any) -> Any:
+    """The setting behind what a study keeps; a UsageError if it lies outside of what is searched."""
+    if isinstance(where, Choices):
+        if kept in where.words:
+            return where.values[where.words.index(kept)]
+    elif isinstance(kept, (int, float)) and not isinstance(kept, bool) and where.low <= kept <= where.high:
+        if int not in kinds(annotation):
+            return kept
+        if kept == int(kept):
+            return int(kept)
+    raise UsageError(f"{name} {kept!r} is not in the search space")
+
+
+def kept_settings(params: Settings, space: Space, types: dict[str, Any]) -> Settings:
+    """The settings of a trial as a study keeps them, as far as it has them."""
+    return {name: kept_value(name, params[name], where, types[name]) for name, where in space.items() if name in params}
 
 
 def usual_point(space: Space, settings: Settings) -> Settings:

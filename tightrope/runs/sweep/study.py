@@ -21,9 +21,10 @@ from ...engine import stream_seed
 from ...errors import UsageError
 from ...types import Settings
 from ..signals import Interrupts
-from .places import DEAD, FAILED, OUTCOME, PLACE, Places
+from .places import DEAD, FAILED, Places
+from .records import OUTCOME, PLACE, SCORES
 from .storage import TROUBLES
-from .trial import SCORES, UNFIT, Failed, Stop, Task, in_words
+from .trial import UNFIT, Failed, Stop, Task, in_words
 
 SAME = "tightrope"  # the attribute of a study that says what it is a study of
 STARTUP = 10  # trials at random, before there is something to learn from
@@ -52,8 +53,10 @@ def open_study(storage: BaseStorage, name: str, terms: Settings) -> tuple[optuna
     return study, False
 
 
-def check_same(name: str, before: Settings, now: Settings) -> None:
+def check_same(name: str, before: Any, now: Settings) -> None:
     """That both mean the same sweep."""
+    if not isinstance(before, dict):
+        raise UsageError(f"study {name!r} of that storage is not one of ours: give another name with --study")
     for key in [*now, *before]:
         theirs, ours = before.get(key), now.get(key)
         if isinstance(theirs, dict) and isinstance(ours, dict):
@@ -182,7 +185,9 @@ class Worker:
 
     def line(self, number: int, seconds: float) -> str:
         """What has become of a trial."""
-        trial = next(t for t in self.study.get_trials(deepcopy=False) if t.number == number)
+        trial = next((t for t in self.places.trials() if t.number == number), None)
+        if trial is None:
+            return f"trial {number}: the storage no longer has it as it was; {self.places.done()} of {self.places.count} done"
         how = trial.user_attrs.get(OUTCOME, "")
         if how == DEAD:
             how = "others took this process for dead, and do it again"
@@ -191,7 +196,7 @@ class Worker:
         elif trial.state == TrialState.COMPLETE:
             seeds = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
             how = f"score {trial.value:.4g} ({seeds})"
-        ours = best(self.study)
+        ours = self.places.best()
         lead = "" if ours is None else f"; best {ours.value:.4g} (trial {ours.number})"
         return f"trial {number}: {how} in {seconds:.1f} s; {self.places.done()} of {self.places.count} done{lead}"
 
@@ -209,9 +214,3 @@ def rest(interrupts: Interrupts) -> int | None:
     while time.monotonic() < until and interrupts.received is None:
         time.sleep(0.05)
     return interrupts.received
-
-
-def best(study: optuna.Study) -> optuna.trial.FrozenTrial | None:
-    """The trial with the highest score, if one came to its end."""
-    ended = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE and t.value is not None]
-    return max(ended, key=lambda trial: (trial.value, -trial.number), default=None)

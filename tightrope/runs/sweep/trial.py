@@ -19,10 +19,10 @@ from ..config import settings_of
 from ..evaluate import Evaluation
 from ..signals import Interrupts
 from ..train import Outcome
-from .places import OUTCOME
-from .space import Space, fitted, suggested
+from .records import OUTCOME, SCORES
+from .space import Space, fitted, kept_settings, suggested
 
-SEEDS, SCORES, SETTINGS, THREADS = "seeds", "scores", "settings", "threads"  # what a trial remembers besides its score
+THREADS = "threads"  # an attribute: with how many it was trained
 DIVERGED, UNFIT = "diverged", "does not fit"
 
 
@@ -95,11 +95,14 @@ class Task:
         """What a trial changes about the usual settings."""
         return fitted(suggested(trial, self.space, settings_of(self.algo)), self.usual)
 
+    def tried_before(self, trial: optuna.trial.FrozenTrial) -> Settings:
+        """What a trial of the storage has changed about them."""
+        return fitted(kept_settings(trial.params, self.space, settings_of(self.algo)), self.usual)
+
     def score(self, trial: optuna.Trial, interrupts: Interrupts, workers: int = 1) -> float:
         """The mean of the seeds' last evaluations. TrialPruned where the study has seen enough of it, Stop on a signal.
         `workers` processes share the cores of this machine."""
         settings = self.tried(trial)
-        trial.set_user_attr(SETTINGS, {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()})
         if self.images and self.usual["threads"] is None:
             settings = {**settings, "threads": shared_cores(workers)}
             trial.set_user_attr(THREADS, settings["threads"])

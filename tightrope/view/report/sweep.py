@@ -53,7 +53,7 @@ class SweepRecord:
     seeds: list[int]
     steps: int
     storage: str
-    preset: str
+    command: str  # that trains the best settings
     best: TrialRow | None
     settings: list[tuple[str, Any, Any]]  # (name, best, usual)
     trials: list[TrialRow]
@@ -125,7 +125,7 @@ def best_settings(record: SweepRecord) -> str:
         return section("best", "The best settings", "<p>No trial has come to its end yet.</p>")
     rows = [[text(name), text(brief(value)), text(brief(usual))] for name, value, usual in record.settings]
     copy = '<button class="copy" type="button">Copy</button>'
-    command = f'<div class="command"><code>tightrope train --config {text(record.preset)}</code>{copy}</div>'
+    command = f'<div class="command"><code>{text(record.command)}</code>{copy}</div>'
     marked = [value != usual for _, value, usual in record.settings]
     content = (
         f'{command}<div class="settings">{table("The best settings", ["setting", "best", "usual"], rows, marked)}</div>'
