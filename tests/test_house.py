@@ -14,8 +14,8 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "errors", "files", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view", "runs",
-    "agent", "saved", "arguments", "cli",
+    "version", "output", "errors", "files", "types", "functional", "draw", "models", "envs", "engine", "algorithms", "view",
+    "runs", "agent", "saved", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

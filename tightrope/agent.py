@@ -14,6 +14,7 @@ import torch
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .errors import UsageError, checked_seed, plural
+from .output import print_line
 from .runs.build import build, check_env, configured, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
@@ -166,7 +167,7 @@ class Agent(metaclass=AgentType):
         check_all_do_the_same(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if finished(self.state, config):
             if not quiet:
-                print(self.nothing_to_do(config))
+                print_line(self.nothing_to_do(config))
             return Outcome([])
         if until is not None and self.steps >= until:
             return Outcome([])
@@ -176,7 +177,7 @@ class Agent(metaclass=AgentType):
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
         if self.loaded is not None and not quiet:
             for line in going_on(self.loaded, self.state):
-                print(line)
+                print_line(line)
         self.loaded = None
         guests, score = [Live()] if live else [], partial(self._score, score_episodes) if score_episodes else None
         return train(self.state, config, self.score_env, self.run, quiet, until, guests, score)

@@ -2,12 +2,13 @@
 
 import difflib
 import operator
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from .output import print_line
 
 MOST_LETTERS = 1500  # of a message
 MOST_SEED = 2**63 - 1  # that torch's generators take
@@ -21,7 +22,7 @@ def plain(text: str) -> str:
 
 def warn(line: str) -> None:
     """A line for the user, on stderr."""
-    print(f"warning: {plain(line)}", file=sys.stderr)
+    print_line(f"warning: {plain(line)}", error=True)
 
 
 def plural(count: int, word: str) -> str:

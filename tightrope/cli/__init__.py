@@ -6,13 +6,13 @@ A command is imported when it is called: what needs none of them needs no torch.
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
+from ..output import OutputLost, guarded
 from ..version import __version__
 
 USAGE = """\
@@ -54,6 +54,7 @@ ELSEWHERE = {
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
 }  # fmt: skip
+TRAINING = ("train", "resume", "sweep")  # their results are files: that nobody reads what they print does not end them
 LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
@@ -62,13 +63,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a directory's name may be no text
+    with guarded(needed=not (args and args[0] in TRAINING)):
+        code = exit_code(args)
+    sys.exit(code)
+
+
+def exit_code(args: list[str]) -> int:
+    """Run a command, say what went wrong with it. 0 only if it came to its end."""
     try:
-        sys.exit(dispatch(args))
+        code = dispatch(args)
+        sys.stdout.flush()
+        return code
+    except OutputLost as error:
+        if error.reader_left:  # as `head` does: no news to anybody
+            return 141  # 128 + SIGPIPE
+        complain(error)
+        return 1
     except UsageError as error:
         complain(error)
-        sys.exit(2)
+        return 2
     except EnvError as error:
         origin: BaseException = error
         while origin.__cause__ is not None:
@@ -76,19 +89,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
             traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
         complain(error)
-        sys.exit(1)
+        return 1
     except NotFinite as error:
         complain(error)
-        sys.exit(1)
+        return 1
     except RankLost as error:
         if not error.told:
             print(f"tightrope: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 1
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+        return 130
+    except SystemExit as stop:  # of an environment or a network, or a signal's during an evaluation
+        if stop.code not in (None, 0):
+            raise
+        print("tightrope: exit() was called before the command came to its end", file=sys.stderr)
+        return 1
 
 
 def complain(error: Exception) -> None:

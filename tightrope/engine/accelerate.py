@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import UsageError
+from ..output import print_line
 from .precision import KernelPrecision, Precision, arithmetic
 
 Mode = Literal["eager", "compile", "graph", "max"]
@@ -53,7 +53,7 @@ class Execution:
         unit: Unit = "phase",
         precision: Precision = "fp32",
         device: torch.device = CPU,
-        say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        say: Callable[[str], None] = lambda line: print_line(line, error=True),
     ) -> None:
         self.mode, self.precision, self.device, self.say = mode, precision, device, say
         self.unit: Unit | None = unit if mode in ("graph", "max") else None

@@ -19,6 +19,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ..errors import UsageError, near_matches
+from ..output import print_line
 from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
@@ -93,7 +94,7 @@ def quieten_mujoco() -> None:
     def say(message: str) -> None:
         if "deprecated" not in message and message not in said:
             said.add(message)
-            print(f"mujoco: {message}", file=sys.stderr)
+            print_line(f"mujoco: {message}", error=True)
 
     mujoco.set_mju_user_warning(say)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from ..engine import State, world
 from ..envs.host import HostEnv
 from ..errors import plain
+from ..output import print_line
 from ..version import __version__
 from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from ..view.sinks import TRACKERS, Options, Sink
@@ -43,7 +43,7 @@ def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audi
 
     def say(line: str) -> None:
         if not quiet:
-            print(plain(line), flush=True)
+            print_line(plain(line))
 
     return RolloutVideo(run.path / "videos", config.run.video_every, written, say)
 
@@ -51,7 +51,7 @@ def rollout_video(config: Config, run: RunDirectory, quiet: bool, everyone: Audi
 def trackers(config: Config, quiet: bool) -> list[Sink]:
     """Those that the settings name, each once."""
     run = config.run
-    say = (lambda line: None) if quiet else partial(print, flush=True)
+    say = (lambda line: None) if quiet else print_line
     options = Options(run.project, run.entity, run.run_name, run.watch, run.tags, say)
     return [TRACKERS[name](options) for name in dict.fromkeys(run.log)]
 

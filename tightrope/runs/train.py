@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from signal import SIGINT
 
 from ..algorithms import ALGORITHMS
 from ..engine import Agreement, State, threads, unguarded, world
 from ..engine.ranks import watched, when_one_is_lost
 from ..errors import EnvError, NotFinite
+from ..output import print_line
 from ..types import Env
 from ..view import Audience, Onlooker
 from ..view.sinks import check_trackers
@@ -54,7 +54,7 @@ def train(
     saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
     quiet = quiet or not world().is_first
-    say: Callable[[str], None] = (lambda line: None) if quiet else partial(print, flush=True)
+    say: Callable[[str], None] = (lambda line: None) if quiet else print_line
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     state.solved = False  # or there would be nothing to do

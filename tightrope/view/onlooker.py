@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ..output import print_line
 from ..types import Env, Rollout
 
 
@@ -103,7 +103,7 @@ class Audience:
             except Exception as error:
                 self.onlookers.remove(onlooker)
                 reason = in_words(error)
-                print(f"warning: {onlooker.name} failed and is left out from here on: {reason}", file=sys.stderr)
+                print_line(f"warning: {onlooker.name} failed and is left out from here on: {reason}", error=True)
 
 
 def in_words(error: Exception) -> str:

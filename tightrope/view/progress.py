@@ -10,6 +10,7 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..output import print_line
 from .onlooker import About, Onlooker, Shown
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Progress(Onlooker):
 
     def begin(self, about: About) -> None:
         self.journey = Journey(about)
-        alive = sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        alive = (
+            sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        )
         self.display: Display = LiveLine(self.journey) if alive else PlainLines(self.journey)
 
     def phase(self, state: Shown) -> None:
@@ -296,13 +299,13 @@ class PlainLines:
         if not self.evaluation_said or time.monotonic() - self.at >= SECONDS:
             self.evaluation_said, self.at = True, time.monotonic()
             over, episodes = self.journey.evaluated
-            print(f"{self.journey.title}{GAP}evaluating: {over} of {episodes} episodes", file=sys.stderr, flush=True)
+            print_line(f"{self.journey.title}{GAP}evaluating: {over} of {episodes} episodes", error=True)
 
     def say(self) -> None:
         if self.unsaid:
             self.said, self.at, self.unsaid = self.journey.share, time.monotonic(), False
             words = [piece.text + self._change(piece.name) for piece in self.journey.pieces()]
-            print(GAP.join([self.journey.title, *words]), file=sys.stderr, flush=True)
+            print_line(GAP.join([self.journey.title, *words]), error=True)
             self.said_return = self.journey.seen.get("charts/episodic_return")
             self.said_returns = len(self.journey.returns)
 

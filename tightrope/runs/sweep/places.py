@@ -26,8 +26,8 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from ...errors import warn
 from ...types import Settings
-from ..checkpoint import warn
 from .records import BEAT, FIXED, OUTCOME, PLACE, WORKER, malformed
 from .space import Space
 
