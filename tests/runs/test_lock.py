@@ -34,7 +34,8 @@ HOLD = """
 import os, sys, pathlib, time
 from tightrope.runs.lock import locked
 with locked(pathlib.Path(sys.argv[1])):
-    print(os.fork() or "child", flush=True)
+    if child := os.fork():
+        print(child, flush=True)
     time.sleep(60)
 """
 
@@ -90,7 +91,7 @@ def family(tmp_path: Path) -> Iterator[tuple[int, int]]:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        child = int(next(line for line in parent.stdout if line.strip().isdigit()))
+        child = int(parent.stdout.readline())
         yield parent.pid, child
         for process in (parent.pid, child):
             os.kill(process, signal.SIGKILL)
