@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tightrope as tr
 from tightrope.cli import main
@@ -123,3 +124,84 @@ def test_damage_is_named_once(run: Path, resume: Command) -> None:
     assert code == 0
     assert err.count("using 0001-steps-48 instead") == err.count("\n") == 1
     assert rows(run) == 4
+
+
+MORE = ("run", "--total-timesteps", "64", "--quiet")
+
+
+def edit(run: Path, **settings: object) -> None:
+    """As a person does it, in config.yaml."""
+    path = run / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **settings}))
+
+
+def test_an_edit_of_config_yaml_is_named_and_not_taken(run: Path, resume: Command) -> None:
+    edit(run, learning_rate=0.5, gamma=0.125)
+    code, _, err = resume(*MORE)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "run/config.yaml says learning_rate 0.5 instead of" in err
+    assert "gamma 0.125 instead of 0.99" in err
+    assert "which changes nothing" in err
+    assert tr.load(run).config.algorithm.gamma == 0.99
+    code, _, err = resume("run", "--total-timesteps", "80", "--quiet")
+    assert (code, err) == (0, ""), "said once: it is overwritten"
+
+
+def test_an_edit_that_is_given_as_a_setting_too_is_not_mentioned(run: Path, resume: Command) -> None:
+    edit(run, gamma=0.125)
+    assert resume(*MORE, "--gamma", "0.125")[::2] == (0, "")
+    assert tr.load(run).config.algorithm.gamma == 0.125
+
+
+@pytest.mark.parametrize(
+    "text", ["gamma: [", "gamma: many\nenv: CartPole-v1\nalgo: ppo\n", "env: 3\n", "algo: vpg\nenv: CartPole-v1\n"]
+)
+def test_a_config_yaml_that_cannot_be_meant_is_named(text: str, run: Path, resume: Command) -> None:
+    (run / "config.yaml").write_text(text)
+    code, _, err = resume(*MORE)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "config.yaml" in err
+    assert "checkpoint count" in err
+
+
+def test_in_python_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(run, gamma=0.125)
+    agent = tr.load(run, total_timesteps=64)
+    agent.evaluate(1)
+    assert capsys.readouterr().err == "", "who does not train need not know"
+    agent.learn(quiet=True)
+    assert "gamma 0.125 instead of 0.99" in capsys.readouterr().err
+
+
+def test_another_environment_with_the_same_spaces_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "import tightrope as tr\n\nclass Env(tr.envs.CartPole):\n    pass\n"
+    for module in ("swap_first", "swap_other"):
+        Path(f"{module}.py").write_text(code)
+    settings = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, device="cpu", eval_episodes=0)
+    tr.PPO("swap_first:Env", **settings).learn(run_dir="run", until=16, quiet=True)
+    assert resume("run", "--env", "swap_first:Env", "--total-timesteps", "32")[2].count("warning") == 0
+    code, _, err = resume("run", "--env", "swap_other:Env", "--quiet", "--total-timesteps", "48")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "trained on swap_first:Env so far, and goes on with swap_other:Env" in err
+
+
+def test_trackers_that_only_the_run_names_are_named(run: Path, resume: Command) -> None:
+    pytest.importorskip("tensorboard")
+    assert resume(*MORE, "--log", "tensorboard")[::2] == (0, "")
+    code, _, err = resume("run", "--total-timesteps", "80", "--quiet")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "the run reports to tensorboard, because its saved settings say so" in err
+    assert resume("run", "--total-timesteps", "96", "--quiet", "--log", "none")[::2] == (0, "")
+    assert tr.load(run).config.run.log == ()
+
+
+def test_and_so_they_are_where_a_run_begins_anew(run: Path, resume: Command) -> None:
+    pytest.importorskip("tensorboard")
+    shutil.rmtree(run / "checkpoints")
+    edit(run, log=["tensorboard"], project="theirs", entity="stranger")
+    code, _, err = resume("run", "--quiet")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "reports to tensorboard (project theirs, entity stranger)" in err

@@ -16,7 +16,7 @@ from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .errors import UsageError, checked_seed, plural
 from .output import print_line
 from .runs.build import build, check_env, configured, make_env, settled
-from .runs.checkpoint import Checkpoint
+from .runs.checkpoint import Checkpoint, warn
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
 from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
@@ -101,6 +101,7 @@ class Agent(metaclass=AgentType):
         self.config, self.closed = config, False
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
+        self.notes: list[str] = []  # what whoever goes on with a saved run should know
         count = share_of(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
@@ -172,6 +173,9 @@ class Agent(metaclass=AgentType):
         if until is not None and self.steps >= until:
             return Outcome([])
         self.config = config
+        for line in self.notes if world().is_first else ():
+            warn(line)
+        self.notes = []
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)

@@ -15,14 +15,27 @@ from .envs.engines import ENGINES
 from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
+from .runs.checkpoint import CONFIG
 from .runs.config import Config
 from .runs.devices import available, device_name, name_of_device, resolve_device
 from .runs.directory import directory
-from .runs.given import Network, check_env_object, has_id, imported, is_ours, is_path, named_by_file, needs_import
+from .runs.given import (
+    Network,
+    check_env_object,
+    has_id,
+    imported,
+    is_ours,
+    is_path,
+    name_of,
+    named_by_file,
+    needs_import,
+)
 from .runs.policy import Policy, loaded
 from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
 from .runs.shares import share_of
 from .types import Settings
+
+MOST_SHOWN = 4  # settings in one line
 
 
 def load(
@@ -53,7 +66,9 @@ def load(
             if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
                 raise
     agent.loaded = found
+    agent.notes = surprises(found.config, settings, env)
     if checkpoint == "last" and found.path != path:
+        agent.notes += edits(path, found.config, config)
         agent.run = directory(path, found)
     return agent
 
@@ -92,9 +107,43 @@ def named(env: str, config: Config) -> Any:
 def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
     """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
     join()
-    agent = made(adapted(load_config(path), settings, env), path, env, network)
+    config = load_config(path)
+    agent = made(adapted(config, settings, env), path, env, network)
+    agent.notes = surprises(config, settings, env)
     agent.run = directory(path)
     return agent
+
+
+def surprises(saved: Config, settings: Settings, env: Any) -> list[str]:
+    """What going on with a run does that whoever goes on with it may not expect."""
+    lines = []
+    if env is not None and (name := name_of(env)) != saved.env:
+        lines.append(f"the run was trained on {saved.env} so far, and goes on with {name}")
+    run = saved.run
+    if run.log and "log" not in settings:
+        where = [f"{word} {value}" for word, value in (("project", run.project), ("entity", run.entity)) if value]
+        named = ", ".join(run.log) + (f" ({', '.join(where)})" if where else "")
+        lines.append(
+            f"the run reports to {named}, because its saved settings say so: give log, such as --log none, to change it"
+        )
+    return lines
+
+
+def edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
+    """That config.yaml says something else than the checkpoint, and no setting given now agrees with it."""
+    try:
+        there, kept, used = (config.flat() for config in (load_config(run_dir), saved, now))
+    except UsageError as error:
+        return [f"{error}. The settings of the checkpoint count"]
+    found = [name for name in there if there[name] != kept.get(name) and there[name] != used.get(name)]
+    if not found:
+        return []
+    shown = ", ".join(f"{name} {there[name]} instead of {kept.get(name)}" for name in found[:MOST_SHOWN])
+    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return [
+        f"{run_dir / CONFIG} says {shown}{more}, which changes nothing and is overwritten: the settings of the checkpoint "
+        "count. Give what is to change as a setting"
+    ]
 
 
 def adapted(config: Config, settings: Settings, env: Any) -> Config:
