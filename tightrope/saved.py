@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -165,11 +168,26 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
 def check_arguments(env_kwargs: Settings) -> None:
     """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
     for name, value in env_kwargs.items():
-        if name == "render_mode" or (isinstance(value, str) and ("/" in value or "\\" in value)):
+        if name == "render_mode" or any(names_file(name, text) for text in texts(value)):
             raise UsageError(
                 f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
                 f"tr.load(path, env_kwargs={{...}})"
             )
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a value, however deep."""
+    if isinstance(value, str):
+        yield value
+    for item in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts(item)
+
+
+def names_file(name: str, text: str) -> bool:
+    """Whether an argument may lead to a file: by its own name, by the form of the text, or because there is one."""
+    by_name = re.search(r"(^|_)(file|filename|filepath|path|dir|directory|folder)s?(_|$)", name, re.IGNORECASE)
+    by_form = re.search(r"[/\\:\0]|^[.~]|\.[A-Za-z]\w*$", text)
+    return by_name is not None or by_form is not None or os.path.lexists(text)
 
 
 def check_kept(before: Settings, after: Settings) -> None:

@@ -18,7 +18,7 @@ import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs.given import already_here, needs_import, short_name
-from tightrope.saved import begin_anew
+from tightrope.saved import begin_anew, check_arguments
 
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"
@@ -276,3 +276,23 @@ def test_the_module_of_the_test_above_leaves_a_proof(tmp_path: Path, monkeypatch
 )
 def test_what_people_call_an_environment(env: str, name: str) -> None:
     assert short_name(env) == name
+
+
+NAMES_OF_FILES = [
+    ("xml_file", "ant"), ("model_path", "x"), ("texture", "~root"), ("texture", ".bashrc"), ("texture", "secret.txt"),
+    ("texture", "a/b"), ("texture", "C:x"), ("texture", "here"), ("texture", ["a", {"b": "secret.txt"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), NAMES_OF_FILES)
+def test_arguments_of_a_saved_run_name_no_files(name: str, value: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").touch()
+    with pytest.raises(UsageError, match=f"env_kwargs {name}="):
+        check_arguments({name: value})
+
+
+def test_other_arguments_are_served() -> None:
+    check_arguments(
+        {"map_name": "4x4", "obs_type": "ram", "version": "v1.5", "gravity": -9.8, "direction": "left", "x": None}
+    )

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, TypeVar
 
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
 from ..output import OutputLost, guarded
@@ -55,7 +60,11 @@ ELSEWHERE = {
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
 }  # fmt: skip
 TRAINING = ("train", "resume", "sweep")  # their results are files: that nobody reads what they print does not end them
+PATIENCE = 2.0  # seconds for leaving in order
 LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,9 +72,40 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process of our own
+        signal.signal(signal.SIGINT, Leaving())
     with guarded(needed=not (args and args[0] in TRAINING)):
         code = exit_code(args)
     sys.exit(code)
+
+
+class Leaving:
+    """Ctrl-C. The first one raises KeyboardInterrupt. Those that follow at once mean the same and must not raise another one
+    while that is dealt with; later ones do not wait for it any longer."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.since is None:
+            self.since = time.monotonic()
+            raise KeyboardInterrupt
+        if time.monotonic() - self.since > PATIENCE:
+            os._exit(130)
+
+
+def uninterrupted(load: Callable[[], T]) -> T:
+    """Imports something; Ctrl-C waits until that is done. Some modules swallow it, others are left half made."""
+    leave, received = signal.getsignal(signal.SIGINT), list[int]()
+    if not isinstance(leave, Leaving):
+        return load()
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        return load()
+    finally:
+        signal.signal(signal.SIGINT, leave)
+        if received:
+            leave(received[0], None)
 
 
 def exit_code(args: list[str]) -> int:
@@ -131,9 +171,13 @@ def dispatch(args: list[str]) -> int:
         here = ELSEWHERE.get(args[0])
         hint = f": here it is called {here}." if here else f".{near_matches(args[0], COMMANDS)}"
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
-    from ..engine.ranks import watched
 
-    module, function = COMMANDS[args[0]]
+    def load() -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[list[str]], int]]:
+        from ..engine.ranks import watched
+
+        module, function = COMMANDS[args[0]]
+        return watched, getattr(importlib.import_module(f".{module}", __name__), function)
+
+    watched, command = uninterrupted(load)
     with watched():
-        command: Callable[[list[str]], int] = getattr(importlib.import_module(f".{module}", __name__), function)
         return command(args[1:])

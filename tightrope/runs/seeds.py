@@ -29,7 +29,7 @@ from .config import Config
 from .directory import METRICS
 from .recover import load_config
 from .reports import gathered, write_report
-from .signals import STOPS
+from .signals import stop_signals
 
 MOST_SEEDS = 1000
 COMPARISON = "comparison.html"
@@ -187,7 +187,7 @@ class Crowd:
                 self.say(f"seed {seed.seed}: is done already")
             else:
                 self.waiting.append(seed)
-        before = {number: signal.signal(number, self.receive) for number in STOPS}
+        before = {number: signal.signal(number, self.receive) for number in stop_signals()}
         try:
             while self.waiting or self.running:
                 self.start_some()

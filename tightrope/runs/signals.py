@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first one asks training to finish its phase and ends an evaluation, a second one leaves at
-once."""
+"""Ctrl-C, SIGTERM, SIGHUP and what batch systems send before they kill: the first one asks training to finish its phase and
+ends an evaluation, a second one leaves at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ from ..engine.ranks import launched
 
 ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
 STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)]
+
+
+def stop_signals() -> list[int]:
+    """Those that ask us to stop: Ctrl-C, what is not ignored, as under nohup, and notices for which nobody else has a use."""
+    found = [number for number in STOPS if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN]
+    for number in NOTICES:
+        handler = signal.getsignal(number)
+        if handler is signal.SIG_DFL or isinstance(getattr(handler, "__self__", None), Interrupts):
+            found.append(number)
+    return found
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,9 +52,8 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in STOPS:
-                if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                    self._before[number] = signal.signal(number, self._receive)
+            for number in stop_signals():
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
