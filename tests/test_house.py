@@ -82,7 +82,7 @@ def test_the_equations_need_nothing_but_torch(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "view"])
 def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
     ours = {i for i in imports_of(module) if i.startswith("tightrope")}
-    assert all(room_of(i) in ("view", "errors", "files", "types", "draw", "engine") for i in ours), ours
+    assert all(room_of(i) in ("view", "errors", "files", "output", "types", "draw", "engine") for i in ours), ours
 
 
 @pytest.mark.parametrize("module", list(MODULES))
@@ -171,3 +171,10 @@ def test_every_public_name_is_there() -> None:
         for name in package.__all__:
             assert getattr(package, name) is not None
         assert len(package.__all__) == len(set(package.__all__))
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("", "cli", "__main__")])
+def test_nothing_that_trains_prints_but_by_print_line(module: str) -> None:
+    """A stream that cannot be written must not end training."""
+    calls = [node.func for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Call)]
+    assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls)

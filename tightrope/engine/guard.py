@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import NotFinite, plain
+from ..output import print_line
 from ..types import Env
 from . import ranks
 from .device import reads_are_free
@@ -77,7 +77,7 @@ class Guard:
             try:
                 self.look()
             except NotFinite as error:
-                print(f"warning: {error}", file=sys.stderr)
+                print_line(f"warning: {error}", error=True)
             raise
         except NotFinite:
             raise
@@ -106,10 +106,10 @@ class Guard:
                 raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
             if not self.drifted and world().talks and not reading.ranks_agree:
                 self.drifted = True
-                print(
+                print_line(
                     "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
                     "saved",
-                    file=sys.stderr,
+                    error=True,
                 )
             self.recent.append((row, reading))
 

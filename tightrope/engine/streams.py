@@ -10,7 +10,6 @@ lost; where one does, each draws numbers that were the other's, and a warning sa
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..envs.own import streams_lock
+from ..output import print_line
 from .noise import stream_seed
 
 WARNING = (
@@ -119,7 +119,7 @@ class InForce:
         drawn = any(k in before and not torch.equal(now[k], before[k]) for k in now.keys() - {"cuda"})
         if self.stack and len(threads) > 1 and drawn and not self.warned:
             self.warned = True
-            print(WARNING, file=sys.stderr, flush=True)
+            print_line(WARNING, error=True)
         self.last = now
         return now
 
