@@ -13,10 +13,10 @@ import torch
 
 from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
-from .errors import UsageError, checked_seed, plural
+from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
 from .runs.build import build, check_env, configured, make_env, settled
-from .runs.checkpoint import Checkpoint, warn
+from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
 from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
