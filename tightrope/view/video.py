@@ -36,9 +36,12 @@ PAGE = """\
 class Video:
     """A context that writes frames (H, W, 3) to `place`; the file appears whole at the end, or not at all."""
 
-    def __init__(self, place: Place, fps: int = 30, threads: int = 0) -> None:
+    def __init__(self, place: Place | Path, fps: int = 30, threads: int = 0) -> None:
         """`threads` of the encoder; 0 for as many as there are cores."""
-        self.place, self.fps, self.threads = place, fps, threads
+        if isinstance(place, Path):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        self.place = Place.of(place) if isinstance(place, Path) else place
+        self.fps, self.threads = fps, threads
         self.container: Any = None
 
     def __enter__(self) -> Video:
