@@ -162,7 +162,7 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("ppo", {}, 1270),
         ("ppo", {"target_kl": 0.01, "norm_obs": True, "norm_reward": True, "clip_vloss": True}, 1540),
-        ("vpg", {"baseline": "critic"}, 755),
+        ("vpg", {"baseline": "critic"}, 760),
     ],
 )
 def test_a_phase_reads_nothing_on_the_host_and_launches_no_more_than_it_did(

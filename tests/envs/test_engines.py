@@ -343,7 +343,9 @@ def test_the_command_line_takes_a_name_too(here: Path, capsys: pytest.CaptureFix
 
 def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("settings.yaml").write_text(yaml.safe_dump({"env": "guesses:Guess", "algo": "ppo", "gamma": 0.5}))
-    assert dispatch(["train", "--config", "settings.yaml", *FLAGS, "--run-dir", "run"]) == 0
+    named = ["train", "--config", "settings.yaml", *FLAGS, "--run-dir", "run"]
+    assert "--allow-import guesses" in refusal(dispatch, named)
+    assert dispatch([*named, "--allow-import", "guesses"]) == 0
     assert "guesses:Guess: greedy return" in capsys.readouterr().out
     assert yaml.safe_load(Path("run/config.yaml").read_text())["gamma"] == 0.5
 

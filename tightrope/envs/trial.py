@@ -102,14 +102,14 @@ def try_methods(env: TensorEnv) -> frozenset[str]:
 
 
 def on_rows(env: TensorEnv) -> frozenset[str]:
-    """On few rows; where a method fails on so many, on as many as the environment has, which may be a multiple of something."""
+    """On few rows; where a method fails on so many, on twice the environment's: it may need a multiple of something."""
     try:
         return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
     except UsageError as error:
         if " raises " not in str(error):
             raise
         try:
-            return tried(Trial(env.spawn(env.num_envs, 0)))
+            return tried(Trial(env.spawn(2 * env.num_envs, 0)))
         except UsageError:
             raise error from None
 
