@@ -1,0 +1,283 @@
+"""Scores over tasks and seeds: runs that may be killed and go on, one JSON line a run, and a page made of the lines.
+
+    python benchmarks/suite.py run mujoco [--tasks Hopper-v5] [--seeds 501-505] [--jobs 2] [--device cpu]
+    python benchmarks/suite.py table mujoco         what has been found so far
+    python benchmarks/suite.py page                 docs/scores.md and its pictures
+
+A suite is a file of benchmarks/suites, or the path of one: tasks, seeds, and the settings of each recipe (none: what
+`tightrope train TASK` takes). Each run is a process of its own that trains in runs/suite, is resumed from its last checkpoint
+when it was killed, and ends as a line of results/SUITE.jsonl beside the folder of suites. A run that has its line, with the
+same settings, is not repeated.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+SUITES = HERE / "suites"
+KEY = ("recipe", "task", "algo", "seed", "digest")
+POINTS = 50  # of a learning curve
+NOT_SETTINGS = {
+    "seed",
+    "device",
+    "threads",
+    "accelerate",
+    "backend",
+    "save_seconds",
+    "keep_checkpoints",
+    "eval_seconds",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a suite."""
+
+    suite: str
+    recipe: str
+    task: str
+    algo: str
+    seed: int
+    episodes: int = 100
+    settings: dict[str, Any] = field(default_factory=dict)
+    digest: str = ""  # of all settings, so that a run with other defaults is another run
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.recipe, self.task, self.algo, self.seed, self.digest
+
+    @property
+    def run(self) -> Path:
+        """The directory it trains in."""
+        name = "-".join(map(str, (Path(self.suite).stem, *self.key)))
+        return Path("runs") / "suite" / name.replace("/", "_")
+
+
+def seeds_of(text: str) -> list[int]:
+    """ "501-505,507" as numbers."""
+    pairs = [part.partition("-") for part in str(text).split(",")]
+    return [seed for first, _, last in pairs for seed in range(int(first), int(last or first) + 1)]
+
+
+def read_suite(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith(".yaml") else SUITES / f"{name}.yaml"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in SUITES.glob("*.yaml")))
+        sys.exit(f"suite {name} is unknown: choose from {known}, or write {path}")
+    usual = {"algo": "ppo", "episodes": 100, "recipes": {"preset": {}}, "path": str(path.absolute())}
+    return usual | yaml.safe_load(path.read_text())
+
+
+def jobs_of(suite: dict[str, Any], tasks: list[str], seeds: str | None) -> Iterator[Job]:
+    """Seed by seed, so that every task has a score early."""
+    if unknown := set(tasks) - set(suite["tasks"]):
+        sys.exit(f"tasks {', '.join(sorted(unknown))} are not of this suite: it has {', '.join(suite['tasks'])}")
+    for seed in seeds_of(seeds or suite["seeds"]):
+        for task, own in suite["tasks"].items():
+            for recipe, settings in suite["recipes"].items():
+                if not tasks or task in tasks:
+                    together = {**settings, **(own or {})}
+                    yield Job(suite["path"], recipe, task, suite["algo"], seed, suite["episodes"], together)
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """What makes a run the one it is, whatever machine it is on."""
+    return {name: value for name, value in config.flat().items() if name not in NOT_SETTINGS}
+
+
+def digest_of(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def results_of(suite: str | Path) -> Path:
+    return Path(suite).parent.parent / "results" / f"{Path(suite).stem}.jsonl"
+
+
+def lines_of(suite: str | Path) -> list[dict[str, Any]]:
+    path = results_of(suite)
+    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+
+
+def expected(job: Job) -> str:
+    """The digest of the settings with which this job would run now."""
+    import tightrope as tr
+    from tightrope.runs.build import configured
+
+    try:
+        return digest_of(settings_of(configured(job.task, job.algo, job.settings)))
+    except tr.UsageError as error:
+        sys.exit(f"{job.task}: {error}")
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    import tightrope
+
+    packages: dict[str, str] = {
+        "tightrope": tightrope.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    for name in ("gymnasium", "mujoco", "ale_py", "envpool", "brax"):
+        module = sys.modules.get(name)
+        if version := getattr(module, "__version__", None):
+            packages[name] = version
+    head = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=HERE, check=False
+    )
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"versions": packages, "commit": head.stdout.strip(), "cores": os.cpu_count(), "gpu": gpu}
+
+
+def training_curve(run: Path) -> tuple[list[list[float]], float | None, float]:
+    """(steps and mean return of the episodes that ended in each stretch, the mean of the last 100 of them, seconds)."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    ended = [
+        (row["step"], row["charts/episodes"], row["charts/episodic_return"])
+        for row in rows
+        if row.get("charts/episodes")
+    ]
+    total = rows[-1]["step"]
+    parts: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for step, episodes, mean in ended:
+        parts[min(POINTS - 1, POINTS * (step - 1) // total)].append((episodes, mean))
+    curve = [[round((part + 1) * total / POINTS), round(weighted(found), 3)] for part, found in sorted(parts.items())]
+    last: list[tuple[float, float]] = []
+    for _, episodes, mean in reversed(ended):
+        if sum(n for n, _ in last) >= 100:
+            break
+        last.append((episodes, mean))
+    return curve, weighted(last) if last else None, rows[-1]["time"]
+
+
+def weighted(parts: list[tuple[float, float]]) -> float:
+    return sum(n * mean for n, mean in parts) / sum(n for n, _ in parts)
+
+
+def one(job: Job, device: str) -> None:
+    """Train, or go on; then score it."""
+    import tightrope as tr
+    from tightrope.runs.recover import has_checkpoints
+
+    if job.run.exists() and has_checkpoints(job.run):
+        agent = tr.load(job.run)
+    else:
+        made = {"ppo": tr.PPO, "vpg": tr.VPG}[job.algo]
+        agent = made(job.task, seed=job.seed, device=device, threads=1 if device == "cpu" else None, **job.settings)
+    if not agent.finished:
+        agent.learn(run_dir=job.run, quiet=True)
+    score = agent.evaluate(job.episodes)
+    curve, last, seconds = training_curve(job.run)
+    line = {
+        "recipe": job.recipe, "task": job.task, "algo": job.algo, "seed": job.seed, "digest": job.digest,
+        "greedy": {"mean": score.mean, "std": score.std, "min": min(score.returns), "max": max(score.returns),
+                   "episodes": len(score.returns), "unfinished": score.unfinished},
+        "last_100": last, "steps": agent.steps, "seconds": round(seconds, 1), "device": agent.config.run.device,
+        "backend": agent.config.run.backend, **machine(), "date": time.strftime("%Y-%m-%d"),
+        "settings": settings_of(agent.config), "curve": curve,
+    }  # fmt: skip
+    draft = job.run / "score.part"
+    draft.write_text(json.dumps(line, default=str))
+    draft.rename(job.run / "score.json")
+
+
+def collect(job: Job) -> str:
+    """Add the line of a finished run to the results; say how it scored."""
+    text = (job.run / "score.json").read_text()
+    path = results_of(job.suite)
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        file.write(text + "\n")
+    return f"greedy {json.loads(text)['greedy']['mean']:.4g}"
+
+
+def unfinished(jobs: list[Job]) -> list[Job]:
+    """Those without a line, with the digests of their settings. Runs that ended after the suite was killed get their line."""
+    known: dict[tuple[str, str], str] = {}
+    for job in jobs:
+        if (job.recipe, job.task) not in known:
+            known[job.recipe, job.task] = expected(job)
+    jobs = [replace(job, digest=known[job.recipe, job.task]) for job in jobs]
+    done = {tuple(line[name] for name in KEY) for line in lines_of(jobs[0].suite)}
+    for job in jobs:
+        if job.key not in done and (job.run / "score.json").exists():
+            collect(job)
+            done.add(job.key)
+    return [job for job in jobs if job.key not in done]
+
+
+def run_all(jobs: list[Job], at_once: int, devices: list[str]) -> None:
+    """So many processes at once, each on one of the devices in turn."""
+    waiting = unfinished(jobs)
+    print(f"{len(jobs)} runs, {len(jobs) - len(waiting)} of them finished before", flush=True)
+    active: list[tuple[Job, float, subprocess.Popen[bytes]]] = []
+    environment, failed, count = os.environ | {"OMP_NUM_THREADS": "1"}, 0, 0
+    while waiting or active:
+        while waiting and len(active) < at_once:
+            job, device = waiting.pop(0), devices[count % len(devices)]
+            command = [sys.executable, __file__, "one", json.dumps(asdict(job)), "--device", device]
+            active.append((job, time.monotonic(), subprocess.Popen(command, env=environment)))
+            count += 1
+        time.sleep(0.2)
+        for entry in [entry for entry in active if entry[2].poll() is not None]:
+            active.remove(entry)
+            job, began, process = entry
+            failed += process.returncode != 0
+            how = collect(job) if process.returncode == 0 else f"failed with exit code {process.returncode}"
+            print(f"{job.task} {job.recipe} seed {job.seed}: {how}, {time.monotonic() - began:.0f} s", flush=True)
+    if failed:
+        sys.exit(f"{failed} runs failed: start the suite again, and they go on from their last checkpoints")
+
+
+def table(suite: dict[str, Any]) -> None:
+    """Every seed of each recipe on each task."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in lines_of(suite["path"]):
+        found[row["task"], row["recipe"]].append(row)
+    print("| task | recipe | greedy mean of each seed | mean | seconds |\n|---|---|---|---|---|")
+    for (task, recipe), rows in sorted(found.items()):
+        scores = [row["greedy"]["mean"] for row in sorted(rows, key=lambda r: r["seed"])]
+        seconds = sum(row["seconds"] for row in rows) / len(rows)
+        each = ", ".join(f"{score:.4g}" for score in scores)
+        print(f"| {task} | {recipe} | {each} | {sum(scores) / len(scores):.4g} | {seconds:.0f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("run", "table", "page", "one"))
+    parser.add_argument("suite", nargs="?")
+    parser.add_argument("--tasks", nargs="*", default=[])
+    parser.add_argument("--seeds", help="instead of the suite's own: 501-505,507")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side, each on one thread")
+    parser.add_argument("--device", nargs="*", default=["cpu"], help="one or several, taken in turn")
+    args = parser.parse_args()
+    if args.command == "page":
+        from scores_page import write_page
+
+        write_page()
+    elif args.suite is None:
+        parser.error(f"{args.command} needs a suite")
+    elif args.command == "one":
+        one(Job(**json.loads(args.suite)), args.device[0])
+    elif args.command == "table":
+        table(read_suite(args.suite))
+    else:
+        run_all(list(jobs_of(read_suite(args.suite), args.tasks, args.seeds)), args.jobs, args.device)
+
+
+if __name__ == "__main__":
+    main()
