@@ -65,7 +65,7 @@ def main() -> None:
                 flush=True,
             )
     for env, means in scores.items():
-        asked = f" (asked for: {ASKED[env]:g})" if env in ASKED else ""
+        asked = f" (aim: {ASKED[env]:g})" if env in ASKED else ""
         print(f"{env}: mean over {len(means)} seeds {statistics.fmean(means):.1f}{asked}")
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/scores.py [ENV ...] [--seeds 3] [--device cpu]
 
-Each measure is taken over 100 greedy episodes in fresh environments. The table says what was asked for and what came out.
+Each measure is taken over 100 greedy episodes in fresh environments. The table says what was aimed at and what came out.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     failed = 0
-    print("| env | seed | result (asked for) | steps | training |\n|---|---|---|---|---|")
+    print("| env | seed | result (aim) | steps | training |\n|---|---|---|---|---|")
     for env in args.envs:
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             agent = tr.PPO(env, seed=seed, device=args.device)
