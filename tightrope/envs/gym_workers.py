@@ -1,0 +1,150 @@
+"""Gymnasium environments in processes of their own, and how long we wait for such processes, whoever started them."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from ..errors import EnvError, plural, warn
+from ..processes import LOOK, Parent, become_helper, kill, kill_at_exit, killed_after, overdue, standing_still
+
+LIMIT = 600.0  # seconds for one answer: a step, a reset, or making the environment
+NOTICE = 60.0  # seconds after which a line says who is waited for
+CLOSING = 5.0  # seconds for closing in order
+LOST = (BrokenPipeError, ConnectionResetError, EOFError)  # how we hear that a worker has died
+
+
+class NoAnswer(Exception):
+    """A worker has not answered in its time."""
+
+    def __init__(self, row: int, words: str) -> None:
+        super().__init__(words)
+        self.row = row
+
+
+class Workers(AsyncVectorEnv):
+    """Gymnasium's, with workers that obey this process alone and end with it."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], count: int, name: str) -> None:
+        self.make, self.name, self.processes = make, name, []
+        parent = Parent.here()
+
+        def in_worker() -> gymnasium.Env[Any, Any]:
+            if os.getpid() != parent.pid:  # Gymnasium makes one here, too
+                become_helper(parent)
+            return make()
+
+        # not same-step: there a worker may reset into the very array that it is about to send as the final observation
+        try:
+            super().__init__([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED)
+        except BaseException as error:
+            lost = [i for i, process in enumerate(self.processes) if died(process)] if isinstance(error, LOST) else []
+            abandon(self)
+            if isinstance(error, NoAnswer):
+                raise EnvError(f"env {name!r} number {error.row} cannot be made: {error}") from None
+            if isinstance(error, LOST):
+                which = f" number {lost[0]}" if lost else ""
+                raise EnvError(f"env {name!r}{which} cannot be made: its process died") from error
+            raise
+        kill_at_exit(self.processes)
+
+    def _check_spaces(self) -> None:
+        self.get_attr("render_mode")  # which all answer once they are made
+        super()._check_spaces()  # type: ignore[no-untyped-call]
+
+    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            await_answers(self, self.name)
+            return True
+        return super()._poll_pipe_envs(timeout)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        if terminate:  # they ignore the signal that Gymnasium would send
+            kill(self.processes)
+        super().close_extras(timeout, terminate)
+
+
+def limit_waiting(engine: Any, name: str) -> None:
+    """Have an AsyncVectorEnv that somebody else made wait for its workers as ours do."""
+    if not isinstance(engine, Workers):
+        poll = engine._poll_pipe_envs
+
+        def answered(timeout: float | None = None) -> bool:
+            if timeout is None:
+                await_answers(engine, name)
+            return timeout is None or poll(timeout)
+
+        engine._poll_pipe_envs = answered
+
+
+def await_answers(engine: Any, name: str) -> None:
+    """Return once every worker has answered, or died; NoAnswer for the first that is overdue."""
+    began, said = time.monotonic(), False
+    for row, pipe in enumerate(engine.parent_pipes):
+        if pipe is None or pipe.closed:
+            continue
+        while not readable(pipe):
+            if overdue(began, LIMIT):
+                seconds = f"no answer for {time.monotonic() - began:.0f} s"
+                others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
+                more = f"; nor has {plural(others, 'other')}" if others else ""
+                raise NoAnswer(row, f"{seconds}{stopped(engine, row)}{more}")
+            if not said and time.monotonic() - began > NOTICE:
+                said = True
+                warn(
+                    f"env {name!r} number {row} has not answered for {NOTICE:.0f} s{stopped(engine, row)}; "
+                    f"after {LIMIT:.0f} s it is given up"
+                )
+
+
+if hasattr(select, "poll"):
+
+    def readable(pipe: Any) -> bool:
+        """Whether there is something to read, now or soon; a tenth of the cost of `pipe.poll`."""
+        poller = select.poll()
+        poller.register(pipe.fileno(), select.POLLIN)
+        return bool(poller.poll(LOOK * 1000))
+
+else:
+
+    def readable(pipe: Any) -> bool:
+        """Whether there is something to read, now or soon."""
+        return bool(pipe.poll(LOOK))
+
+
+def stopped(engine: Any, row: int) -> str:
+    """What is to be said of a worker that does not answer because something has stopped it."""
+    return ", its process is stopped" if standing_still(engine.processes[row].pid) else ""
+
+
+def died(process: Any) -> bool:
+    process.join(timeout=LOOK)
+    return process.exitcode not in (None, 0)
+
+
+def abandon(engine: Any) -> None:
+    """End the workers at once. Nothing is left to close then, and closing would wait for answers."""
+    kill(engine.processes)
+    engine.closed = True
+
+
+def close(engine: Any, name: str) -> None:
+    """Close a vector environment of any kind; workers that do not do so in time are killed, and named."""
+    processes = list(getattr(engine.unwrapped, "processes", []))
+    if not processes:
+        engine.close()
+        return
+    with killed_after(CLOSING, processes) as late:
+        try:
+            engine.close()
+        except LOST:
+            abandon(engine.unwrapped)
+    if late:
+        rows = ", ".join(map(str, late))
+        warn(f"env {name!r} number {rows} did not close within {CLOSING:.0f} s and was killed")
