@@ -51,10 +51,8 @@ class GymVectorEnv(HostEnv):
             raise UsageError(
                 f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
             ) from None
-        self._works_alone = type(engine) in (
-            AsyncVectorEnv,
-            Workers,
-        )  # not wrapped: that step is more than the engine's
+        # not a wrapped one, whose step is more than the engine's
+        self._works_alone = type(engine) in (AsyncVectorEnv, Workers)
         own = type(engine) is SyncVectorEnv or (self._works_alone and self.engine.shared_memory)
         self._resets_rows = self._mode is AutoresetMode.DISABLED or own
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
