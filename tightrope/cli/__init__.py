@@ -129,7 +129,7 @@ def exit_code(args: list[str]) -> int:
         origin: BaseException = error
         while origin.__cause__ is not None:
             origin = origin.__cause__
-        if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
+        if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
             traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
         complain(error)
         return 1

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
+from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from ..errors import EnvError, plural, warn
+from ..errors import EnvError, UsageError, plural, warn
 from ..processes import LOOK, Parent, become_helper, kill, kill_at_exit, killed_after, overdue, standing_still
 
 LIMIT = 600.0  # seconds for one answer: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a line says who is waited for
+ERROR = 5.0  # seconds for an exception that a worker has told of
 CLOSING = 5.0  # seconds for closing in order
 LOST = (BrokenPipeError, ConnectionResetError, EOFError)  # how we hear that a worker has died
 
@@ -28,6 +31,18 @@ class NoAnswer(Exception):
         self.row = row
 
 
+class Unmade(gymnasium.Env[Any, Any]):
+    """Stands in a worker for an environment that could not be made, so that the reason reaches whoever asks."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(1)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        raise EnvError(self.reason)
+
+
 class Workers(AsyncVectorEnv):
     """Gymnasium's, with workers that obey this process alone and end with it."""
 
@@ -36,33 +51,40 @@ class Workers(AsyncVectorEnv):
         parent = Parent.here()
 
         def in_worker() -> gymnasium.Env[Any, Any]:
-            if os.getpid() != parent.pid:  # Gymnasium makes one here, too
-                become_helper(parent)
-            return make()
+            if os.getpid() == parent.pid:  # Gymnasium makes one here, too
+                return make()
+            become_helper(parent)
+            try:
+                return make()
+            except UsageError as error:
+                return Unmade(str(error))
 
         # not same-step: there a worker may reset into the very array that it is about to send as the final observation
         try:
-            super().__init__([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED)
+            with errors_kept():
+                super().__init__([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED)
         except BaseException as error:
-            lost = [i for i, process in enumerate(self.processes) if died(process)] if isinstance(error, LOST) else []
+            row = first_lost(self) if isinstance(error, LOST) else getattr(error, "row", None)
             abandon(self)
-            if isinstance(error, NoAnswer):
-                raise EnvError(f"env {name!r} number {error.row} cannot be made: {error}") from None
-            if isinstance(error, LOST):
-                which = f" number {lost[0]}" if lost else ""
-                raise EnvError(f"env {name!r}{which} cannot be made: its process died") from error
+            if isinstance(error, EnvError):
+                raise UsageError(str(error)) from None
+            if isinstance(error, (NoAnswer, *LOST)):
+                which = "" if row is None else f" number {row}"
+                why = str(error) if isinstance(error, NoAnswer) else "its process died"
+                raise EnvError(f"env {name!r}{which} cannot be made: {why}") from None
             raise
         kill_at_exit(self.processes)
 
     def _check_spaces(self) -> None:
+        self.error_queue = PatientQueue(self.error_queue)  # type: ignore[assignment]
         self.get_attr("render_mode")  # which all answer once they are made
         super()._check_spaces()  # type: ignore[no-untyped-call]
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        if timeout is None:
-            await_answers(self, self.name)
-            return True
-        return super()._poll_pipe_envs(timeout)
+        if timeout is not None:
+            return super()._poll_pipe_envs(timeout)
+        await_answers(self, self.name)
+        return True
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         if terminate:  # they ignore the signal that Gymnasium would send
@@ -70,17 +92,43 @@ class Workers(AsyncVectorEnv):
         super().close_extras(timeout, terminate)
 
 
+class PatientQueue:
+    """Where workers put their exceptions. One that could not be pickled never comes."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def get(self) -> Any:
+        return self.inner.get(timeout=ERROR)
+
+
 def limit_waiting(engine: Any, name: str) -> None:
     """Have an AsyncVectorEnv that somebody else made wait for its workers as ours do."""
-    if not isinstance(engine, Workers):
-        poll = engine._poll_pipe_envs
+    poll = engine._poll_pipe_envs
 
-        def answered(timeout: float | None = None) -> bool:
-            if timeout is None:
-                await_answers(engine, name)
-            return timeout is None or poll(timeout)
+    def answered(timeout: float | None = None) -> bool:
+        if timeout is not None:
+            return bool(poll(timeout))
+        await_answers(engine, name)
+        return True
 
-        engine._poll_pipe_envs = answered
+    engine._poll_pipe_envs, engine.error_queue = answered, PatientQueue(engine.error_queue)
+
+
+@contextlib.contextmanager
+def errors_kept() -> Iterator[list[str]]:
+    """What Gymnasium would print of errors in workers, which it formats with %, goes to a list instead."""
+    said: list[str] = []
+    before, logger.error = logger.error, lambda text, *_: said.append(text)
+    try:
+        yield said
+    finally:
+        logger.error = before
+
+
+def first_lost(engine: Any) -> int | None:
+    """The number of a worker that has died."""
+    return next((i for i, process in enumerate(engine.processes) if died(process)), None)
 
 
 def await_answers(engine: Any, name: str) -> None:
@@ -93,8 +141,8 @@ def await_answers(engine: Any, name: str) -> None:
             if overdue(began, LIMIT):
                 seconds = f"no answer for {time.monotonic() - began:.0f} s"
                 others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
-                more = f"; nor has {plural(others, 'other')}" if others else ""
-                raise NoAnswer(row, f"{seconds}{stopped(engine, row)}{more}")
+                more = f", nor from {plural(others, 'other')}" if others else ""
+                raise NoAnswer(row, f"{seconds}{more}{stopped(engine, row)}")
             if not said and time.monotonic() - began > NOTICE:
                 said = True
                 warn(
