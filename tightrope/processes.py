@@ -141,15 +141,14 @@ def become_helper(parent: Parent) -> None:
     """Serve nobody but the parent. Signals are caught and forgotten rather than ignored, which programs started here would
     inherit; a process group of our own keeps those from the terminal's reach. It is no session of our own: Linux shares
     out processor time by sessions, and steps of an environment took four times as long."""
-    if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)
-        signal.signal(
-            signal.SIGTTOU, signal.SIG_IGN
-        )  # printing from another group than the terminal's is no reason to stop
     signal.set_wakeup_fd(-1)  # which may be the parent's
     for number in STOPS + NOTICES:
         signal.signal(number, _forget)
     end_with(parent, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+    if hasattr(os, "setpgid"):
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # what some terminals send to other groups that print
+        with contextlib.suppress(OSError):  # it leads one already
+            os.setpgid(0, 0)
 
 
 def _forget(number: int, frame: object) -> None:

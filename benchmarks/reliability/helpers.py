@@ -3,7 +3,9 @@
 python benchmarks/reliability/helpers.py
 """
 
+import argparse
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from processes import Process, folder, table, until
 from runs import check_all_is_whole, checkpoints
 
 import tightrope as tr
+import tightrope.processes
 from tightrope.processes import alive
 
 LIMIT = 10.0  # seconds from what happens to the end
@@ -191,10 +194,12 @@ def seconds_of(name: str) -> float:
         return time.monotonic() - began
 
 
-def helper_cases() -> list[tuple[str, bool, float]]:
+def helper_cases(only: str = "") -> list[tuple[str, bool, float]]:
     """(case, whether it ended as promised within ten seconds, seconds) for each; prints the table."""
     found = []
     for name in CASES:
+        if not re.search(only, name):
+            continue
         began = time.monotonic()
         try:
             seconds, ok = seconds_of(name), True
@@ -207,5 +212,15 @@ def helper_cases() -> list[tuple[str, bool, float]]:
     return found
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases that have this in their name, as a regular expression")
+    parser.add_argument("--grace", type=float, help="seconds that a helper has after a signal, if not as usual")
+    options = parser.parse_args()
+    if options.grace is not None:
+        tightrope.processes.AFTER_STOP = options.grace
+    sys.exit(not all(ok for _, ok, _ in helper_cases(options.only)))
+
+
 if __name__ == "__main__":
-    sys.exit(not all(ok for _, ok, _ in helper_cases()))
+    main()

@@ -104,6 +104,8 @@ class PatientQueue:
 
 def limit_waiting(engine: Any, name: str) -> None:
     """Have an AsyncVectorEnv that somebody else made wait for its workers as ours do."""
+    if isinstance(engine.error_queue, PatientQueue):  # it does already
+        return
     poll = engine._poll_pipe_envs
 
     def answered(timeout: float | None = None) -> bool:

@@ -1,0 +1,144 @@
+"""Child processes: signals are not for them, they end with their parent, and nobody waits for them without a limit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tightrope import processes
+from tightrope.processes import alive, fork, kill, overdue, standing_still, stop_request
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, /proc")
+
+
+@pytest.fixture
+def asked_to_stop() -> Iterator[None]:
+    stop_request.since = time.monotonic()
+    yield
+    stop_request.since = None
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def script(code: str) -> subprocess.Popen[str]:
+    """A process that prints the number of a helper and waits."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def helper_of(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def test_a_helper_takes_no_notice_of_signals_for_its_parent() -> None:
+    helper = fork(time.sleep, 60)
+    assert helper.pid is not None
+    try:
+        until(lambda: os.getpgid(helper.pid) == helper.pid)  # the last thing that it does before its work
+        for number in (*processes.STOPS, *processes.NOTICES):
+            os.kill(helper.pid, number)
+            time.sleep(0.02)  # together they might not fit on the small stack that pytest's faulthandler has for them
+        assert alive(helper.pid)
+    finally:
+        kill([helper])
+    assert not alive(helper.pid)
+
+
+FROM_MAIN = "helper = fork(time.sleep, 60)"
+FROM_THREAD = """
+box = []
+thread = threading.Thread(target=lambda: box.append(fork(time.sleep, 60)))
+thread.start(); thread.join()
+helper = box[0]
+time.sleep(1); assert helper.is_alive(), 'it ended with the thread'
+"""
+
+
+@pytest.mark.parametrize("how", [FROM_MAIN, FROM_THREAD], ids=["main thread", "a thread that ends"])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_helper_is_gone_when_its_parent_was_killed(how: str, stopped: bool) -> None:
+    if stopped and how == FROM_THREAD:
+        pytest.skip("a stopped process cannot look")
+    code = f"import threading, time\nfrom tightrope.processes import fork\n{how}\nprint(helper.pid, flush=True)\ntime.sleep(60)"
+    with script(code) as process:
+        helper = helper_of(process)
+        until(lambda: os.getpgid(helper) == helper)
+        if stopped:
+            os.kill(helper, signal.SIGSTOP)
+        process.kill()
+    until(lambda: not alive(helper), 5)
+
+
+def test_python_does_not_wait_for_a_stopped_helper_at_its_end() -> None:
+    code = """
+import os, signal, time
+from tightrope.processes import fork
+helper = fork(time.sleep, 60)
+os.kill(helper.pid, signal.SIGSTOP)
+print(helper.pid, flush=True)
+"""
+    with script(code) as process:
+        helper = helper_of(process)
+        assert process.wait(10) == 0
+    assert not alive(helper)
+
+
+def test_a_program_that_follows_its_parent_is_asked_to_end_with_it() -> None:
+    child = (
+        "from tightrope.processes import follow_parent; import time; follow_parent(); print('ready'); time.sleep(60)"
+    )
+    code = f"""
+import os, subprocess, sys, time
+from tightrope.processes import start
+child = start([sys.executable, "-uc", {child!r}], dict(os.environ), stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    with script(code) as process:
+        helper = helper_of(process)
+        assert alive(helper)
+        process.kill()
+    until(lambda: not alive(helper), 5)
+
+
+def test_a_child_of_somebody_else_is_not_killed() -> None:
+    """A forked process has the children of its parent in its memory."""
+    helper = fork(time.sleep, 60)
+    try:
+        other = fork(kill, [helper])
+        other.join(10)
+        assert other.exitcode == 0
+        assert helper.is_alive()
+    finally:
+        kill([helper])
+
+
+def test_patience_is_short_once_a_signal_has_come(asked_to_stop: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic() - 100
+    assert not overdue(began, 1000)
+    monkeypatch.setattr(processes, "AFTER_STOP", 0.05)
+    time.sleep(0.1)
+    assert overdue(began, 1000)
+    assert not overdue(time.monotonic(), 1000), "who was asked later has its time too"
+
+
+def test_a_stopped_helper_is_seen_and_killed() -> None:
+    helper = fork(time.sleep, 60)
+    assert helper.pid is not None
+    os.kill(helper.pid, signal.SIGSTOP)
+    until(lambda: standing_still(helper.pid))
+    kill([helper])
+    assert not alive(helper.pid)
