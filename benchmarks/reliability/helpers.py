@@ -24,8 +24,10 @@ import tightrope.processes
 from tightrope.processes import alive
 
 LIMIT = 10.0  # seconds from what happens to the end
-SMALL = "--num-steps 8 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8 --save-seconds 0 --device cpu --threads 1"
-ASYNC = f"--backend gymnasium --vectorization-mode async --num-envs 2 --video-every 0 {SMALL}"
+SMALL = (
+    "--num-steps 8 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8 --device cpu --threads 1 --eval-episodes 1"
+)
+ASYNC = f"--backend gymnasium --vectorization-mode async --num-envs 2 --video-every 0 --save-seconds 0 {SMALL}"
 FILMED = f"--num-envs 4 --video-every 1 {SMALL}"
 
 
@@ -144,7 +146,7 @@ def is_quiet(path: Path) -> bool:
 
 def stopped_painter(path: Path) -> Any:
     run = path / "run"
-    process = training("CartPole-v1", f"{FILMED} --eval-episodes 1", run, steps=32 * 100)
+    process = training("CartPole-v1", FILMED, run, steps=32 * 40)
     until(lambda: children(process), process)
     yield process
     for pid in children(process):
