@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tightrope import processes
-from tightrope.processes import alive, fork, kill, overdue, standing_still, stop_request
+from tightrope.processes import Wait, alive, fork, kill, standing_still, stop_request
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, /proc")
@@ -126,13 +126,40 @@ def test_a_child_of_somebody_else_is_not_killed() -> None:
         kill([helper])
 
 
+def test_time_without_progress_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Wait()
+    clock = passing(monkeypatch)
+    assert not any(wait.over(2.0) for _ in clock(4))
+    assert any(wait.over(2.0) for _ in clock(1))
+    assert not any(wait.over(2.0, progress=1.0) for _ in clock(4))
+    assert not any(wait.over(2.0, progress=number) for number in clock(20)), "each is another picture"
+
+
+def test_time_in_which_we_were_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Wait()
+    clock = passing(monkeypatch, 3600.0)
+    assert not any(wait.over(600.0) for _ in clock(10))
+
+
 def test_patience_is_short_once_a_signal_has_come(asked_to_stop: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    began = time.monotonic() - 100
-    assert not overdue(began, 1000)
-    monkeypatch.setattr(processes, "AFTER_STOP", 0.05)
-    time.sleep(0.1)
-    assert overdue(began, 1000)
-    assert not overdue(time.monotonic(), 1000), "who was asked later has its time too"
+    wait = Wait()
+    clock = passing(monkeypatch)
+    looks = int(processes.AFTER_STOP / processes.LOOK)
+    assert not any(wait.over(600.0) for _ in clock(looks))
+    assert any(wait.over(600.0) for _ in clock(1))
+
+
+def passing(monkeypatch: pytest.MonkeyPatch, seconds: float = processes.LOOK) -> Callable[[int], Iterator[float]]:
+    """A clock that goes on by so much at each look."""
+    now = [time.monotonic()]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+
+    def looks(count: int) -> Iterator[float]:
+        for _ in range(count):
+            now[0] += seconds
+            yield now[0]
+
+    return looks
 
 
 def test_a_stopped_helper_is_seen_and_killed() -> None:

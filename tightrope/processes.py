@@ -47,11 +47,25 @@ class StopRequest:
 stop_request = StopRequest()
 
 
-def overdue(since: float, limit: float) -> bool:
-    """Whether a helper that has not answered since then has had its time: `limit` seconds, or less after a signal."""
-    now = time.monotonic()
-    asked = stop_request.since
-    return now - since > limit or (asked is not None and now - max(since, asked) > AFTER_STOP)
+class Wait:
+    """Somebody waits for a helper and looks every LOOK seconds whether it has had its time. What passes while this process is
+    stopped itself, with its helpers perhaps, does not count."""
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._progress = 0.0
+        self.seconds = self._after_stop = 0.0  # waited without progress, since a signal
+
+    def over(self, limit: float, progress: float = 0.0) -> bool:
+        """Whether there was no answer for `limit` seconds, or for AFTER_STOP seconds after a signal. A helper that makes
+        `progress`, whose number then changes, has its time again."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, 2 * LOOK), now
+        if progress != self._progress:
+            self._progress, self.seconds, self._after_stop = progress, 0.0, 0.0
+        self.seconds += passed
+        self._after_stop += passed if stop_request.since is not None else 0.0
+        return self.seconds > limit or self._after_stop > AFTER_STOP
 
 
 def kill(processes: Iterable[BaseProcess]) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.errors import UsageError
+from tightrope.files import Place
 from tightrope.runs.reports import clips
 from tightrope.types import Box, Discrete
 from tightrope.view import Onlooker, painter, rollout_video
@@ -288,15 +289,20 @@ def test_a_stopped_painter_is_given_up(
     ]
 
 
-def test_a_slow_painter_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(Numbered):
+def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
+    """A slow painter is waited for, as long as there is one after the other."""
+    seen: list[float] = []
+
+    class Drawn(Numbered):
         def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-            time.sleep(0.1)
+            seen.append(float(pulse[0]))
             return super().draw(obs, action)
 
-    monkeypatch.setattr(painter, "HANGS", 0.6)
-    trained(tmp_path, 2, Slow(num_envs=20), video_every=1)
-    assert videos(tmp_path) == ["phase0001.mp4", "phase0002.mp4"]
+    pulse = np.zeros(1)
+    film = painter.Film(Place.of(tmp_path / "a.mp4"), Drawn(num_envs=2), "title", 30, pulse)
+    film.add(painter.Glimpse(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1))
+    film.abandon()
+    assert 0 == seen[0] < seen[1] < seen[2] < pulse[0]
 
 
 def test_where_processes_cannot_be_forked_it_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

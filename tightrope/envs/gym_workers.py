@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from ..errors import EnvError, UsageError, plural, warn
-from ..processes import LOOK, Parent, become_helper, kill, kill_at_exit, killed_after, overdue, standing_still
+from ..processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
 
 LIMIT = 600.0  # seconds for one answer: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a line says who is waited for
@@ -135,17 +134,16 @@ def first_lost(engine: Any) -> int | None:
 
 def await_answers(engine: Any, name: str) -> None:
     """Return once every worker has answered, or died; NoAnswer for the first that is overdue."""
-    began, said = time.monotonic(), False
+    wait, said = Wait(), False
     for row, pipe in enumerate(engine.parent_pipes):
         if pipe is None or pipe.closed:
             continue
         while not readable(pipe):
-            if overdue(began, LIMIT):
-                seconds = f"no answer for {time.monotonic() - began:.0f} s"
+            if wait.over(LIMIT):
                 others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
                 more = f", nor from {plural(others, 'other')}" if others else ""
-                raise NoAnswer(row, f"{seconds}{more}{stopped(engine, row)}")
-            if not said and time.monotonic() - began > NOTICE:
+                raise NoAnswer(row, f"no answer for {wait.seconds:.0f} s{more}{stopped(engine, row)}")
+            if not said and wait.seconds > NOTICE:
                 said = True
                 warn(
                     f"env {name!r} number {row} has not answered for {NOTICE:.0f} s{stopped(engine, row)}; "
@@ -156,7 +154,7 @@ def await_answers(engine: Any, name: str) -> None:
 if hasattr(select, "poll"):
 
     def readable(pipe: Any) -> bool:
-        """Whether there is something to read, now or soon; a tenth of the cost of `pipe.poll`."""
+        """Whether there is something to read within LOOK seconds; a tenth of the cost of `pipe.poll`."""
         poller = select.poll()
         poller.register(pipe.fileno(), select.POLLIN)
         return bool(poller.poll(LOOK * 1000))
@@ -164,7 +162,7 @@ if hasattr(select, "poll"):
 else:
 
     def readable(pipe: Any) -> bool:
-        """Whether there is something to read, now or soon."""
+        """Whether there is something to read within LOOK seconds."""
         return bool(pipe.poll(LOOK))
 
 

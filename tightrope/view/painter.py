@@ -28,7 +28,7 @@ import torch
 
 from ..draw import enlarged
 from ..files import Place
-from ..processes import LOOK, fork, kill, overdue, standing_still
+from ..processes import LOOK, Wait, fork, kill, standing_still
 from ..types import Env
 from .cells import enlargement, together
 from .onlooker import in_words
@@ -199,28 +199,28 @@ class Painter:
         self.owed += 1
 
     def _send(self, order: Any) -> None:
-        began = time.monotonic()
+        wait = Wait()
         while not self.cut_off:
             try:
                 return self.orders.put(order, timeout=LOOK)
             except queue.Full:
-                self._check_works(began)
+                self._check_works(wait)
         self.painted()  # it has stopped, and may have said why
         raise self.failed(DIED)
 
-    def _check_works(self, since: float) -> None:
-        """RuntimeError if it has not drawn for so long, counted from `since` at the earliest, that it never will."""
-        since = max(since, float(self.pulse[0]))
-        if self.process is not None and standing_still(self.process.pid) and time.monotonic() - since > STANDS:
+    def _check_works(self, wait: Wait) -> None:
+        """RuntimeError if it has drawn nothing for so long that it never will."""
+        late = wait.over(HANGS, float(self.pulse[0]))
+        if self.process is not None and standing_still(self.process.pid) and wait.seconds > STANDS:
             raise self.failed("the process that draws is stopped")
-        if overdue(since, HANGS):
-            raise self.failed(f"a picture is not drawn after {time.monotonic() - since:.0f} s")
+        if late:
+            raise self.failed(f"a picture is not drawn after {wait.seconds:.0f} s")
 
     def painted(self, patience: float = 0.0) -> list[Painted]:
         """Videos finished by now, or with patience all of them; those that the disk did not take have an error. RuntimeError
         with the reason if there will be no more."""
         finished: list[Painted] = []
-        began = time.monotonic()
+        began, wait = time.monotonic(), Wait()
         while True:
             left = patience - (time.monotonic() - began) if self.owed else 0.0
             try:
@@ -230,7 +230,7 @@ class Painter:
             if answer is None and left <= 0:
                 break
             if answer is None:
-                self._check_works(began)
+                self._check_works(wait)
             elif answer.error is not None and answer.final:
                 raise self.failed(answer.error)
             else:

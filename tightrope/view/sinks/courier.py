@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ...processes import LOOK, overdue
+from ...processes import LOOK, Wait
 
 PAUSE = 0.5  # seconds between rounds: waking for every phase would cost training more than the deliveries do
 MOST = 10_000  # jobs that wait; what comes then is left out
@@ -44,11 +44,12 @@ class Courier:
         """Wait until all is done. TimeoutError if one job takes longer than anybody should wait."""
         self.delivered_at = time.monotonic()
         self.closing.set()
+        wait = Wait()
         while self.thread.is_alive():
-            if overdue(self.delivered_at, PATIENCE):
-                waiting, waited = len(self.jobs) + 1, time.monotonic() - self.delivered_at
+            if wait.over(PATIENCE, self.delivered_at):
+                waiting = len(self.jobs) + 1
                 self.jobs.clear()
-                raise TimeoutError(f"no answer for {waited:.0f} s, {waiting} of its messages are not delivered")
+                raise TimeoutError(f"no answer for {wait.seconds:.0f} s, {waiting} of its messages are not delivered")
             self.thread.join(min(PATIENCE, LOOK))
         if self.trouble is not None:
             raise self.trouble
