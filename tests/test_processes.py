@@ -95,16 +95,18 @@ print(helper.pid, flush=True)
     assert not alive(helper)
 
 
-def test_a_program_that_follows_its_parent_is_asked_to_end_with_it() -> None:
-    child = (
-        "from tightrope.processes import follow_parent; import time; follow_parent(); print('ready'); time.sleep(60)"
-    )
+@pytest.mark.parametrize(
+    "words", ['[sys.executable, "-uc", code]', '["sh", "-c", \'"$0" -uc "$1"; :\', sys.executable, code]']
+)
+def test_a_program_that_follows_its_parent_is_asked_to_end_with_it(words: str) -> None:
+    """Also one that was started by way of another."""
+    follower = "import os, time, tightrope.processes as p; p.follow_parent(); print(os.getpid()); time.sleep(60)"
     code = f"""
 import os, subprocess, sys, time
 from tightrope.processes import start
-child = start([sys.executable, "-uc", {child!r}], dict(os.environ), stdout=subprocess.PIPE)
-child.stdout.readline()
-print(child.pid, flush=True)
+code = {follower!r}
+child = start({words}, dict(os.environ), stdout=subprocess.PIPE)
+print(int(child.stdout.readline()), flush=True)
 time.sleep(60)
 """
     with script(code) as process:
@@ -127,26 +129,26 @@ def test_a_child_of_somebody_else_is_not_killed() -> None:
 
 
 def test_time_without_progress_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = Wait()
     clock = passing(monkeypatch)
-    assert not any(wait.over(2.0) for _ in clock(4))
-    assert any(wait.over(2.0) for _ in clock(1))
-    assert not any(wait.over(2.0, progress=1.0) for _ in clock(4))
-    assert not any(wait.over(2.0, progress=number) for number in clock(20)), "each is another picture"
+    wait = Wait()
+    assert not any(wait.over(2.1) for _ in clock(4))
+    assert any(wait.over(2.1) for _ in clock(1))
+    assert not any(wait.over(2.1, progress=1.0) for _ in clock(4))
+    assert not any(wait.over(2.1, progress=number) for number in clock(20)), "each is another picture"
 
 
 def test_time_in_which_we_were_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = Wait()
     clock = passing(monkeypatch, 3600.0)
+    wait = Wait()
     assert not any(wait.over(600.0) for _ in clock(10))
 
 
 def test_patience_is_short_once_a_signal_has_come(asked_to_stop: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = Wait()
     clock = passing(monkeypatch)
+    wait = Wait()
     looks = int(processes.AFTER_STOP / processes.LOOK)
-    assert not any(wait.over(600.0) for _ in clock(looks))
-    assert any(wait.over(600.0) for _ in clock(1))
+    assert not any(wait.over(600.0) for _ in clock(looks - 1))
+    assert any(wait.over(600.0) for _ in clock(2))
 
 
 def passing(monkeypatch: pytest.MonkeyPatch, seconds: float = processes.LOOK) -> Callable[[int], Iterator[float]]:

@@ -170,9 +170,9 @@ def _forget(number: int, frame: object) -> None:
 
 
 def follow_parent() -> None:
-    """End, by SIGTERM, with the process that called `start`, if that started this one."""
+    """End, by SIGTERM, with the process that called `start`, if that started this one. Windows does not tell."""
     words = os.environ.pop(PARENT, "").split()
-    if len(words) == 2 and all(word.isdigit() for word in words):
+    if len(words) == 2 and all(word.isdigit() for word in words) and os.name != "nt":
         end_with(Parent(int(words[0]), words[1] == "1"), signal.SIGTERM)
 
 
@@ -180,16 +180,18 @@ def end_with(parent: Parent, number: int) -> None:
     """Have this process sent a signal when the parent is gone: by the system where it can, which reaches a process that is
     stopped or busy too, otherwise by a thread that looks every now and then."""
     if sys.platform == "linux" and parent.lasting and os.getppid() == parent.pid:
-        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, number)
+        told = ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, number) == 0
         if os.getppid() != parent.pid:  # it had gone before the system knew
             os.kill(os.getpid(), number)
-    else:
-        threading.Thread(target=_watch, args=(parent.pid, number), name="tightrope parent", daemon=True).start()
+        if told:
+            return
+    threading.Thread(target=_watch, args=(parent.pid, number), name="tightrope parent", daemon=True).start()
 
 
 def _watch(parent: int, number: int) -> None:
-    known = None if os.getppid() == parent else multiprocessing.parent_process()  # by way of a server that forks
-    while os.getppid() == parent if known is None else known.is_alive():
+    direct = os.name != "nt" and os.getppid() == parent
+    known = multiprocessing.parent_process()  # of a helper that a server has forked for its parent
+    while os.getppid() == parent if direct else known.is_alive() if known is not None else alive(parent):
         time.sleep(LOOK)
     os.kill(os.getpid(), number)
 
