@@ -253,7 +253,7 @@ class Agent(metaclass=AgentType):
         """Film greedy episodes in a fresh environment as an MP4: one after the other, or side by side with grid=True.
 
         `every` shows every so-many-th step, `fps` sets frames a second (real time if neither is given), `stochastic` draws
-        actions as in training. Changes nothing about the agent or its training.
+        actions as in training. Changes nothing about the agent or its training. A signal ends it as it ends `evaluate`.
         """
         self.check_open()
         path = Path(path)
@@ -267,6 +267,8 @@ class Agent(metaclass=AgentType):
         try:
             title = short_name(self.config.env)
             return record(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
+        except Interrupted as error:
+            raise error.as_exit() from None
         except OSError as error:
             raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
 

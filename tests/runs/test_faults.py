@@ -74,8 +74,14 @@ def test_signals_and_locks() -> None:
         "--times",
         "1",
         "--only",
-        "SIGTERM during a save$|SIGINT during an eval|SIGINT twice|second|Workers",
+        "SIGTERM during a save$|SIGINT during an eval|SIGINT twice|second|workers",
     )
+
+
+@posix
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no way here to ask for a process's children")
+def test_helper_processes_that_are_signalled_stopped_hung_or_left_alone() -> None:
+    assert script("helpers.py", "--grace", "1", "--only", "SIGTERM|stopped|killed").count("| yes |") == 6
 
 
 def test_one_process_does_not_write_twice_either(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Recordings: the episodes that evaluation would play, in real time, of any engine; without influence on training."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +204,25 @@ def test_mujoco_without_a_screen(tmp_path: Path) -> None:
     _, frames = decode(film.path)
     assert frames[0].shape == (504, 480, 3)
     assert frames[0].std() > 10
+
+
+class Signalled(tr.envs.CartPole):
+    """SIGTERM comes while its second picture is drawn, by a library that swallows it unless somebody listens."""
+
+    pictures = 0
+
+    def draw(self, obs: torch.Tensor, action: torch.Tensor | None = None) -> np.ndarray:
+        self.pictures += 1
+        if self.pictures == 2:
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().draw(obs, action)
+
+
+def test_a_signal_ends_it_and_leaves_no_half_video(tmp_path: Path) -> None:
+    agent = tr.PPO(Signalled, **SMALL)
+    with pytest.raises(SystemExit) as leaving:
+        agent.record(tmp_path / "a.mp4", seed=5)
+    assert leaving.value.code == 143
+    assert list(tmp_path.iterdir()) == []

@@ -192,3 +192,30 @@ def test_a_mistake_is_one_line_and_starts_nothing(
     assert said in complaint
     assert complaint.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["RUN"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell who is stopped")
+def test_a_run_that_does_not_end_when_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.runs.seeds.ENDING", 0.2)
+    monkeypatch.setattr("tightrope.runs.seeds.STANDING", 0.1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    seeds = [Seed(i, tmp_path / str(i)) for i in (1, 2)]
+    for seed in seeds:
+        seed.process = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+        assert seed.process.stdout is not None
+        with seed.process.stdout as said:
+            said.readline()
+    assert seeds[0].process is not None
+    seeds[0].process.send_signal(signal.SIGSTOP)
+    lines: list[str] = []
+    crowd = Crowd(seeds, [], [], lines.append)
+    crowd.receive(signal.SIGTERM, None)
+    deadline = time.monotonic() + 10
+    while crowd.running and time.monotonic() < deadline:
+        crowd.end_some()
+        time.sleep(0.05)
+    assert [seed.code for seed in seeds] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert lines == [
+        "seed 1: killed, for its process is stopped; its last checkpoint counts",
+        "seed 2: killed, for it was asked to end 0 s ago; its last checkpoint counts",
+    ]

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.errors import UsageError
+from tightrope.files import Place
 from tightrope.runs.reports import clips
 from tightrope.types import Box, Discrete
 from tightrope.view import Onlooker, painter, rollout_video
@@ -244,6 +247,62 @@ def test_a_painter_that_hangs_is_not_waited_for_forever(
     monkeypatch.setattr(painter, "paint", lambda *_: time.sleep(60))
     assert trained(tmp_path, 1, video_every=1).steps == 160
     assert "1 not finished after 0 seconds" in capfd.readouterr().err
+
+
+class Endless(Numbered):
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        time.sleep(60)
+        return super().draw(obs, action)
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"], ids=["process", "thread"])
+@pytest.mark.parametrize("phases", [1, 30], ids=["at the end", "in between"])
+def test_a_picture_that_is_never_drawn_is_given_up(
+    platform: str, phases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(painter, "HANGS", 0.3)
+    monkeypatch.setattr(painter.sys, "platform", platform)
+    pipe = painter.multiprocessing.Pipe
+
+    def narrow() -> Any:
+        ends = pipe()
+        for end in ends:
+            with socket.socket(fileno=os.dup(end.fileno())) as view:
+                view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return ends
+
+    monkeypatch.setattr(painter.multiprocessing, "Pipe", narrow)  # so that few phases fill it
+    assert trained(tmp_path, phases, Endless(num_envs=20), video_every=1).steps == phases * 160
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert re.fullmatch(r"warning: video failed .*: a picture is not drawn after \d s", said[0])
+
+
+def test_a_stopped_painter_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(painter, "STANDS", 0.3)
+    monkeypatch.setattr(painter, "paint", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    assert trained(tmp_path, 2, video_every=1).steps == 320
+    assert capfd.readouterr().err.splitlines() == [
+        "warning: video failed and is left out from here on: the process that draws is stopped"
+    ]
+
+
+def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
+    """A slow painter is waited for, as long as there is one after the other."""
+    seen: list[float] = []
+
+    class Drawn(Numbered):
+        def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+            seen.append(float(pulse[0]))
+            return super().draw(obs, action)
+
+    pulse = np.zeros(1)
+    film = painter.Film(Place.of(tmp_path / "a.mp4"), Drawn(num_envs=2), "title", 30, pulse)
+    film.add(painter.Glimpse(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1))
+    film.abandon()
+    assert 0 == seen[0] < seen[1] < seen[2] < pulse[0]
 
 
 def test_where_processes_cannot_be_forked_it_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
 from ..output import OutputLost, guarded
+from ..processes import follow_parent
 from ..version import __version__
 
 USAGE = """\
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process of our own
         signal.signal(signal.SIGINT, Leaving())
+    if argv is None:
+        follow_parent()
     with guarded(needed=not (args and args[0] in TRAINING)):
         code = exit_code(args)
     sys.exit(code)
@@ -126,7 +129,7 @@ def exit_code(args: list[str]) -> int:
         origin: BaseException = error
         while origin.__cause__ is not None:
             origin = origin.__cause__
-        if origin is not error and not isinstance(origin, (EOFError, ConnectionError)):
+        if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
             traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
         complain(error)
         return 1

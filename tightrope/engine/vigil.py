@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 
 from ..errors import RankLost, plain
+from ..processes import alive, standing_still
 from .network import is_loopback
-from .processes import alive, standing_still
 from .roll import Member, Roll
 
 BEAT = 1.0  # seconds between two words to a neighbour

@@ -8,21 +8,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import multiprocessing
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from ..errors import UsageError, near_matches
 from ..output import print_line
 from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
+from .gym_workers import Workers
 from .host import HostEnv, one_line, path_of
 from .importing import module_and_name
 from .offscreen import prepare
@@ -102,14 +101,8 @@ def quieten_mujoco() -> None:
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
     """Single environments, each in a process of its own."""
 
-    def in_worker() -> gymnasium.Env[Any, Any]:
-        if multiprocessing.parent_process() is not None:  # Ctrl-C is for the trainer, which finishes its phase
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return factory(False)
-
     def workers(count: int) -> GymVectorEnv:
-        # not same-step: there a worker may reset into the very array that it is about to send as the final observation
-        return GymVectorEnv(AsyncVectorEnv([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED), device, name)
+        return GymVectorEnv(Workers(lambda: factory(False), count, name), device, name)
 
     return in_groups(workers, num_envs, device)
 

@@ -10,23 +10,23 @@ Whichever auto-reset it declares is converted to ours:
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ..errors import EnvError, UsageError
 from .answer import Answer
 from .gym_single import GymEnv, in_drawing_mode
+from .gym_workers import LOST, NoAnswer, Workers, abandon, close, errors_kept, first_lost, limit_waiting
 from .host import HostEnv
 from .options import Array
 from .spaces import action, chosen, observation, stacked
 
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
-WORKER_LOST = (BrokenPipeError, ConnectionResetError, EOFError)
 
 
 class GymVectorEnv(HostEnv):
@@ -51,12 +51,15 @@ class GymVectorEnv(HostEnv):
             raise UsageError(
                 f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
             ) from None
-        own = type(engine) is SyncVectorEnv or (type(engine) is AsyncVectorEnv and engine.shared_memory)
+        # not a wrapped one, whose step is more than the engine's
+        self._works_alone = type(engine) in (AsyncVectorEnv, Workers)
+        own = type(engine) is SyncVectorEnv or (self._works_alone and bool(getattr(engine, "shared_memory", False)))
         self._resets_rows = self._mode is AutoresetMode.DISABLED or own
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation(engine.single_observation_space), action(engine.single_action_space)
         self._describe(*spaces, engine.num_envs, device)
-        self._works_alone = type(engine) is AsyncVectorEnv  # not a wrapped one, whose step is more than the engine's
+        if isinstance(engine.unwrapped, AsyncVectorEnv) and not isinstance(engine, Workers):
+            limit_waiting(engine.unwrapped, name)
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step will only reset them
         self.solved_at = getattr(engine.spec, "reward_threshold", None)
 
@@ -104,40 +107,43 @@ class GymVectorEnv(HostEnv):
 
     def _ask(self, question: Callable[[], Any], action: Array | None) -> Any:
         """The engine's answer, or an error that says which environment failed on what; then no process is left."""
-        said: list[str] = []
-        error_log, logger.error = logger.error, lambda text, *_: said.append(text)  # it would format tracebacks with %
-        try:
-            return question()
-        except WORKER_LOST as error:
-            lost = [i for i, process in enumerate(self._processes()) if died(process)]
-            self._abandon()
-            raise self.failure(lost[0] if lost else None, action, "its process died") from error
-        except Exception as error:
-            row = next(
-                (i for i, pipe in enumerate(getattr(self.engine.unwrapped, "parent_pipes", [])) if pipe is None), None
-            )
-            self._abandon()
-            if said:
-                error.add_note("\n".join(said))  # the traceback in the worker
-            raise self.failure(row, action, error) from error
-        finally:
-            logger.error = error_log
+        with errors_kept() as said:
+            try:
+                return question()
+            except NoAnswer as error:
+                self._abandon()
+                raise self.failure(error.row, action, str(error)) from None
+            except LOST as error:
+                lost = first_lost(self.engine.unwrapped)
+                self._abandon()
+                raise self.failure(lost, action, "its process died") from error
+            except queue.Empty:
+                self._abandon()
+                raise self.failure(None, action, "it raised an exception that cannot be pickled") from None
+            except Exception as error:
+                pipes = getattr(self.engine.unwrapped, "parent_pipes", [])
+                row = next((i for i, pipe in enumerate(pipes) if pipe is None), None)
+                self._abandon()
+                if said:
+                    error.add_note("\n".join(said))  # the traceback in the worker
+                raise self.failure(row, action, error) from error
+            except BaseException:  # a signal: answers that nobody waits for would be taken for later ones
+                self._abandon()
+                raise
 
     def _processes(self) -> list[Any]:
         return list(getattr(self.engine.unwrapped, "processes", []))
 
     def _abandon(self) -> None:
-        for process in self._processes():
-            process.kill()
-            process.join()
         if self._processes():
-            self.engine.unwrapped.closed = True  # nothing is left to close, and closing would wait for answers
+            abandon(self.engine.unwrapped)
 
     def _twin(self, num_envs: int, drawn: bool) -> Any:
         """For evaluation and drawing. Gymnasium's own are taken apart, so that processes are not needed for that."""
         fns = getattr(self.engine, "env_fns", None)  # of a wrapped one nothing is known of what the wrapper does
         if fns:
-            return GymEnv(lambda drawn: in_drawing_mode(fns[0](), drawn), num_envs, self.device, self.name, drawn)
+            one = getattr(self.engine, "make", fns[0])  # of ours, what is not for a worker
+            return GymEnv(lambda drawn: in_drawing_mode(one(), drawn), num_envs, self.device, self.name, drawn)
         if self._again is None:
             raise UsageError(
                 f"vector env {self.name!r} cannot be copied, which scoring needs: give a factory of it instead, a function "
@@ -149,13 +155,8 @@ class GymVectorEnv(HostEnv):
         if self._waiting:
             self._abandon()
         if not getattr(self.engine.unwrapped, "closed", False):
-            self.engine.close()
+            close(self.engine, self.name)
 
     def __del__(self) -> None:
         if hasattr(self, "engine"):
             self._abandon()
-
-
-def died(process: Any) -> bool:
-    process.join(timeout=0.5)
-    return process.exitcode not in (None, 0)

@@ -20,6 +20,7 @@ from ..models import ActorCritic
 from ..types import Env
 from ..view import Video
 from ..view.cells import enlargement, together
+from .signals import Interrupts
 
 SIDE_BY_SIDE = 16  # episodes, unless told otherwise
 MOST_CELLS = 64
@@ -78,10 +79,17 @@ class Recording:
 def record(
     policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot | None = None, title: str = ""
 ) -> Recording:
-    """Film a policy in fresh copies of `env`."""
+    """Film a policy in fresh copies of `env`. The first signal ends it with Interrupted; left to itself, the library that many
+    environments draw with would swallow SIGTERM."""
     shot = shot or Shot()
     cells = shot.count if shot.grid else 1
-    with threads(choose_threads(policy, cells)), apart(seed, env.device), enlarged(enlargement(cells)):
+    with (
+        Interrupts() as interrupts,
+        threads(choose_threads(policy, cells)),
+        apart(seed, env.device),
+        enlarged(enlargement(cells)),
+        interrupts.raised(),
+    ):
         return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import torch
 from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
+from ..processes import standing_still, start
 from ..view.report.columns import MOST_BYTES
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
@@ -35,6 +35,8 @@ MOST_SEEDS = 1000
 COMPARISON = "comparison.html"
 TAIL = 1 << 16  # bytes of a metrics file that are looked at
 LOOK = 0.2  # seconds
+ENDING = 60.0  # seconds that a run has for its last phase once it was asked to stop
+STANDING = 5.0  # the same, if its process is seen to be stopped
 SETTLED = ("device", "accelerate", "threads", "backend", "seed")  # may be otherwise in a run than they were asked for
 
 
@@ -176,6 +178,7 @@ class Crowd:
     say: Callable[[str], None]
     show: Callable[[], None] = lambda: None
     stopped: int | None = None
+    asked: float = 0.0  # when the first signal came
     waiting: list[Seed] = field(default_factory=list)
 
     def run(self) -> None:
@@ -207,7 +210,7 @@ class Crowd:
 
     def receive(self, number: int, frame: object) -> None:
         """The first asks every run to end its phase and save, the second to end at once."""
-        self.stopped = number
+        self.stopped, self.asked = number, self.asked or time.monotonic()
         self.waiting = []
         for seed in self.running:
             assert seed.process is not None
@@ -222,29 +225,34 @@ class Crowd:
     def start(self, seed: Seed, slot: int) -> None:
         seed.slot = slot
         with seed.output() as said:
-            seed.process = subprocess.Popen(
+            seed.process = start(  # in a session of its own: Ctrl-C comes to us, who pass it on once
                 seed.command(self.words),
+                {**os.environ, **self.places[slot]},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.places[slot]},
-                start_new_session=True,  # Ctrl-C comes to us, who pass it on once
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
 
     def end_some(self) -> None:
         for seed in self.running:
             assert seed.process is not None
             seed.code = seed.process.poll()
+            if seed.code is None and self.stopped is not None:
+                self.give_up(seed, seed.process)
             if seed.code == 0:
                 self.say(f"seed {seed.seed}: {seed.last_words()}")
             elif seed.code is not None and self.stopped is None:
                 self.say(f"seed {seed.seed}: failed: {seed.last_words()}")
 
-
-def end_with_parent() -> None:
-    """In the child, before it begins: should whoever started it be killed, it is asked to end, which saves."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    def give_up(self, seed: Seed, process: subprocess.Popen[bytes]) -> None:
+        """Kill a run that has not ended long after it was asked to: it has what it saved last."""
+        waited = time.monotonic() - self.asked
+        still = standing_still(process.pid)
+        if waited > (STANDING if still else ENDING):
+            process.kill()
+            process.wait()
+            why = "its process is stopped" if still else f"it was asked to end {waited:.0f} s ago"
+            self.say(f"seed {seed.seed}: killed, for {why}; its last checkpoint counts")
 
 
 # together ---------------------------------------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ from types import FrameType
 from typing import Any
 
 from ..engine.ranks import launched
+from ..processes import NOTICES, STOPS, stop_request
 
 ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
-STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)]
 
 
 def stop_signals() -> list[int]:
@@ -49,9 +48,12 @@ class Interrupts:
         self.since = 0.0
         self.raising = False
         self._before: dict[int, Any] = {}
+        self._outermost = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
+            within = isinstance(getattr(signal.getsignal(signal.SIGINT), "__self__", None), Interrupts)
+            self._outermost = not within and stop_request.since is None
             for number in stop_signals():
                 self._before[number] = signal.signal(number, self._receive)
         return self
@@ -59,6 +61,7 @@ class Interrupts:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self.since = number, time.monotonic()
+            stop_request.since = stop_request.since or self.since
             outer = getattr(self._before.get(number), "__self__", None)
             if not launched():
                 self._restore()
@@ -102,3 +105,5 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         self._restore()
+        if self._outermost:
+            stop_request.since = None

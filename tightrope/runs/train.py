@@ -10,7 +10,7 @@ from signal import SIGINT
 from ..algorithms import ALGORITHMS
 from ..engine import Agreement, State, threads, unguarded, world
 from ..engine.ranks import watched, when_one_is_lost
-from ..errors import EnvError, NotFinite
+from ..errors import EnvError, NotFinite, warn
 from ..output import print_line
 from ..types import Env
 from ..view import Audience, Onlooker
@@ -103,12 +103,15 @@ def train(
             guard.go_back()  # to after the last whole phase
             log.forget_after(state.phase)
             log.report(everything=True)
+            stopping = interrupts.received is not None and isinstance(error, EnvError) and not world().talks
             if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
                 run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
-                if isinstance(error, EnvError):
+                if isinstance(error, EnvError) and not stopping:
                     raise EnvError(f"{error}; {run.left(state)}") from error
                 error.add_note(run.left(state))
-            raise
+            if not stopping:
+                raise
+            warn(f"the last phase is given up, those before it are kept: {error}")  # training is to end anyway
         else:
             log.report(everything=True)
             if run is not None and (run.saved_steps != state.steps or run.trouble is not None):

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tightrope import processes
 from tightrope.view.sinks import courier
 from tightrope.view.sinks.courier import Courier
 
@@ -59,6 +60,17 @@ def test_nobody_waits_longer_than_their_patience_lasts(monkeypatch: pytest.Monke
     with pytest.raises(TimeoutError, match="2 of its messages are not delivered"):
         mine.close()
     assert time.monotonic() - began < 3
+    gate.set()
+
+
+def test_after_a_signal_patience_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "AFTER_STOP", 0.2)
+    monkeypatch.setattr(processes.stop_request, "since", time.monotonic())
+    gate = threading.Event()
+    mine = Courier("test")
+    mine.hand(lambda: gate.wait(20) and None)
+    with pytest.raises(TimeoutError, match=r"no answer for \d s, 1 of its messages"):
+        mine.close()
     gate.set()
 
 

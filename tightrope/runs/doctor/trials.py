@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import plain
+from ...processes import start
 
 ROOT = Path(__file__).parents[3]  # where the package lies, which need not be installed
+BEGIN = "from tightrope.processes import follow_parent\nfollow_parent()\n"
 OF_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # a child is no rank
 
 
@@ -32,11 +34,9 @@ def trial(code: str, limit: float, **environment: str) -> Trial:
     inherited = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHER}
     path = os.pathsep.join([str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])])
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**inherited, "PYTHONPATH": path, **environment},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True,
+    process = start(
+        [sys.executable, "-c", BEGIN + code], {**inherited, "PYTHONPATH": path, **environment},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=limit)

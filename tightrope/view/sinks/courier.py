@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ...processes import LOOK, Wait
+
 PAUSE = 0.5  # seconds between rounds: waking for every phase would cost training more than the deliveries do
 MOST = 10_000  # jobs that wait; what comes then is left out
 PATIENCE = 30.0  # seconds for one delivery, at the end
@@ -42,13 +44,13 @@ class Courier:
         """Wait until all is done. TimeoutError if one job takes longer than anybody should wait."""
         self.delivered_at = time.monotonic()
         self.closing.set()
+        wait = Wait()
         while self.thread.is_alive():
-            left = self.delivered_at + PATIENCE - time.monotonic()
-            if left <= 0:
+            if wait.over(PATIENCE, self.delivered_at):
                 waiting = len(self.jobs) + 1
                 self.jobs.clear()
-                raise TimeoutError(f"no answer for {PATIENCE:.0f} s, {waiting} of its messages are not delivered")
-            self.thread.join(min(left, 1.0))
+                raise TimeoutError(f"no answer for {wait.seconds:.0f} s, {waiting} of its messages are not delivered")
+            self.thread.join(min(PATIENCE, LOOK))
         if self.trouble is not None:
             raise self.trouble
         if self.left_out:
