@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
+from ..envs.own import MOST_BYTES as MOST_OWN
 from ..errors import UsageError, plain, plural, warn
 from ..files import Place, Unreadable, digest, digest_of, read_canonical
 from ..version import __version__
@@ -224,9 +225,11 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
     """Put a checkpoint into a freshly built state."""
     fresh, rank = checkpoint.ranks != world().size, world().rank
     files = files_of(0 if fresh else rank)
-    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in state.state_dict().values())
+    parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
+    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
     there = sum(checkpoint.manifest["files"][file]["size"] for file in files)
-    if there > 2 * expected + MOST_HEADER:
+    own = [shape for file in files for name, shape in checkpoint.shapes(file).items() if name.startswith("env.own")]
+    if there > 2 * expected + MOST_HEADER + min(sum(map(math.prod, own)), MOST_OWN):  # which env may not have yet
         raise UsageError(
             f"the checkpoint in {checkpoint.path} does not fit the settings: it is far larger than they make it"
         )
