@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+import tightrope as tr
+
 Start, Step = Callable[[Any], None], Callable[[Any], Any]
 
 
@@ -246,6 +248,31 @@ def forget(env: Any) -> Any:
     return hasattr(env, "x")
 
 
+def longer(env: Any) -> Any:
+    env.max_episode_steps += 1
+    return env.max_episode_steps
+
+
+def inner_step(x: Any) -> Any:
+    """Of a tensor environment inside another."""
+    if x.clock.sum() == 0:
+        x.reset(seed=1)
+    return x.step(torch.zeros(2, dtype=torch.int64)).obs
+
+
+def gymnasium_env() -> Any:
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=1)
+    return env
+
+
+def gymnasium_step(x: Any) -> Any:
+    obs, reward, terminated, truncated, _ = x.step(0)
+    return obs, x.reset()[0] if terminated or truncated else reward
+
+
 def dictionary_step(x: dict[Any, Any]) -> None:
     n = len(x)
     x.update({n: n * 0.5, str(n): [n], (n, "a"): {"deep": n}, None: n, 0.5: True})
@@ -333,6 +360,8 @@ CASES = [
     lazy("dataclass made later", Robot, lambda x: (robot_step(x), vars(x))[1]),
     changed("object with slots", Slotted, slotted_step, lambda x: (x.a, x.b)),
     changed("wrapped environment", lambda: Wrapper(Inner()), lambda x: x.step(), lambda x: x.steps),
+    changed("tensor environment inside", lambda: tr.envs.CartPole(2, max_episode_steps=4), inner_step, lambda x: x.state),
+    changed("Gymnasium environment inside", gymnasium_env, gymnasium_step, lambda x: None),
     Case("network and optimiser", start_network, network),
     changed("0-d array in place", lambda: np.array(0.5), bump),
     changed("array in place", lambda: np.arange(4.0), bump),
@@ -385,7 +414,7 @@ CASES = [
     replaced("torch.Size", torch.Size([1]), lambda x: torch.Size([*x[-2:], len(x)])),
     Case("private, inherited and derived names", start_own_names, own_names),
     Case("attribute that comes and goes", lambda env: setattr(env, "x", 3), forget),
-    Case("max_episode_steps", lambda env: None, lambda env: setattr(env, "max_episode_steps", env.max_episode_steps + 1)),
+    Case("max_episode_steps", lambda env: None, longer),
     Case("function, bound to another", lambda env: setattr(env, "x", max),
          lambda env: setattr(env, "x", sum if env.x is len else len) or env.x is len),
     changed("generator of a function", lambda: numbers_from(0), next, lambda x: None),

@@ -181,9 +181,9 @@ def is_constant(value: Any, is_known: Callable[[Any], bool], depth: int = 0) -> 
         return constant(value.__self__) and constant(value.__func__)
     if isinstance(value, functools.partial):
         return all(map(constant, (value.func, *value.args, *value.keywords.values())))
-    if not isinstance(value, FunctionType) or vars(value):
+    if not isinstance(value, FunctionType) or vars(value).keys() - {"__wrapped__"}:
         return False
-    captured = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    captured = [*vars(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     for cell in value.__closure__ or ():
         with suppress(ValueError):  # an empty one
             captured.append(cell.cell_contents)
