@@ -152,7 +152,14 @@ def test_what_is_not_kept_is_named_once() -> None:
 
 def test_functions_that_capture_nothing_that_changes_are_not_mentioned() -> None:
     scale, weights = 2.0, [1.0]
-    still = {"a": lambda x: x * scale, "b": len, "c": torch.vmap(torch.sum), "d": random.random, "e": np.tanh, "f": json}
+    still = {
+        "a": lambda x: x * scale,
+        "b": len,
+        "c": torch.vmap(torch.sum),
+        "d": random.random,
+        "e": np.tanh,
+        "f": json,
+    }
     env = with_attributes(**still, g=lambda x: x * weights[0])
     env.h = env.step
     assert [*(not_kept(env, env.state_dict()) or "").split("`")[1::2]] == ["g", "h"]
