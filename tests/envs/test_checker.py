@@ -631,12 +631,11 @@ def test_documented_uses_are_no_errors() -> None:
 
 class Unsaved(Drift):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.log: list[int] = []
+        self.numbers = iter(range(10**6))
         super().__init__(*args, **kwargs)
 
     def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        self.log.append(1)
-        return super().reward(state, action, next_state) + len(self.log)
+        return super().reward(state, action, next_state) + next(self.numbers)
 
 
 def writing(self: Any, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -645,7 +644,7 @@ def writing(self: Any, state: torch.Tensor, action: torch.Tensor) -> torch.Tenso
 
 ADVICE: dict[str, tuple[Any, str, str]] = {  # for tensor environments: what is found, and a word of the fix
     "in place": (type("Broken", (Drift,), {"advance": writing}), "note advance in place", "called on copies"),
-    "a list": (Unsaved, "error determinism", "lists and dicts are not"),
+    "an iterator": (Unsaved, "error determinism", "iterators, files and captured variables are not"),
     "no chance": (type("Broken", (Drift,), {"initial": lambda s, x: 0 * x}), "note seeds", "noise in initial"),
     "rows alike": (type("Broken", (Drift,), {"initial": lambda s, x: 0 * x + x[0]}), "warning rows", "noise in initial"),
     "endless": (

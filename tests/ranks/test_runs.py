@@ -68,7 +68,10 @@ def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
     assert alone.state.env.num_envs == 8
     assert alone.state.optimizer.flat.tolist()[:50] == half[0]["ppo"]["weights"]
     alone.learn(until=alone.steps + 128)
-    assert "saved by 2 ranks, this is 1: episodes start afresh" in capsys.readouterr().out
+    assert (
+        "saved by 2 ranks, this is 1: episodes start afresh, and so does what the environment"
+        in capsys.readouterr().out
+    )
     four = results("resume_worker.py", "on", str(tmp_path / "others"), ranks=4)
     assert [row["ppo"]["envs"] for row in four] == [2] * 4
     assert four[0]["ppo"]["steps"] == 1280

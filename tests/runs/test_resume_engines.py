@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import tightrope as tr
+from tightrope.runs.recover import AFRESH
 
 BATCH = 16
 SETTINGS: dict[str, Any] = dict(
     num_steps=8, total_timesteps=4 * BATCH, hidden_sizes=(8,), device="cpu", num_minibatches=2, update_epochs=1
 )
-NOTE = "note: this environment cannot give its state back, so episodes start afresh"
+NOTE = f"note: this environment cannot give its state back, so {AFRESH}"
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .answer import Answer
 from .options import Array
-from .own import Randomness, copied, same, streams_lock
+from .own import Randomness, same, streams_lock
 from .recording import Recording
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | Non
 
 def _array_step(env: TensorEnv, action: Tensor, noise: Tensor) -> ArrayStep | None:
     held = dict(vars(env))
-    values = {name: copied(value) for name, value in held.items() if isinstance(value, Tensor) or is_numbers(value)}
+    values: dict[str, Any] = {name: value.copy() for name, value in held.items() if is_numbers(value)}
+    values |= {name: value.clone() for name, value in held.items() if isinstance(value, Tensor)}
     generator, randomness = torch.Generator().manual_seed(0), Randomness(env)
     try:
         step, state = ArrayStep(env, action, noise), values["state"]

@@ -28,15 +28,15 @@ from ..types import Spec, Step
 from .answer import Answer, ArrayStepper, as_answer
 from .arrays import MOST_ROWS, ArrayStep, array_step
 from .options import Array
-from .own import changed, copied, own, put_back
+from .own import First, copy_to, put_back, saved, snapshot
 from .trial import try_methods
 from .validate import called, check_defined, check_state, name_of_method
 
 BASE = frozenset((  # attributes of every environment; what else an instance has is its own
-    "device", "max_episode_steps", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few",
-    "_array_step", "_at_first", "_in_place",
+    "device", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few", "_array_step", "_at_first",
+    "_in_place", "_to_go_back",
 ))  # fmt: skip
-OWN = "own."
+SKIPPED = BASE | {"observation", "action"}
 
 
 class TensorEnv:
@@ -47,9 +47,7 @@ class TensorEnv:
     noise_size: int = 1
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
-    pure: ClassVar[bool] = (
-        True  # False where equations also keep or count something, and must run once a step, on tensors
-    )
+    pure: ClassVar[bool] = True  # False where equations also keep or count something, and must run once a step
     solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
     pace: ClassVar[int] = 30  # steps that a video shows in a second, real time where there is such a thing
     backend: ClassVar[str] = "tensor"
@@ -57,6 +55,9 @@ class TensorEnv:
     resumable = True
     skips = False
     groups = 0
+    _array_step: ArrayStep | None = None
+    _at_first: First | None = None  # how it looked when it was first reset
+    _rebuilt: ClassVar = frozenset(("_array_step", "_at_first"))  # not kept where it is a part of another
 
     def __init__(
         self,
@@ -84,8 +85,9 @@ class TensorEnv:
         start = check_state(self, called(self, "initial", self._noise()))
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # nobody else's memory
         self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
-        self._array_step: ArrayStep | None = None
-        self._at_first: dict[str, Tensor] | None = None  # what it kept of its own when it was first reset
+        self._array_step = None
+        self._at_first = None
+        self._to_go_back = False  # whether a state is for this process alone
 
     def _noise(self) -> Tensor:
         if not isinstance(self.noise_size, int) or self.noise_size < 0:
@@ -152,7 +154,7 @@ class TensorEnv:
         """Start every environment anew, finished or not; running episodes are forgotten."""
         self.try_methods()
         if self._at_first is None:
-            self._at_first = own(self, BASE)
+            self._at_first = First(self, SKIPPED)
         if seed is not None:
             self.generator.manual_seed(checked_seed(seed))
         state = self._apply("initial", self._noise() if noise is None else noise)
@@ -223,9 +225,11 @@ class TensorEnv:
         if step is not None:
             step.trusted = False
 
+    _restored = _doubt  # called when its attributes were put back as a part of another object
+
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in ("_few", "_array_step", "_at_first", "_in_place"):
+        if name not in ("_few", "_array_step", "_at_first", "_in_place", "_to_go_back"):
             self._doubt()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
@@ -244,9 +248,7 @@ class TensorEnv:
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)
-        for name, value in vars(twin).items():
-            if name not in BASE:
-                setattr(twin, name, copied(value))  # nothing of the twin's is this one's
+        copy_to(twin, self, SKIPPED)
         twin._allocate(num_envs, seed)
         return twin
 
@@ -259,15 +261,17 @@ class TensorEnv:
             "finished": self._finished.clone(),
             "generator": self.generator.get_state(),
         }
-        return mine | {OWN + name: x for name, x in changed(own(self, BASE), self._at_first).items()}
+        if self._to_go_back:
+            return mine | snapshot(self, SKIPPED, self._at_first)
+        return mine | saved(self, SKIPPED, self._at_first)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The same with all that is kept, changed or not: on a device, to compare would be to wait."""
-        at_first, self._at_first = self._at_first, None
+        """The same with all that is kept, changed or not, to go back to: on a device, to compare would be to wait."""
+        self._to_go_back = True
         try:
             return self.state_dict()
         finally:
-            self._at_first = at_first
+            self._to_go_back = False
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if state["state"].shape != self.state.shape:
@@ -278,7 +282,8 @@ class TensorEnv:
         self._finished.copy_(state["finished"])
         if state["generator"].numel() == self.generator.get_state().numel():  # not so between kinds of device
             self.generator.set_state(state["generator"].cpu())
-        put_back(self, {name.removeprefix(OWN): x for name, x in state.items() if name.startswith(OWN)}, BASE)
+        put_back(self, state, SKIPPED, self._at_first)
+        self._doubt()
 
     def close(self) -> None:
         """Nothing to release: the tensors go with the object."""

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from ..engine import State, cores, world
 from ..envs.host import HostEnv
-from ..errors import UsageError
+from ..envs.own import not_kept
+from ..errors import UsageError, warn
 from ..files import Place, Unreadable, address, canonical, digest, read_canonical, remove_leftovers
 from ..types import Composite, Env, Spec
 from ..version import __version__
@@ -139,6 +140,9 @@ def save_checkpoint(
     tensors = placeholder | on_cpu(
         {k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)}
     )
+    entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
+    if line := not_kept(state.env, entries):
+        warn(line)
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
         TRAINING: save({k: v for k, v in tensors.items() if not k.startswith("policy.")}),

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.ranks import told_by_first
+from ..envs.own import MOST_BYTES as MOST_OWN
 from ..errors import UsageError, plain, plural, warn
 from ..files import Place, Unreadable, digest, digest_of, read_canonical
 from ..version import __version__
@@ -47,6 +48,7 @@ from .settings_file import read_settings
 MOST_RANKS = 1_000_000
 MOST_COMPLAINTS = 3  # about checkpoints one by one
 LOOKS = 3  # at a run whose checkpoints are dropped while they are read
+AFRESH = "episodes start afresh, and so does what the environment keeps in attributes"
 MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
 
@@ -224,12 +226,12 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
     """Put a checkpoint into a freshly built state."""
     fresh, rank = checkpoint.ranks != world().size, world().rank
     files = files_of(0 if fresh else rank)
-    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in state.state_dict().values())
+    parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
+    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
     there = sum(checkpoint.manifest["files"][file]["size"] for file in files)
-    if there > 2 * expected + MOST_HEADER:
-        raise UsageError(
-            f"the checkpoint in {checkpoint.path} does not fit the settings: it is far larger than they make it"
-        )
+    own = [shape for file in files for name, shape in checkpoint.shapes(file).items() if name.startswith("env.own")]
+    if there > 2 * expected + MOST_HEADER + min(sum(map(math.prod, own)), MOST_OWN):  # which env may not have yet
+        raise UsageError(f"the checkpoint in {checkpoint.path} does not fit the settings: it is far too large for them")
     tensors = checkpoint.tensors(0 if fresh else rank)
     try:
         state.load_state_dict(tensors, fresh)
@@ -291,7 +293,7 @@ def going_on(checkpoint: Checkpoint, state: State) -> list[str]:
         )
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks, one of which saved it"
-        lines.append(f"note: saved by {many}, this is {world().size}: episodes start afresh")
+        lines.append(f"note: saved by {many}, this is {world().size}: {AFRESH}")
     elif state.phase and not state.env.resumable:
-        lines.append("note: this environment cannot give its state back, so episodes start afresh")
+        lines.append(f"note: this environment cannot give its state back, so {AFRESH}")
     return lines

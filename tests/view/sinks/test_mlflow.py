@@ -85,6 +85,66 @@ plain = tr.PPO("CartPole-v1", {SETTINGS}).learn(quiet=True)
 print(agent.steps, seconds, (plain.state.optimizer.flat == agent.state.optimizer.flat).all().item())
 """
 
+TRIED_AGAIN = """
+import json, random, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import tightrope as tr
+
+REFUSED = 6
+refused = []
+
+class Handler(BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        info = dict(run_id="a" * 32, experiment_id="1", status="RUNNING", artifact_uri="file:///x", lifecycle_stage="active")
+        experiment = dict(experiment_id="1", name="tightrope", lifecycle_stage="active", artifact_location="file:///nowhere")
+        known = dict(create=dict(run=dict(info=info, data=dict())), update=dict(run_info=info))
+        known |= {"get-by-name": dict(experiment=experiment), "log-batch": dict()}
+        what = self.path.partition("?")[0].rpartition("/")[2]
+        busy = what == "log-batch" and len(refused) < REFUSED
+        if busy:
+            refused.append(what)
+        body = json.dumps(known.get(what, dict())).encode()
+        self.send_response(503 if busy else 200 if what in known else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = answer
+    def log_message(self, *_):
+        pass
+
+class Chance(tr.envs.CartPole):
+    pure = False
+    waits = False
+    def reward(self, state, action, next_state):
+        until = time.monotonic() + 60
+        while self.waits and 0 < self.steps and len(refused) < REFUSED and time.monotonic() < until:
+            time.sleep(0.01)
+        self.steps += 1
+        return super().reward(state, action, next_state) * random.random()
+    def __init__(self, *given, **named):
+        self.steps = 0
+        super().__init__(*given, **named)
+
+class Waits(Chance):
+    waits = True
+
+def rows(name, env, **settings):
+    agent = tr.PPO(env, num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=8 * 32, device="cpu", **settings)
+    agent.learn(run_dir=name, quiet=True)
+    found = [json.loads(line) for line in open(name + "/metrics.jsonl")]
+    return [{k: v for k, v in row.items() if k not in ("time", "charts/SPS")} for row in found]
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+import os
+os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:%d" % server.server_port
+alone = rows("alone", Chance)
+tracked = rows("tracked", Waits, log=["mlflow"])
+print(len(refused), tracked == alone)
+"""
+
 
 def process(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_") and not k.lower().endswith("_proxy")}
@@ -157,6 +217,13 @@ def test_a_server_shows_the_run_and_may_go_away(tmp_path: Path) -> None:
         ]
         assert len(warnings) == 2, done.stderr
         assert "Connection refused" in warnings[1]
+
+
+def test_a_server_that_refuses_for_a_while_changes_no_number(tmp_path: Path) -> None:
+    """Whose client draws the time to wait from `random`, as the environment does its rewards."""
+    pace = {"MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0", "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0.05"}
+    done = process(TRIED_AGAIN, tmp_path, MLFLOW_HTTP_REQUEST_MAX_RETRIES="7", **pace)
+    assert done.stdout.split() == ["6", "True"], done.stderr
 
 
 def check_run(address: str, folder: Path) -> None:

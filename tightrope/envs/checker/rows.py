@@ -192,8 +192,8 @@ class Tensors(Ours):
 
     fixes = FIXES | {
         "alias": "return a new tensor each time",
-        "determinism": "keep what a step changes in columns of the state, or in attributes that are tensors, arrays, numbers "
-        "or random generators; these are saved with a run, lists and dicts are not",
+        "determinism": "keep what a step changes in columns of the state, or in attributes that are numbers, arrays, tensors, "
+        "lists, dictionaries or random generators; these are saved with a run, iterators, files and captured variables are not",
         "endless": "set time_limit in the class, or let terminated end what leads nowhere",
         "rows": "use noise in initial: each row of it is for one environment",
         "seeds": "fine if there is no chance in the task; otherwise use noise in initial",

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from ...files import Place, Unreadable
 from ..onlooker import About, Onlooker, Shown
 from .courier import Courier
+from .randomness import apart
 from .tags import Scalars, Tags, naming
 from .watch import Histogram, Look, Watch
 
@@ -49,6 +50,7 @@ class Sink(Onlooker):
         self.about = about
         self.named = naming(self.options.tags, about.settings)
         self.watch = Watch(about.steps, about.total_steps) if self.options.watch else None
+        apart.begin()
         self.courier = Courier(self.package)
         self.courier.hand(self.open)
 

@@ -1,0 +1,190 @@
+"""Which values are kept, and as what: the vocabulary that writing and reading share."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+import math
+import struct
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from .memory import NotKept
+
+Node = Any  # None, bool, str, int, float, or a list whose first entry says what it is
+
+
+def zone(moment: Any) -> Any:
+    """Its time zone, if that is none or a fixed offset."""
+    if moment.tzinfo is not None and type(moment.tzinfo) is not datetime.timezone:
+        raise NotKept(f"{type(moment).__name__} in a time zone of rules")
+    return moment.tzinfo
+
+
+# immutable values of the standard library and torch: to the arguments that they are made from, and back
+BUILT: dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]] = {
+    complex: (lambda x: (x.real, x.imag), lambda real, imag: complex(real, imag)),
+    bytes: (lambda x: (x.hex(),), bytes.fromhex),
+    range: (lambda x: (x.start, x.stop, x.step), range),
+    slice: (lambda x: (x.start, x.stop, x.step), slice),
+    Fraction: (lambda x: (x.numerator, x.denominator), Fraction),
+    Decimal: (lambda x: (str(x),), Decimal),
+    datetime.date: (lambda x: (x.isoformat(),), datetime.date.fromisoformat),
+    datetime.timedelta: (lambda x: (x.days, x.seconds, x.microseconds), datetime.timedelta),
+    datetime.timezone: (lambda x: x.__getinitargs__(), datetime.timezone),
+    datetime.datetime: (
+        lambda x: (x.replace(tzinfo=None).isoformat(), zone(x), x.fold),
+        lambda text, tz, fold: datetime.datetime.fromisoformat(text).replace(tzinfo=tz, fold=fold),
+    ),
+    datetime.time: (
+        lambda x: (x.replace(tzinfo=None).isoformat(), zone(x), x.fold),
+        lambda text, tz, fold: datetime.time.fromisoformat(text).replace(tzinfo=tz, fold=fold),
+    ),
+    torch.Size: (tuple, lambda *shape: torch.Size(shape)),
+    torch.device: (lambda x: (str(x),), torch.device),
+    **{kind: (lambda x: (str(x),), kind) for kind in (PosixPath, PurePosixPath, PureWindowsPath, WindowsPath)},
+}
+BUILDERS = {kind.__name__: build for kind, (_, build) in BUILT.items()}
+CONTAINERS: tuple[type, ...] = (OrderedDict, dict, list, set, deque)  # subclasses before their bases
+FREE = {  # containers that can be made anew; of any other class only one that is there is filled
+    kind.__name__: kind for kind in (*CONTAINERS, Counter, defaultdict)
+}
+FACTORIES = {kind.__name__: kind for kind in (int, float, bool, complex, str, bytes, tuple, *FREE.values())}
+MOST_VALUES = 20_000  # of one attribute: they are looked at in every phase
+DEEPEST = 40
+MOST_BYTES = 1 << 26  # of all arrays and tensors that a fresh environment does not have
+MOST_TEXT = 1 << 24  # of the rest, as JSON
+
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def number_node(value: float) -> Node:
+    """A float, bit for bit."""
+    return value if math.isfinite(value) else ["float", struct.pack(">d", value).hex()]
+
+
+def dtype_node(dtype: np.dtype[Any]) -> Node:
+    """A NumPy type in values that JSON has."""
+    if dtype.names is None and np.dtype(dtype.str) == dtype and np.dtype(dtype.str).type is dtype.type:
+        return dtype.str
+    fields = list(dtype.descr)
+    if dtype.names is None or np.dtype(fields) != dtype:
+        raise NotKept(f"array of {dtype}")
+    return [[*field] for field in fields]
+
+
+def dtype_from(node: Node) -> np.dtype[Any]:
+    def field(entry: Any) -> tuple[Any, ...]:
+        name, kind, *shape = entry
+        return (name, kind if isinstance(kind, str) else [field(inner) for inner in kind], *map(tuple, shape))
+
+    dtype = np.dtype(node if isinstance(node, str) else [field(entry) for entry in node])
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError("a type of objects")
+    return dtype
+
+
+# objects ----------------------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """Where the objects of a class hold what they hold."""
+
+    def __init__(self, kind: Any) -> None:
+        entries = [pair for c in kind.__mro__ for pair in vars(c).items() if isinstance(pair[1], MemberDescriptorType)]
+        self.slots: dict[str, Any] = {name: entry for name, entry in entries if not name.startswith("__")}
+        pointers = len(self.slots) + bool(kind.__weakrefoffset__) + bool(kind.__dictoffset__)
+        written = all(c.__flags__ & (1 << 9) for c in kind.__mro__[:-1])  # in Python, or as if it were
+        # whether all is in attributes: there is no room in an object for anything else
+        self.is_plain = written and kind.__basicsize__ <= object.__basicsize__ + 8 * pointers
+
+
+_layouts: WeakKeyDictionary[type, Layout] = WeakKeyDictionary()
+
+
+def layout(kind: type) -> Layout:
+    found = _layouts.get(kind)
+    if found is None:
+        found = _layouts[kind] = Layout(kind)
+    return found
+
+
+def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    rebuilt: frozenset[str] = getattr(type(thing), "_rebuilt", frozenset())
+    held = layout(type(thing))
+    for name, value in list(getattr(thing, "__dict__", {}).items()):
+        if name not in rebuilt:
+            yield name, value
+    for name, entry in held.slots.items():
+        if held.is_plain and hasattr(thing, name):
+            yield name, entry.__get__(thing)
+
+
+def is_settable(kind: type, name: Any) -> bool:
+    """Whether an attribute of that name stands for a value, and for nothing that its class defines."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return False
+    there = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+    if there is None or isinstance(there, (MemberDescriptorType, functools.cached_property)):
+        return True
+    return not (callable(there) or hasattr(type(there), "__get__"))
+
+
+def set_attribute(thing: Any, name: str, value: Any) -> None:
+    entry = layout(type(thing)).slots.get(name)
+    if entry is not None:
+        entry.__set__(thing, value)
+    else:
+        vars(thing)[name] = value
+
+
+def remove_attribute(thing: Any, name: str) -> None:
+    entry = layout(type(thing)).slots.get(name)
+    if entry is not None:
+        entry.__delete__(thing)
+    else:
+        vars(thing).pop(name, None)
+
+
+# what does not change ---------------------------------------------------------------------------------------------------
+
+
+def is_constant(value: Any, is_known: Callable[[Any], bool], depth: int = 0) -> bool:
+    """Whether a value has nothing in it that can change: a class, a module, a function that captures nothing else."""
+
+    def constant(inner: Any) -> bool:
+        return depth < DEEPEST and (is_known(inner) or is_constant(inner, is_known, depth + 1))
+
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, ModuleType, Enum, *BUILT)):
+        return True
+    if isinstance(value, (torch.dtype, np.dtype, np.ufunc, np.generic, logging.Logger)):
+        return not isinstance(value, np.void)
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(constant, value))
+    if isinstance(value, BuiltinFunctionType):
+        return value.__self__ is None or constant(value.__self__)
+    if isinstance(value, MethodType):
+        return constant(value.__self__) and constant(value.__func__)
+    if isinstance(value, functools.partial):
+        return all(map(constant, (value.func, *value.args, *value.keywords.values())))
+    if not isinstance(value, FunctionType) or vars(value).keys() - {"__wrapped__"}:
+        return False
+    captured = [*vars(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # an empty one
+            captured.append(cell.cell_contents)
+    return all(map(constant, captured))

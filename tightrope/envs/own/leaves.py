@@ -1,0 +1,200 @@
+"""The leaves of a walk: arrays, tensors, scalars and random generators, and what is noted about each object on the way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .kinds import MOST_BYTES, MOST_VALUES, Node, class_name, dtype_node
+from .memory import Blocks, NotKept, address, block_of
+from .streams import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, position
+
+# first: how a fresh environment looks. save: for a file, from which a fresh one is filled. snapshot: to go back to, in this
+# process. copy: for another environment beside this one.
+Mode = Literal["first", "save", "snapshot", "copy"]
+
+
+TOO_LARGE = f"more than {MOST_VALUES:,} values"
+
+
+def root_of(path: str) -> str:
+    """The attribute that a path begins with."""
+    return path.partition(".")[0].partition("[")[0].partition(" ")[0]
+
+
+class Leaves:
+    """What is known of the objects met so far. `first` is how a fresh environment looked."""
+
+    def __init__(self, thing: Any, mode: Mode, first: Leaves | None = None) -> None:
+        self.thing, self.mode, self.first = thing, mode, first
+        self.device = torch.device(getattr(thing, "device", "cpu"))
+        self.objects: dict[str, Any] = {"": thing}  # by path; those that can change, and constants
+        self.seen = {id(thing): ""}
+        self.classes: dict[str, type] = {}
+        self.missing: dict[str, str] = {}  # paths of what cannot be written, and why
+        self.blocks = Blocks()
+        self.owners: dict[str, str] = {}  # the path at which a block was first met
+        self.places: dict[str, Any] = {}  # where the memory of each array and tensor is, by path
+        self.spawned: dict[str, int] = {}  # how many others a NumPy generator has made, by path
+        self.users: dict[str, int] = defaultdict(int)  # views of each block
+        self.links: dict[str, set[str]] = defaultdict(set)  # attributes that others refer to
+        self.touched: dict[str, set[str]] = defaultdict(set)  # blocks that an attribute has views of
+        self.too_large: set[str] = (
+            first.too_large if first is not None else set()
+        )  # attributes that are not walked again
+        self.undo: list[Callable[[], Any]] = []
+        self.root, self.count, self.number, self.size = "", 0, 0, 0
+
+    def node(self, value: Any, path: str, depth: int) -> Node:
+        raise NotImplementedError
+
+    def items(self, values: Iterable[Any], path: str, depth: int) -> list[Node]:
+        return [self.node(value, f"{path}[{i}]", depth + 1) for i, value in enumerate(values)]
+
+    def mark(self, path: str, value: Any) -> bool | int:
+        """Whether the object is the one that a fresh environment has there, to be filled and not replaced; in a snapshot
+        the identity of that one."""
+        if self.mode == "save":
+            return self.first is not None and self.first.objects.get(path) is value
+        return self.mode == "first" or (id(value) if self.mode == "snapshot" else False)
+
+    def miss(self, path: str, reason: str) -> None:
+        self.missing[path] = reason
+        self.undo.append(lambda: self.missing.pop(path, None))
+
+    def link(self, path: str) -> Node:
+        owner = root_of(path)
+        if owner:
+            self.links[self.root].add(owner)
+        return ["same", path]
+
+    def remember(self, value: Any, path: str) -> bool | int:
+        """Note an object that may be met again; returns its mark."""
+        self.seen[id(value)], self.objects[path] = path, value
+        self.undo.append(lambda: (self.seen.pop(id(value)), self.objects.pop(path)))
+        return self.mark(path, value)
+
+    def weigh(self, values: int) -> None:
+        self.count += values
+        if self.count > MOST_VALUES:
+            self.too_large.add(self.root)
+            raise NotKept(TOO_LARGE)
+
+    def known(self, kind: type) -> str:
+        """The name of a class that a fresh environment has an object of."""
+        name = class_name(kind)
+        if self.first is not None and self.mode != "copy" and self.first.classes.get(name) is not kind:
+            raise NotKept(f"{kind.__name__}, of which a fresh environment has none")
+        self.classes[name] = kind
+        return name
+
+    def is_known(self, value: Any) -> bool:
+        return id(value) in self.seen or any(value is stream for stream in GLOBAL_STREAMS)
+
+    # arrays and tensors -----------------------------------------------------------------------------------------------
+
+    def array(self, value: Any, path: str, depth: int) -> Node:
+        if type(value) is not np.ndarray:
+            raise NotKept(type(value).__name__)
+        if value.dtype.hasobject:
+            if value.base is not None or value.dtype.names is not None:
+                raise NotKept("view of an array of objects")
+            self.weigh(value.size)
+            mark = self.remember(value, path)
+            return ["objects", mark, list(value.shape), self.items(value.ravel().tolist(), path, depth)]
+        dtype = dtype_node(value.dtype)
+        block, offset = self.view(value, path)
+        layout = [dtype, list(value.shape), list(value.strides), offset]
+        return ["array", self.remember(value, path), block, *layout, bool(value.flags.writeable)]
+
+    def tensor(self, value: Any, path: str, depth: int) -> Node:
+        kind = type(value)
+        if kind is not Tensor and kind is not torch.nn.Parameter:
+            raise NotKept(kind.__name__)
+        if value.layout != torch.strided or value.is_quantized:
+            raise NotKept(f"{str(value.layout).removeprefix('torch.').replace('_', ' ')} tensor")
+        if value.device.type != "cpu" and value.device != self.device:
+            raise NotKept(f"tensor on {value.device}")
+        if value.is_conj() or value.is_neg() or not value.is_leaf:
+            raise NotKept("tensor that is not computed yet" if value.is_leaf else "tensor with a graph for gradients")
+        block, offset = self.view(value, path)
+        if offset % value.element_size():
+            raise NotKept("shares memory with a part of another")
+        mark = self.remember(value, path)
+        grad = None if value.grad is None else self.node(value.grad, f"{path}.grad", depth + 1)
+        layout = [str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride())]
+        here = value.device == self.device
+        return ["tensor", mark, block, *layout, offset // value.element_size(), here, value.requires_grad,
+                kind is not Tensor, grad]  # fmt: skip
+
+    def view(self, value: Any, path: str) -> tuple[str, int]:
+        """The name of the block that a value lies in, and where in it."""
+        block = block_of(value)
+        if block.borrowed and not self.mark(path, value):
+            raise NotKept("array in the memory of another object")
+        name = self.blocks.name_of(block)
+        if name is None:
+            name = f"{self.root}.{self.number}"
+            self.number += 1
+            if self.first is not None and self.first.places.get(path, (0, 0, 0))[2] != block.size:
+                self.size += block.size
+                if self.size > MOST_BYTES and self.mode == "save":
+                    self.size -= block.size
+                    raise NotKept(f"more than {MOST_BYTES >> 20} MB that a fresh environment does not have")
+            self.blocks.add(name, block)
+            self.owners[name] = path
+            used = self.touched[self.root]
+            self.undo += [lambda: self.blocks.remove(name), lambda: self.owners.pop(name), lambda: used.discard(name)]
+        self.users[name] += 1
+        self.places[path] = block.place
+        self.touched[self.root].add(name)
+        if name.partition(".")[0] != self.root:
+            self.links[self.root].add(name.partition(".")[0])
+        return name, address(value) - self.blocks.named[name].start if block.size else 0
+
+    def scalar(self, value: Any, path: str, depth: int) -> Node:
+        if isinstance(value, np.void) or value.dtype.hasobject:
+            raise NotKept(type(value).__name__)
+        return ["scalar", dtype_node(value.dtype), value.tobytes().hex()]
+
+    # random generators ------------------------------------------------------------------------------------------------
+
+    def generator(self, value: Any, path: str, depth: int) -> Node:
+        if isinstance(value, np.random.Generator):
+            inner = value.bit_generator
+            seen = self.seen.get(id(inner))
+            bits = self.link(seen) if seen is not None else self.bits(inner, f"{path}.bit_generator")
+            return ["generator", self.remember(value, path), bits]
+        if isinstance(value, np.random.BitGenerator):
+            return self.bits(value, path)
+        try:
+            where = position(value)
+        except NotImplementedError:  # that of the system
+            raise NotKept(type(value).__name__) from None
+        mark = self.remember(value, path)
+        kind = next(kind for kind in GENERATORS if isinstance(value, kind))
+        if (type(value) is not kind and not mark) or (
+            kind is np.random.RandomState and where["bit_generator"] != "MT19937"
+        ):
+            raise NotKept(type(value).__name__)
+        return ["stream", kind.__name__, mark, where, kind is torch.Generator and value.device == self.device]
+
+    def bits(self, value: np.random.BitGenerator, path: str) -> Node:
+        name, seeds = type(value).__name__, getattr(value, "seed_seq", None)
+        if BIT_GENERATORS.get(name) is not type(value):
+            raise NotKept(name)
+        mark, sequence = self.remember(value, path), None
+        if type(seeds) is np.random.SeedSequence:
+            entropy = seeds.entropy if isinstance(seeds.entropy, int) or seeds.entropy is None else list(seeds.entropy)
+            sequence = [str(entropy) if isinstance(entropy, int) else entropy, list(seeds.spawn_key), seeds.pool_size,
+                        seeds.n_children_spawned]  # fmt: skip
+            self.spawned[path] = seeds.n_children_spawned
+            then = self.first.spawned.get(path) if self.first is not None else None
+            if self.mode == "save" and mark and then != seeds.n_children_spawned:
+                self.miss(f"{path} (how many generators it has spawned)", name)
+        return ["bits", name, mark, position(value), sequence]

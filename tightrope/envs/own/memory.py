@@ -1,0 +1,112 @@
+"""The memory behind arrays and tensors, byte by byte: several of them may be views of the same."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class NotKept(Exception):
+    """A value that no resume can bring back, and why in a few words."""
+
+
+class Block:
+    """One piece of memory, `data`, as bytes; not a copy."""
+
+    def __init__(self, data: Any, device: torch.device, start: int, borrowed: bool) -> None:
+        self.data, self.device, self.start, self.size = data, device, start, len(data)
+        self.borrowed = borrowed  # from an object that is neither an array nor a tensor
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return str(self.device), self.start, self.size
+
+    def copy(self) -> Tensor:
+        return torch.from_numpy(self.data.copy()) if isinstance(self.data, np.ndarray) else self.data.clone()
+
+    def holds(self, given: Tensor) -> bool:
+        """Whether the content is the same."""
+        if given.shape != (self.size,):
+            return False
+        if isinstance(self.data, np.ndarray):
+            return np.array_equal(self.data, given.numpy())
+        return torch.equal(self.data, given)
+
+    def fits(self, given: Tensor) -> bool:
+        writeable = not isinstance(self.data, np.ndarray) or bool(self.data.flags.writeable)
+        return writeable and given.dtype == torch.uint8 and given.shape == (self.size,)
+
+    def fill(self, given: Tensor) -> None:
+        if isinstance(self.data, np.ndarray):
+            self.data[:] = given.cpu().numpy()
+        else:
+            self.data.copy_(given)
+
+
+def block_of(value: Any) -> Block:
+    """All the memory that a view is of."""
+    return array_block(value) if isinstance(value, np.ndarray) else tensor_block(value)
+
+
+def array_block(array: np.ndarray[Any, Any]) -> Block:
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
+    whole = root.transpose(order)
+    if type(root) is not np.ndarray or not whole.flags.c_contiguous or not root.itemsize:
+        raise NotKept(f"array that is a view of {type(root).__name__}")
+    owner: Any = root.base
+    borrowed = owner is not None and not isinstance(owner, Tensor)
+    return Block(whole.reshape(-1).view(np.uint8), torch.device("cpu"), address(root), borrowed)
+
+
+def tensor_block(tensor: Tensor) -> Block:
+    with torch.no_grad():
+        storage = tensor.untyped_storage()
+        data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    return Block(data, tensor.device, storage.data_ptr(), False)
+
+
+def address(value: Any) -> int:
+    """Where the first element is."""
+    return int(value.__array_interface__["data"][0] if isinstance(value, np.ndarray) else value.data_ptr())
+
+
+class Blocks:
+    """Pieces of memory by name, none of which overlap."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Block] = {}
+        self.order: dict[torch.device, list[tuple[int, int, str]]] = {}
+
+    def name_of(self, block: Block) -> str | None:
+        """The one that a piece is the whole or a part of, if there is one."""
+        known = self.order.get(block.device, [])
+        end = block.start + block.size
+        after = bisect_right(known, block.start, key=lambda entry: entry[0])
+        if block.size and after and known[after - 1][1] > block.start:
+            if end <= known[after - 1][1]:
+                return known[after - 1][2]
+            raise NotKept("shares memory with a part of another")
+        if after < len(known) and known[after][0] < end:
+            raise NotKept("shares memory with a part of another")
+        return None
+
+    def add(self, name: str, block: Block) -> None:
+        self.named[name] = block
+        if block.size:
+            known = self.order.setdefault(block.device, [])
+            known.insert(
+                bisect_right(known, block.start, key=lambda entry: entry[0]),
+                (block.start, block.start + block.size, name),
+            )
+
+    def remove(self, name: str) -> None:
+        block = self.named.pop(name)
+        if block.size:
+            self.order[block.device].remove((block.start, block.start + block.size, name))
