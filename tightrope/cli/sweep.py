@@ -34,7 +34,7 @@ MOST_TRIALS = 10_000
 OF_MACHINES = ("device", "accelerate", "threads", "backend", "project", "entity", "tags")
 OF_SINGLE_RUNS = (
     "eval_every", "stop_at_return", "video_every", "log", "watch", "run_name", "save_seconds", "save_every",
-    "keep_checkpoints",
+    "keep_checkpoints", "rank_timeout",
 )  # fmt: skip
 
 

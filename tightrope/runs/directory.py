@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import activity
 from ..engine import State, world
 from ..engine.ranks import handed_to_first, post, posted, told_by_first
 from ..engine.vigil import what_follows
@@ -96,7 +97,8 @@ class RunDirectory:
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
         """A checkpoint of the state; if the disk does not take it, the last one stays. All ranks hear of it."""
-        self._save(state, config, score, handed_to_first(b"")[1:])
+        with activity.during("saving a checkpoint"):
+            self._save(state, config, score, handed_to_first(b"")[1:])
         told_by_first(lambda: (self.trouble or "").encode())
 
     def _save(self, state: State, config: Config, score: float | None, others: list[bytes]) -> None:
