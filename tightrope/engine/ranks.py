@@ -252,7 +252,7 @@ def told_by(rank: int, word: Callable[[], bytes]) -> bytes:
 def post(name: str, words: str) -> None:
     """Leave a few words for whoever is started after us in our place."""
     if _world.board is not None and _world.is_first:
-        _world.board.set(name, words)
+        _world.board.set(name, os.fsencode(words))
 
 
 def posted(name: str) -> str | None:
@@ -260,7 +260,7 @@ def posted(name: str) -> str | None:
     board = _world.board
     if board is None or not _world.restarts:
         return None
-    return told_by_first(lambda: board.get(name) if board.check([name]) else b"").decode() or None
+    return os.fsdecode(told_by_first(lambda: board.get(name) if board.check([name]) else b"")) or None
 
 
 def said_by_first(line: str) -> bool:

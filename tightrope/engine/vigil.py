@@ -232,7 +232,7 @@ class Vigil:
         if self.me.rank == self._mute and any(alive(m.pid) for m in here):
             return
         if not any(alive(m.pid) or self._has_spoken(m.rank) for m in here if m.rank < self.me.rank):
-            os.write(2, f"tightrope: {self.verdict}: {self.epilogue()}\n".encode())
+            os.write(2, plain(f"tightrope: {self.verdict}: {self.epilogue()}").encode() + b"\n")
 
     def _has_spoken(self, rank: int) -> bool:
         """Whether a rank that is gone by now has left because of the same verdict, of which it then told its neighbours."""

@@ -11,7 +11,7 @@ from .. import activity
 from ..algorithms import ALGORITHMS
 from ..engine import Agreement, State, reads_are_free, threads, unguarded, world
 from ..engine.ranks import watched, when_one_is_lost
-from ..errors import EnvError, NotFinite, warn
+from ..errors import EnvError, NotFinite, plain, warn
 from ..output import print_line
 from ..types import Env
 from ..view import Audience, Onlooker
@@ -55,7 +55,7 @@ def train(
     saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
     quiet = quiet or not world().is_first
-    say: Callable[[str], None] = (lambda line: None) if quiet else print_line
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     state.solved = False  # or there would be nothing to do
