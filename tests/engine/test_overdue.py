@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import tightrope as tr
 from tightrope import activity
 from tightrope.engine.overdue import LIMIT, NOBODY, Overdue
 
@@ -99,3 +102,24 @@ def test_progress_is_any_piece_of_work_begun_or_done(monkeypatch: pytest.MonkeyP
     with activity.during("saving a checkpoint"):
         assert activity.current.now == ("saving a checkpoint", False)
     assert activity.current.now == ("learning", False)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "CliffWalking-v1"])
+def test_training_notes_what_it_does_and_every_step_is_progress(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = activity.Activity()
+    monkeypatch.setattr(activity, "current", seen)
+    begun: list[str] = []
+    begin = activity.begin
+    monkeypatch.setattr(activity, "begin", lambda what, waits=False: (begun.append(what), begin(what, waits))[1])
+    settings = dict(num_envs=4, num_steps=16, num_minibatches=2, update_epochs=1, total_timesteps=128, device="cpu")
+    agent = tr.PPO(env, **settings, eval_every=64, eval_episodes=2, max_episode_steps=20)  # type: ignore[arg-type]
+    assert seen.now == (activity.OUTSIDE, False)
+    before = seen.count
+    agent.learn(run_dir=tmp_path / "run", quiet=True)
+    assert seen.now == (activity.OUTSIDE, False)
+    steps = 128 if env == "CliffWalking-v1" else 32  # Gymnasium's count one by one
+    assert seen.count - before > steps
+    words = {"making its agent", "training", activity.STEPPING, "learning", "recording a phase"}
+    assert {*words, "playing evaluation episodes", "saving a checkpoint"} <= set(begun)
