@@ -14,7 +14,7 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "output", "errors", "files", "processes", "types", "functional", "draw", "models", "envs", "engine",
+    "version", "output", "errors", "activity", "files", "processes", "types", "functional", "draw", "models", "envs", "engine",
     "algorithms", "view", "runs", "agent", "saved", "arguments", "cli",
 ]  # fmt: skip
 MODULES = {

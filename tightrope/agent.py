@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
+from . import activity
 from .engine import State, apart, stream_seed, world
-from .engine.ranks import check_all_do_the_same, join, told_by_first
+from .engine.agreement import check_all_do_the_same
+from .engine.ranks import join, told_by_first, wait_at_most
 from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
 from .runs.build import build, check_env, configured, make_env, settled
@@ -91,8 +93,12 @@ class Agent(metaclass=AgentType):
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
         """Made from the seed alone, whatever streams a user's own environment or network draws from."""
         device = env.device if is_ours(env) else resolve_device(config.run.device)
+        wait_at_most(config.run.rank_timeout)
         try:
-            with apart(stream_seed(config.run.seed, "setup", rank=world().rank), device):
+            with (
+                activity.during("making its agent"),
+                apart(stream_seed(config.run.seed, "setup", rank=world().rank), device),
+            ):
                 self._make(config, env, network)
         except UsageError as error:
             raise error.with_traceback(None) from None  # the user's mistake: our own lines would only hide it
@@ -165,6 +171,7 @@ class Agent(metaclass=AgentType):
         config, quiet = self.config, quiet or not world().is_first
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
+        wait_at_most(config.run.rank_timeout)
         check_all_do_the_same(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if finished(self.state, config):
             if not quiet:

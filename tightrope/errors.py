@@ -48,8 +48,16 @@ def checked_seed(seed: Any) -> int:
     return number
 
 
+def plain_lines(text: str) -> str:
+    """Several lines, each as `plain` shows it."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 class EnvError(RuntimeError):
     """An environment failed while it was being used. Names it, its row and the action it was given."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))  # it may quote the environment
 
 
 class ExportError(RuntimeError):
@@ -58,6 +66,9 @@ class ExportError(RuntimeError):
 
 class NotFinite(ArithmeticError):
     """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))
 
 
 class RankLost(RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -144,3 +145,20 @@ def test_in_a_shell() -> None:
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", ["sweep CartPole-v1 --print-search", "sweep --help", "train -h", "resume --help"])
+def test_text_that_a_training_command_was_called_for_is_its_result(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", full())
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    assert stop.value.code == 1
+
+
+def test_ctrl_c_while_the_output_is_finished_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.cli.exit_code", lambda args: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit) as stop:
+        main(["envs"])
+    assert stop.value.code == 130

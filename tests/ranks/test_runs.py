@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -259,3 +260,54 @@ def test_what_does_not_divide_a_share_is_refused_with_what_would() -> None:
         share_of(whole, 4)
     with pytest.raises(tr.UsageError, match="num_envs 8 does not split evenly over 16 ranks: give 16"):
         share_of(whole, 16)
+
+
+STUCK = """
+import os, time
+import gymnasium, numpy
+
+class Stuck(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    time = 0
+
+    def reset(self, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        while os.environ["RANK"] == "1" and self.time > 40:  # after it was tried, and a phase
+            time.sleep(0.1)
+        return numpy.zeros(2, numpy.float32), 1.0, False, self.time % 9 == 0, {}
+"""
+
+
+def test_a_rank_that_is_stuck_in_its_environment_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    words = "-m tightrope train stuck:Stuck --num-envs 4 --num-steps 16 --total-timesteps 640 --num-minibatches 2"
+    flags = "--device cpu --video-every 0 --run-dir run --save-seconds 0 --rank-timeout 1"
+    code, said = finished(started(*words.split(), *flags.split(), cwd=tmp_path), within=60)
+    assert code != 0
+    (line,) = [line for line in said.splitlines() if line.startswith("tightrope: ")]
+    stuck = r"rank 1 \(pid \d+ on \S+\) has made no progress for \d+ s while stepping its environments"
+    assert re.match(rf"tightrope: {stuck}, and other ranks wait for it \(rank_timeout 1\): the run ends here; ", line)
+    assert "resume" in line
+
+
+LEAVING = """
+import os, sys
+if os.environ["RANK"] == "1":
+    sys.exit()
+import tightrope as tr
+try:
+    tr.PPO("CartPole-v1", device="cpu")
+except RuntimeError as error:
+    print("after all:", error)
+"""
+
+
+def test_a_rank_that_leaves_before_making_an_agent_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    code, said = finished(started(str(tmp_path / "leaving.py")), within=60)
+    assert "after all: rank 1 has ended its program before it made an agent" in said
+    assert code == 0

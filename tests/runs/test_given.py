@@ -147,7 +147,7 @@ def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, command: An
         assert agent.config.network.network == "theirs:Net"
     agent.learn(until=16, run_dir="run", quiet=True)
     sys.modules.pop("theirs")
-    assert "pass it, tr.load(path, network=...) or --network theirs:Net" in refusal("run")
+    assert "pass it, tr.load(path, network=...) or, for a class, --network theirs:Net" in refusal("run")
     assert "theirs" not in sys.modules
     assert tr.load("run", network=theirs.Net()).steps == tr.load("run", network=theirs.Net).steps == 16
     assert command("resume", "run", "--network", "theirs:Net", "--quiet")[0] == 0

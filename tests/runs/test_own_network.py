@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import tightrope as tr
+from tightrope.runs.directory import resume_command
+from tightrope.runs.reports import command, usual_settings
 
 SMALL: dict[str, Any] = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, device="cpu")
 
@@ -132,3 +135,22 @@ def test_a_run_with_a_function_asks_for_it_when_loading(tmp_path: Any) -> None:
     with pytest.raises(tr.UsageError, match=r"tr.load\(path, network=...\)"):
         tr.load(tmp_path / "run")
     assert tr.load(tmp_path / "run", network=lambda: Net(5)).steps == 0
+
+
+def make_net() -> Net:
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("network", "named"),
+    [(Net, True), (Net(), True), (make_net, False), (lambda: Net(), False), (partial(Net, 5), False)],
+)
+def test_a_command_that_is_suggested_is_one_that_works(network: Any, named: bool) -> None:
+    config = tr.PPO("CartPole-v1", **SMALL, network=network).config
+    resume, again = resume_command(Path("run"), config), command(config, usual_settings(config))
+    if named:
+        assert resume == f"tightrope resume run --network {__name__}:Net"
+        assert f"--network {__name__}:Net" in again
+    else:
+        assert resume == 'tr.load("run", network=...).learn()'
+        assert again.startswith("tr.PPO('CartPole-v1', ")

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, TypeVar
 
-from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches
+from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches, plain_lines
 from ..output import OutputLost, guarded
 from ..processes import follow_parent
 from ..version import __version__
@@ -73,13 +73,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a process of our own
+    own = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a process of our own
+    if own:
         signal.signal(signal.SIGINT, Leaving())
     if argv is None:
         follow_parent()
-    with guarded(needed=not (args and args[0] in TRAINING)):
-        code = exit_code(args)
+    try:
+        with guarded(needed=output_is_the_result(args)):
+            code = exit_code(args)
+        if own:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done
+    except KeyboardInterrupt:  # one more, while the first was dealt with
+        code = 130
     sys.exit(code)
+
+
+def output_is_the_result(args: list[str]) -> bool:
+    """Whether what a command prints is what it was called for."""
+    shows = any(word in ("-h", "--help", "--print-search") for word in args)
+    return shows or not (args and args[0] in TRAINING)
 
 
 class Leaving:
@@ -130,7 +142,8 @@ def exit_code(args: list[str]) -> int:
         while origin.__cause__ is not None:
             origin = origin.__cause__
         if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
-            traceback.print_exception(origin)  # the environment's own, for whoever has to mend it
+            lines = "".join(traceback.format_exception(origin))  # the environment's own, for whoever has to mend it
+            print(plain_lines(lines), end="", file=sys.stderr)
         complain(error)
         return 1
     except NotFinite as error:

@@ -15,7 +15,7 @@ import yaml
 from ..agent import Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..engine.ranks import launched
-from ..errors import UsageError, plural
+from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
 from ..runs.config import Config, settings_of, unknown_setting
 from ..runs.given import check_allowed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # they need Optuna
     from ..runs.sweep.trial import Task
 
 MOST_TRIALS = 10_000
-OF_MACHINES = ("device", "accelerate", "threads", "backend", "project", "entity", "tags")
+OF_MACHINES = ("device", "accelerate", "threads", "backend", "project", "entity", "tags", "rank_timeout")
 OF_SINGLE_RUNS = (
     "eval_every", "stop_at_return", "video_every", "log", "watch", "run_name", "save_seconds", "save_every",
     "keep_checkpoints",
@@ -168,7 +168,7 @@ def search(
         with connected(url) as storage:
             return take_part(options, config, task, given, folder, url, storage)
     except StorageLost as error:
-        print(f"tightrope: {error}; the same command goes on, once it is there again", file=sys.stderr)
+        print(f"tightrope: {plain(str(error))}; the same command goes on, once it is there again", file=sys.stderr)
         return 1
 
 
@@ -180,7 +180,7 @@ def take_part(
     from ..runs.sweep.storage import masked
     from ..runs.sweep.study import Failing, Worker, open_study
 
-    say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(line, flush=True))
+    say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(plain(line), flush=True))
     study, new = open_study(storage, options.study or folder.name, terms(options, config, task.space))
     point, types = usual_point(task.space, task.usual), settings_of(config.algo)
     places = Places(study, options.trials, point, space=task.space, types=types)
@@ -193,7 +193,7 @@ def take_part(
         stopped = Worker(study, task, places, config.run.seed, say, leaving.now_and_then).work(new)
     except Failing as error:
         leaving.write("stopped")
-        print(f"tightrope: {error}; {folder / PAGE} has them all, and the same command goes on", file=sys.stderr)
+        print(plain(f"tightrope: {error}; {folder / PAGE} has them all, and the same command goes on"), file=sys.stderr)
         return 1
     leaving.write("stopped" if stopped is not None else "ended")
     if stopped is not None:
@@ -201,10 +201,12 @@ def take_part(
         return 128 + stopped
     ours = places.best()
     if ours is None:
-        print(f"tightrope: no trial of {options.trials} came to its end: {folder / PAGE} says why", file=sys.stderr)
+        print(
+            plain(f"tightrope: no trial of {options.trials} came to its end: {folder / PAGE} says why"), file=sys.stderr
+        )
         return 1
-    print(f"best: trial {ours.number}, score {ours.value:.6g}; `{leaving.command}` trains it")
-    print(folder / PAGE)
+    print(plain(f"best: trial {ours.number}, score {ours.value:.6g}; `{leaving.command}` trains it"))
+    print(plain(str(folder / PAGE)))
     return 0
 
 

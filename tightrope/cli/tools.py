@@ -13,7 +13,7 @@ from ..arguments import read_arguments, show_help, wants_help
 from ..engine import Accelerate
 from ..envs import ENVS
 from ..envs.engines import Backend
-from ..errors import UsageError, checked_seed
+from ..errors import UsageError, checked_seed, plain
 from ..runs.build import check_env
 from ..runs.config import parts_of, settings_of, unknown_setting
 from ..runs.given import imported, is_path
@@ -88,7 +88,7 @@ def check(args: list[str]) -> int:
 
     target = imported(options.target) if is_path(options.target) else options.target
     report = look(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
-    print("\n".join(report.lines()))
+    print("\n".join(map(plain, report.lines())))
     return 0 if report.ok else 1
 
 

@@ -75,7 +75,7 @@ def evaluate(args: list[str]) -> int:
                 found = {"env": name, **result.as_dict(), "stochastic": options.stochastic}
                 print(json.dumps(finite(found), allow_nan=False))
             else:
-                print(f"{name}: {'sampled actions, ' if options.stochastic else ''}{result}")
+                print(plain(f"{name}: {'sampled actions, ' if options.stochastic else ''}{result}"))
     return 0
 
 
@@ -185,7 +185,7 @@ def export(args: list[str]) -> int:
         if isinstance(trained, Agent):
             trained.close()
     except ExportError as error:
-        print(f"tightrope: {error}", file=sys.stderr)
+        print(f"tightrope: {plain(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -201,5 +201,7 @@ def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
             policy = load_policy(options.run, options.checkpoint, options.network)
         except UsageError:
             raise error from None
-        print(f"note: without the environment, so checked on random observations alone ({error})", file=sys.stderr)
+        print(
+            plain(f"note: without the environment, so checked on random observations alone ({error})"), file=sys.stderr
+        )
         return policy

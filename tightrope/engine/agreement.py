@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..errors import UsageError
-from .ranks import greatest, told_by_first, world
+from .ranks import greatest, handed_to_first, told_by_first, waiting, world
 
 
 class Agreement:
@@ -37,7 +39,8 @@ class Agreement:
             return self.nothing
         said, work = self.under_way
         self.under_way = None
-        work.wait()
+        with waiting():
+            work.wait()
         return said.tolist()
 
 
@@ -49,7 +52,8 @@ def told_by_first_at_work(word: Callable[[Callable[[], float]], bytes], wish: Ca
 
     def working(still: bool) -> bool:
         flag = torch.tensor(int(still))
-        dist.broadcast(flag, 0)
+        with waiting():
+            dist.broadcast(flag, 0)
         return bool(flag)
 
     def asked() -> float:
@@ -73,3 +77,21 @@ def told_by_first_at_work(word: Callable[[Callable[[], float]], bytes], wish: Ca
         return said
 
     return told_by_first(result)
+
+
+def check_all_do_the_same(settings: dict[str, Any]) -> None:
+    """Refuse to begin where ranks have been asked for different things: they would wait for each other, or drift apart."""
+    if not world().talks:
+        return
+    asked = [json.loads(words) for words in handed_to_first(json.dumps(settings, sort_keys=True, default=str).encode())]
+
+    def word() -> bytes:
+        for rank, theirs in enumerate(asked):
+            for name, value in asked[0].items():
+                if theirs.get(name) != value:
+                    raise UsageError(
+                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: ask all ranks for the same"
+                    )
+        return b""
+
+    told_by_first(word)

@@ -5,6 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from .. import activity
 from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
@@ -27,7 +28,8 @@ def collect(
     With `dead_fraction`, collection ends once that fraction of the environments has terminated. On the CPU it breaks off
     there; on a device it runs on rather than read a tensor on the host, and the caller masks what came after.
     """
-    num_steps = rollout.reward.shape[0]
+    num_steps, on_device = rollout.reward.shape[0], not reads_are_free(obs.device)
+    activity.begin(activity.STEPPING, waits=on_device)  # where the policy may wait for what other ranks have to send
     player = player_for(policy, obs, noise.action[0])
     with threads(threads_for_acting(env.num_envs)):
         step = array_stepper(env) if dead_fraction is None and acts_on_arrays(player) else None
@@ -39,6 +41,7 @@ def collect(
             obs, num_steps = together(env, policy, player, rollout, obs, noise, dead_fraction)
     if not player.judges_at_once:
         judge(player, rollout.first(num_steps))
+    activity.begin("learning", waits=on_device)
     return obs, num_steps
 
 
@@ -57,6 +60,7 @@ def together(
         action, *judgement = player.act(obs, action_noise)
         obs = advance(env, policy, obs, action, reset_noise, row)
         row.write_judgement(*judgement)
+        activity.mark()
         if dead_fraction is not None and reads_are_free(env.device) and not compiling():  # which wants one length
             dead |= row.terminated
             if enough_died(dead, dead_fraction, t + 1):

@@ -140,7 +140,7 @@ class Guard:
 
         def word() -> bytes:
             with ranks.apart():
-                return (f"rank {rank}: " if world().size > 1 else "").encode() + self.describe(row, parts).encode()
+                return plain((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
 
         line = ranks.told_by(rank, word).decode()
         put_back(self.before(row))

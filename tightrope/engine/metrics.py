@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import activity
 from .health import PARAMETER, PARTS, culprit, unhealthy
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
@@ -40,7 +41,8 @@ class Reading:
     def wait(self) -> None:
         """Until the phase has run and its numbers are here."""
         if self.arrival is not None:
-            self.arrival.synchronize()
+            with activity.during("reading what a phase has computed", waits=True):
+                self.arrival.synchronize()
 
     @cached_property
     def values(self) -> list[float]:

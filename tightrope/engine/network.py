@@ -1,4 +1,5 @@
-"""Which way leads from this machine to the others: libraries that guess by the host's name often end at the loopback."""
+"""Which way leads from this machine to the others, and lines of text over it. Libraries that guess the way by the host's name
+often end at the loopback."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import struct
 import sys
 
 SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+LONGEST = 1 << 16  # bytes of a line
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
@@ -65,3 +67,26 @@ def speak_toward(host: str, port: int) -> None:
     if name is not None:
         for variable in SOCKET_NAMES:
             os.environ.setdefault(variable, name)
+
+
+class Line:
+    """A connection to a neighbour, over which lines of text travel. `rank` is None until the other side has said who it is."""
+
+    def __init__(self, connection: socket.socket, rank: int | None = None) -> None:
+        connection.setblocking(False)
+        self.connection, self.rank = connection, rank
+        self._rest = b""
+
+    def say(self, word: str) -> None:
+        with contextlib.suppress(OSError):  # whether the other side is gone shows when we listen
+            self.connection.send(word.encode() + b"\n")
+
+    def heard(self) -> list[str]:
+        """What has come in whole. Raises EOFError at the end."""
+        content = self.connection.recv(65536)
+        if not content:
+            raise EOFError
+        *words, self._rest = (self._rest + content).split(b"\n")
+        if len(self._rest) > LONGEST:
+            raise EOFError  # nobody who belongs here
+        return [word.decode(errors="replace") for word in words]

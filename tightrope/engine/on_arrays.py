@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from .. import activity
 from ..envs.answer import ArrayStepper
 from ..types import Rollout
 from .layers_cpu import Array
@@ -48,6 +49,7 @@ def play(step: ArrayStepper, player: ArrayPlayer, rollout: Rollout, obs: Tensor,
     for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
         action[t] = chosen = player.choose(rows[t], draw)
         answer = step(player.to_env(chosen), reset)
+        activity.mark()
         shown[t + 1][:] = final_obs[t] = answer.obs
         reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated
         if len(answer.rows):

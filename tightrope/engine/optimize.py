@@ -19,13 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from .. import activity
 from ..types import Batch
 from .accelerate import compilable, compiling, is_exact, kernels_wanted
 from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
 from .kernels import FusedGradient, clip_and_adam, has_fused
-from .ranks import greatest, world
+from .ranks import greatest, waiting, world
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
@@ -73,6 +74,7 @@ def gradient(
 ) -> Terms:
     """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms. Both are
     means over what all ranks learn from."""
+    activity.mark()
     terms = derived(loss, policy, batch, optimizer)
     watcher = _watcher.get()
     if watcher is not None:
@@ -88,7 +90,8 @@ def over_ranks(terms: Terms, batch: Batch, optimizer: Optimizer) -> Terms:
     o.message[size : size + len(terms)] = torch.stack([*terms])
     o.message[-1:].fill_(1.0)
     o.message.mul_(batch.weight)
-    dist.all_reduce(o.message)
+    with waiting():
+        dist.all_reduce(o.message)
     o.message.div_(o.message[-1].clamp(min=1))
     if isinstance(o.closed_form, FusedGradient):  # whose norm was that of this rank's
         o.closed_form.squares.zero_()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,13 +19,14 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from .. import activity
 from ..errors import NotFinite, RankLost, UsageError
 from .network import address_toward, is_loopback, open_ear, speak_toward
 from .roll import Roll, call_roll, this_process
 from .vigil import Vigil
 
 ECHO = timedelta(seconds=2)  # for what the first rank says to be heard
-PATIENCE = timedelta(minutes=30)  # with a rank that lives but is busy: the first one scores and saves, the others wait
+MESSAGE = timedelta(days=7)  # for a message to arrive: who holds it up is found by `overdue`, much earlier
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def join(talks: bool | None = None) -> World:
             )
         if not dist.is_initialized():  # or by whoever called
             with watched():
-                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=MESSAGE)
     _world = World(
         rank, size, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         talks, restarts, board,
@@ -143,6 +143,24 @@ def when_one_is_lost(words: Callable[[], str]) -> None:
         _vigil.epilogue = words
 
 
+def wait_at_most(seconds: float) -> None:
+    """End the run once ranks have waited so long for one that makes no progress; 0 waits for ever."""
+    if _vigil is not None:
+        _vigil.overdue.set_limit(seconds)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """For messages: other ranks may have to do something before they arrive. RankLost if one of them is gone."""
+    with activity.during("exchanging messages with the other ranks", waits=True):
+        try:
+            yield
+        except RuntimeError as error:
+            if _vigil is not None:
+                _vigil.explain(error)
+            raise
+
+
 def leave() -> None:
     """Be alone again."""
     global _world, _vigil
@@ -173,7 +191,8 @@ def summed(x: Tensor) -> Tensor:
     if not _world.talks:
         return x
     total = x.clone()
-    dist.all_reduce(total)
+    with waiting():
+        dist.all_reduce(total)
     return total
 
 
@@ -182,7 +201,8 @@ def greatest(x: Tensor) -> Tensor:
     if not _world.talks:
         return x
     most = x.clone()
-    dist.all_reduce(most, dist.ReduceOp.MAX)
+    with waiting():
+        dist.all_reduce(most, dist.ReduceOp.MAX)
     return most
 
 
@@ -191,15 +211,17 @@ def gathered(x: Tensor) -> Tensor:
     if not _world.talks:
         return x[None]
     rows = x.new_empty(_world.size, *x.shape)
-    dist.all_gather(list(rows), x.contiguous())
+    with waiting():
+        dist.all_gather(list(rows), x.contiguous())
     return rows
 
 
 def as_first(*tensors: Tensor) -> None:
     """Make these what they are on the first rank."""
     if _world.talks:
-        for tensor in tensors:
-            dist.broadcast(tensor, 0)
+        with waiting():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
 
 def told_by_first(word: Callable[[], bytes]) -> bytes:
@@ -218,37 +240,20 @@ def told_by(rank: int, word: Callable[[], bytes]) -> bytes:
         except UsageError as error:
             said = b"!" + str(error).encode()
     size = torch.tensor(len(said))
-    dist.broadcast(size, rank)
-    content = torch.frombuffer(bytearray(said or bytes(int(size))), dtype=torch.uint8)
-    dist.broadcast(content, rank)
+    with waiting():
+        dist.broadcast(size, rank)
+        content = torch.frombuffer(bytearray(said or bytes(int(size))), dtype=torch.uint8)
+        dist.broadcast(content, rank)
     said = content.numpy().tobytes()
     if said.startswith(b"!"):
         raise Everyones(said[1:].decode())
     return said[1:]
 
 
-def check_all_do_the_same(settings: dict[str, Any]) -> None:
-    """Refuse to begin where ranks have been asked for different things: they would wait for each other, or drift apart."""
-    if not _world.talks:
-        return
-    asked = [json.loads(words) for words in handed_to_first(json.dumps(settings, sort_keys=True, default=str).encode())]
-
-    def word() -> bytes:
-        for rank, theirs in enumerate(asked):
-            for name, value in asked[0].items():
-                if theirs.get(name) != value:
-                    raise UsageError(
-                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: ask all ranks for the same"
-                    )
-        return b""
-
-    told_by_first(word)
-
-
 def post(name: str, words: str) -> None:
     """Leave a few words for whoever is started after us in our place."""
     if _world.board is not None and _world.is_first:
-        _world.board.set(name, words)
+        _world.board.set(name, json.dumps(words))  # a path need not be UTF-8
 
 
 def posted(name: str) -> str | None:
@@ -256,7 +261,7 @@ def posted(name: str) -> str | None:
     board = _world.board
     if board is None or not _world.restarts:
         return None
-    return told_by_first(lambda: board.get(name) if board.check([name]) else b"").decode() or None
+    return json.loads(told_by_first(lambda: board.get(name) if board.check([name]) else b"null"))
 
 
 def said_by_first(line: str) -> bool:
@@ -278,15 +283,16 @@ def handed_to_first(content: bytes) -> list[bytes]:
     """What each rank has to give, in their order, on the first; nothing on the others."""
     if not _world.talks:
         return [content]
-    if not _world.is_first:
-        dist.send(torch.tensor(len(content)), 0)
-        dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0)
-        return []
-    received = [content]
-    for rank in range(1, _world.size):
-        size = torch.tensor(0)
-        dist.recv(size, rank)
-        theirs = torch.empty(int(size), dtype=torch.uint8)
-        dist.recv(theirs, rank)
-        received.append(theirs.numpy().tobytes())
+    received = [content] if _world.is_first else []
+    with waiting():
+        if not _world.is_first:
+            dist.send(torch.tensor(len(content)), 0)
+            dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0)
+        for rank in range(1, _world.size if _world.is_first else 1):
+            size = torch.tensor(0)
+            dist.recv(size, rank)
+            theirs = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(theirs, rank)
+            received.append(theirs.numpy().tobytes())
+            activity.mark()
     return received

@@ -19,43 +19,18 @@ import threading
 import time
 from collections.abc import Callable
 
+from .. import activity
 from ..errors import RankLost, plain
 from ..processes import alive, standing_still
-from .network import is_loopback
+from .network import Line, is_loopback
+from .overdue import Overdue
 from .roll import Member, Roll
 
 BEAT = 1.0  # seconds between two words to a neighbour
 SILENCE = 30.0  # seconds without a word after which a rank, its machine or the link to it counts as lost
-PATIENCE = (
-    1800.0  # the same on this machine, while its process is seen to be there: a long call can hold all its threads
-)
 GRACE = 3.0  # seconds for the main thread to end by itself, if it can
 MERCY = 15.0  # the same where a rank has failed by an error: the others may have met it too, and be writing about it
-LONGEST = 1 << 16  # bytes of a line
-WORD, BYE, LOST, FAILED = "", "bye", "lost ", "failed "
-
-
-class Line:
-    """A connection to a neighbour, over which lines of text travel. `rank` is None until the other side has said who it is."""
-
-    def __init__(self, connection: socket.socket, rank: int | None = None) -> None:
-        connection.setblocking(False)
-        self.connection, self.rank = connection, rank
-        self._rest = b""
-
-    def say(self, word: str) -> None:
-        with contextlib.suppress(OSError):  # whether the other side is gone shows when we listen
-            self.connection.send(word.encode() + b"\n")
-
-    def heard(self) -> list[str]:
-        """What has come in whole. Raises EOFError at the end."""
-        content = self.connection.recv(65536)
-        if not content:
-            raise EOFError
-        *words, self._rest = (self._rest + content).split(b"\n")
-        if len(self._rest) > LONGEST:
-            raise EOFError  # nobody who belongs here
-        return [word.decode(errors="replace") for word in words]
+WORD, WAITS, BYE, LOST, FAILED = "is ", "waits ", "bye", "lost ", "failed "
 
 
 class Vigil:
@@ -63,16 +38,18 @@ class Vigil:
 
     def __init__(
         self, rank: int, roll: Roll, listener: socket.socket, first_host: str,
-        beat: float = BEAT, silence: float = SILENCE, patience: float = PATIENCE, grace: float = GRACE,
+        beat: float = BEAT, silence: float = SILENCE, grace: float = GRACE,
     ) -> None:  # fmt: skip
         self.me, self.roll, self.first_host = roll.members[rank], roll, first_host
-        self.beat, self.silence, self.patience, self.grace = beat, silence, patience, grace
+        self.beat, self.silence, self.grace = beat, silence, grace
+        self.overdue = Overdue(rank, self.me.name, len(roll.members))
         self.verdict: str | None = None
         self.epilogue: Callable[[], str] = what_follows
         self._after, self._before = (rank + 1) % len(roll.members), (rank - 1) % len(roll.members)
         self._listener = listener
         self._lines: list[Line] = []
         self._last_heard: dict[int, float] = {}
+        self._doing: dict[int, str] = {}  # what the neighbours said last
         self._decided = threading.Event()
         self._resigned = False
         self._gone: set[int] = set()  # who has taken leave
@@ -140,7 +117,8 @@ class Vigil:
         while self._last_word is None:
             if time.monotonic() >= due:
                 due = time.monotonic() + self.beat
-                self._tell(WORD)
+                self._tell(f"{WORD}{activity.current.now[0]}")
+                self._ask(self.overdue.question())
             for key, _ in self._ears.select(max(0.0, due - time.monotonic())):
                 if key.fileobj is self._listener:
                     self._accept()
@@ -155,6 +133,13 @@ class Vigil:
     def _tell(self, word: str) -> None:
         for line in self._lines:
             line.say(word)
+
+    def _ask(self, question: str | None) -> None:
+        """The next rank; or this one is found to hold the others up."""
+        if self.overdue.verdict is not None:
+            self._lose(*self.overdue.verdict)
+        for line in [line for line in self._lines if line.rank == self._after and question is not None][:1]:
+            line.say(f"{WAITS}{question}")
 
     def _attend(self, connection: socket.socket, rank: int | None) -> Line:
         line = Line(connection, rank)
@@ -192,7 +177,11 @@ class Vigil:
                 return self._drop(line)  # a stranger
             line.rank = self._before
         self._last_heard[line.rank] = time.monotonic()
-        if word == BYE:
+        if word.startswith(WORD):
+            self._doing[line.rank] = plain(word.removeprefix(WORD))
+        elif word.startswith(WAITS):
+            self._ask(self.overdue.answer(word.removeprefix(WAITS)))
+        elif word == BYE:
             self._last_heard.pop(line.rank)
             self._gone.add(line.rank)
             self._drop(line)
@@ -211,9 +200,12 @@ class Vigil:
                 if rank in self._last_heard:
                     self._lose(rank, f"{member.name} has died")
             quiet = now - self._last_heard.get(rank, now)
-            if quiet > (self.patience if here and not standing_still(member.pid) else self.silence):
+            busy = here and not standing_still(member.pid)  # a long call can hold all threads of a process
+            if quiet > (max(self.silence, self.overdue.limit) if busy else self.silence):
+                last = f", last when {self._doing[rank]}" if rank in self._doing else ""
                 self._lose(
-                    rank, f"{member.name} has not been heard for {quiet:.0f} s: it, its machine or the link is lost"
+                    rank,
+                    f"{member.name} has not been heard for {quiet:.0f} s{last}: it, its machine or the link is lost",
                 )
 
     def _hear_out(self, rank: int) -> None:
@@ -237,8 +229,10 @@ class Vigil:
         if not self._spoken.acquire(blocking=False):
             return
         here = [m for m in self.roll.members if m.machine == self.me.machine and m.rank != self._mute]
+        if self.me.rank == self._mute and any(alive(m.pid) for m in here):
+            return
         if not any(alive(m.pid) or self._has_spoken(m.rank) for m in here if m.rank < self.me.rank):
-            os.write(2, f"tightrope: {self.verdict}: {self.epilogue()}\n".encode())
+            os.write(2, plain(f"tightrope: {self.verdict}: {self.epilogue()}").encode() + b"\n")
 
     def _has_spoken(self, rank: int) -> bool:
         """Whether a rank that is gone by now has left because of the same verdict, of which it then told its neighbours."""

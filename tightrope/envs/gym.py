@@ -102,7 +102,14 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
     """Single environments, each in a process of its own."""
 
     def workers(count: int) -> GymVectorEnv:
-        return GymVectorEnv(Workers(lambda: factory(False), count, name), device, name)
+        try:
+            engine = Workers(lambda: factory(False), count, name)
+        except OSError as error:  # of the system: what a constructor raises comes as UsageError
+            raise UsageError(
+                f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "
+                "memory (/dev/shm); make some, or give sync"
+            ) from None
+        return GymVectorEnv(engine, device, name)
 
     return in_groups(workers, num_envs, device)
 

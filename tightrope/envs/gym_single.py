@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import activity
 from ..draw import shrink
 from ..errors import EnvError, UsageError
 from .answer import NOBODY, Answer
@@ -33,7 +34,10 @@ class GymEnv(HostEnv):
         self, factory: Factory, num_envs: int, device: str | torch.device, name: str, drawn: bool = False
     ) -> None:
         self.name, self._factory, self._drawn = name, factory, drawn
-        self.envs = [factory(drawn) for _ in range(max(num_envs, 1))]
+        self.envs = []
+        for _ in range(max(num_envs, 1)):
+            self.envs.append(factory(drawn))
+            activity.mark()
         one = self.envs[0]
         self._describe(observation(one.observation_space), action(one.action_space), num_envs, device)
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
@@ -56,6 +60,7 @@ class GymEnv(HostEnv):
                 reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
             except Exception as error:
                 raise self.failure(i, action, error) from error
+            activity.mark()
             if over or late:
                 rows.append(i)
                 finals.append(copy.deepcopy(obs))  # the reset may write into the same array
@@ -74,6 +79,7 @@ class GymEnv(HostEnv):
             raise self.failure(row, None, error) from error
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
             raise self.failure(row, None, "it returns an observation alone, not (observation, info)")
+        activity.mark()
         self.info = answer[1]
         return answer[0]
 

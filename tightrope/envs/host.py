@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import activity
 from ..errors import EnvError, UsageError, checked_seed
 from ..types import Step
 from .answer import Answer, ArrayStepper
@@ -90,7 +91,8 @@ class HostEnv:
             self.seed(seed)
         self._return[:], self._began[:] = 0.0, self._taken
         seeds, self._seeds = self._seeds, None
-        return self._tensor(self._restart(seeds))
+        with activity.during("resetting its environments"):
+            return self._tensor(self._restart(seeds))
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
@@ -125,7 +127,9 @@ class HostEnv:
 
     def _answered(self) -> Answer:
         self._waiting = False
+        before = activity.begin(activity.STEPPING)
         answer = self._recv()
+        activity.begin(*before)
         self._count(answer)
         return answer
 

@@ -67,7 +67,7 @@ def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) ->
         "parameters": f"{plan.parameters:,}",
     }
     return About(
-        title=f"{short_name(config.env)} {config.algo}",
+        title=plain(f"{short_name(config.env)} {config.algo}"),
         settings=config.flat(),
         plan=plan.lines(),
         steps=state.steps,

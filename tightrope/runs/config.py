@@ -72,6 +72,8 @@ class RunConfig:
     """Seconds between checkpoints of a run under way, which also ends in one; 0 for one after every phase."""
     save_every: int = 0
     """Environment steps between further checkpoints, at the end of the phase in which they are reached; 0 for none."""
+    rank_timeout: float = 1800.0
+    """Seconds that ranks wait for one that makes no progress, not even a step, before the run ends; 0 for no limit."""
     keep_checkpoints: int = 3
     """Newest checkpoints that are kept, besides the best."""
     video_every: int | None = None
@@ -91,7 +93,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         least = {"eval_every": 0, "eval_episodes": 0, "eval_envs": 1, "max_episode_steps": 1, "threads": 1}
-        least |= {"save_seconds": 0, "save_every": 0, "keep_checkpoints": 1, "video_every": 0}
+        least |= {"save_seconds": 0, "save_every": 0, "rank_timeout": 0, "keep_checkpoints": 1, "video_every": 0}
         for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import activity
 from ..engine import State, world
 from ..engine.ranks import handed_to_first, post, posted, told_by_first
 from ..engine.vigil import what_follows
@@ -19,7 +20,7 @@ from ..files import Place
 from ..view import MetricsFile
 from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config
 from .config import Config
-from .given import is_path
+from .given import can_be_named, is_path
 from .lock import locked
 
 METRICS = "metrics.jsonl"
@@ -96,7 +97,8 @@ class RunDirectory:
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
         """A checkpoint of the state; if the disk does not take it, the last one stays. All ranks hear of it."""
-        self._save(state, config, score, handed_to_first(b"")[1:])
+        with activity.during("saving a checkpoint"):
+            self._save(state, config, score, handed_to_first(b"")[1:])
         told_by_first(lambda: (self.trouble or "").encode())
 
     def _save(self, state: State, config: Config, score: float | None, others: list[bytes]) -> None:
@@ -196,12 +198,15 @@ def reason(error: OSError) -> str:
 
 
 def resume_command(path: Path, config: Config, *flags: str) -> str:
-    """What to type to go on with a run; in Python where no command could name its environment."""
-    if "<locals>" in config.env or config.env.startswith("__main__:"):
-        return f'tr.load("{path}", env=...).learn()'
+    """What to type to go on with a run; in Python where no command could name its environment or its network."""
+    nameless = "<locals>" in config.env or config.env.startswith("__main__:")
+    network = config.network.network
+    if nameless or (network is not None and not can_be_named(network)):
+        own = ", env=..." * (nameless or is_path(config.env)) + ", network=..." * (network is not None)
+        return f'tr.load("{path}"{own}).learn()'
     words = ["tightrope", "resume", str(path)]
     words += ["--env", config.env] if is_path(config.env) else []
-    words += ["--network", config.network.network] if config.network.network is not None else []
+    words += ["--network", network] if network is not None else []
     return shlex.join([*words, *flags])
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import activity
 from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
 from ..envs.host import HostEnv
 from ..models import ActorCritic
@@ -138,7 +139,8 @@ def evaluate(
     mode: Mode = "graph" if options.captured and env.capturable else "eager"
     execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
     copies: Env | None = None
-    with threads(choose_threads(policy, width)), apart(seed, env.device):
+    playing = activity.during("playing evaluation episodes")
+    with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
         try:
             with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
                 copies = env.spawn(width, seed)
@@ -223,6 +225,7 @@ class Rounds:
             noise = torch.rand(env.num_envs, env.noise_size, generator=self.noise, device=env.device)
             draw = None if self.sampling is None else self.policy.head.noise((env.num_envs,), self.sampling)
             play(episodes, noise, draw)
+            activity.mark()
             interrupts.check()  # a signal whose exception got lost in code that swallows them
             tick(over)
         return True

@@ -220,10 +220,7 @@ def copy_of(network: nn.Module) -> nn.Module:
 
 def already_here(path: str) -> Any:
     """The class behind module:Class if it has been imported and can be made from settings alone, otherwise None."""
-    module, _, name = path.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = in_memory(path)
     if not isinstance(found, type):
         return None
     if issubclass(found, TensorEnv):
@@ -232,6 +229,34 @@ def already_here(path: str) -> Any:
         needs = [name for name in inspect.signature(found).parameters if name != "render_mode"]
         return found if not needs else None
     return None
+
+
+def can_be_named(network: str) -> bool:
+    """Whether --network could make a network, as far as can be told: not one made by a function or with arguments."""
+    module, _, name = network.partition(":")
+    if module == "__main__" or "<" in name:
+        return False
+    found = in_memory(network)
+    if module in sys.modules and not (isinstance(found, type) and issubclass(found, nn.Module)):
+        return False
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters(found))
+
+
+def parameters(found: Any) -> list[inspect.Parameter]:
+    """What a class is called with, as far as can be told."""
+    try:
+        return list(inspect.signature(found).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def in_memory(path: str) -> Any:
+    """What module:Name leads to if the module has been imported; otherwise None."""
+    module, _, name = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def is_gymnasium_env(cls: type[Any]) -> bool:
@@ -250,7 +275,8 @@ def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
             f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
             f"it, tr.load(path, {argument}=...)"
         )
-    raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) or --{argument} {path}")
+    hint = f"or --{argument} {path}" if argument != "network" else f"or, for a class, --{argument} {path}"
+    raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 
 
 def needs_import(env: str) -> bool:

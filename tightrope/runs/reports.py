@@ -36,7 +36,7 @@ from .checkpoint import MANIFEST, NAME, named, score_of
 from .config import Config, configure
 from .directory import METRICS, reason
 from .evaluate import Evaluation
-from .given import has_id, is_path, short_name
+from .given import can_be_named, has_id, is_path, short_name
 from .lock import is_locked
 from .recover import load_config
 from .target import target_of
@@ -192,9 +192,13 @@ def command(config: Config, usual: Settings) -> str:
     """What to type for the same run once more."""
     settings = config.flat()
     given = {name: value for name, value in settings.items() if name == "seed" or value != usual[name]}
-    if not is_path(config.env) and not has_id(config.env):
-        words = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        return f"tr.{config.algo.upper()}({config.env.rpartition('.')[2]}, {words}).learn()"
+    network = config.network.network
+    nameless = not is_path(config.env) and not has_id(config.env)
+    if nameless or (network is not None and not can_be_named(network)):
+        env = config.env.rpartition(".")[2] if nameless else repr(config.env)
+        own = {} if network is None else {"network": network.rpartition(":")[2]}
+        words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
+        return f"tr.{config.algo.upper()}({env}, {words}).learn()"
     algo = [] if config.algo == "ppo" else ["--algo", config.algo]
     flags = [word for name, value in given.items() for word in flag(name, value)]
     return shlex.join(["tightrope", "train", config.env, *algo, *flags])

@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from signal import SIGINT
 
+from .. import activity
 from ..algorithms import ALGORITHMS
-from ..engine import Agreement, State, threads, unguarded, world
+from ..engine import Agreement, State, reads_are_free, threads, unguarded, world
 from ..engine.ranks import watched, when_one_is_lost
-from ..errors import EnvError, NotFinite, warn
+from ..errors import EnvError, NotFinite, plain, warn
 from ..output import print_line
 from ..types import Env
 from ..view import Audience, Onlooker
@@ -54,7 +55,7 @@ def train(
     saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
     quiet = quiet or not world().is_first
-    say: Callable[[str], None] = (lambda line: None) if quiet else print_line
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
     state.solved = False  # or there would be nothing to do
@@ -62,7 +63,9 @@ def train(
     unscored = False
     if run is not None:
         when_one_is_lost(lambda: run.after_a_loss(config))
-    with watched(), Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
+    on_device = not reads_are_free(state.env.device)  # where the host waits for what other ranks have to send
+    training = activity.during("training", waits=on_device)
+    with watched(), training, Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
         for line in the_plan.lines():
             say(line)
         audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
@@ -77,6 +80,7 @@ def train(
                 phases = guard.over(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
                 for _ in phases if not (stop or state.solved) else ():
                     row = log.add(state, guard.newest)
+                    activity.begin("recording a phase", waits=on_device)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
                     stop, to_save = agreement.on(interrupts.received or 0, due)

@@ -59,7 +59,7 @@ class Leaving:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if (ours := self.places.best()) is not None:
-                write_file(self.folder / BEST, self.preset(ours).encode())
+                write_file(self.folder / BEST, self.preset(ours).encode("utf-8", "backslashreplace"))
             write_page(self.folder / PAGE, sweep_page(self.record(status)))
         except OSError as error:
             raise UsageError(f"sweep_dir {self.folder} cannot be written: {reason(error)}") from None

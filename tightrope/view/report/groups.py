@@ -12,7 +12,7 @@ from .record import RunRecord
 
 # what changes no number that is learned, or is what seeds are there for
 NO_MATTER = {
-    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "eval_every",
+    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
     "eval_episodes", "eval_envs", "eval_seconds",
     "video_every", "log", "project", "entity", "run_name", "watch", "tags",
 }  # fmt: skip
