@@ -15,7 +15,7 @@ from .engine import State, apart, stream_seed, world
 from .engine.ranks import check_all_do_the_same, join, told_by_first
 from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
-from .runs.build import build, check_env, configured, make_env, settled
+from .runs.build import build, check_env, configured, configured_with, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
@@ -24,13 +24,11 @@ from .runs.evaluate import Evaluation, Tick, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
     Network,
-    ancestor_of,
     from_user,
     import_training_env,
     imported,
     is_ours,
     is_path,
-    name_of,
     network_path,
     settings_fixed_by,
     short_name,
@@ -74,9 +72,7 @@ class Agent(metaclass=AgentType):
             return
         if isinstance(env, str):
             env = imported(env)
-        fixed = settings_fixed_by(env, settings)
-        layers = settings, fixed
-        config = configured(name_of(env), self.algo, *layers, given=env, preset_env=ancestor_of(env))
+        config, env = configured_with(env, self.algo, settings, settings_fixed_by(env, settings))
         self._setup(config, env, network)
 
     @classmethod
@@ -233,9 +229,13 @@ class Agent(metaclass=AgentType):
         seed = None if seed is None else checked_seed(seed)
         if seconds is not None and not seconds > 0:
             raise UsageError(f"seconds {seconds} is not positive: give a number above 0, or None for no limit")
-        where, made_here = (self.score_env, False) if env is None else other_env(env, self.config, self.state.env)
         seed = stream_seed(self.config.run.seed, "evaluate") if seed is None else seed
         options = replace(options_of(self.config, self.state), deterministic=deterministic, seconds=seconds)
+        where, made_here = self.score_env, False
+        if env is not None:
+            with apart(seed, self.state.env.device):
+                where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
+            options = replace(options, in_itself=made_here)
         try:
             return evaluate(self.state.policy, where, episodes, seed, options, tick=tick)
         except Interrupted as error:

@@ -116,6 +116,12 @@ class EvaluationOptions:
     captured: bool = (
         False  # a step is replayed as a CUDA graph where the environment allows it, which changes no number
     )
+    in_itself: bool = False  # play in the environment itself, made for that, if it has as many rows as are needed
+
+    def width(self, episodes: int, on_host: bool = True) -> int:
+        """Episodes that are played at once."""
+        rounds = -(-episodes // self.num_envs) if on_host else 1
+        return -(-episodes // rounds)
 
 
 @torch.no_grad()
@@ -133,18 +139,18 @@ def evaluate(
     if interrupts is None:
         with Interrupts() as own:
             return evaluate(policy, env, episodes, seed, options, own, tick)
-    rounds = -(-episodes // options.num_envs) if isinstance(env, HostEnv) else 1
-    width = -(-episodes // rounds)
+    width = options.width(episodes, isinstance(env, HostEnv))
+    in_itself = options.in_itself and isinstance(env, HostEnv) and env.num_envs == width
     mode: Mode = "graph" if options.captured and env.capturable else "eager"
     execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
     copies: Env | None = None
     with threads(choose_threads(policy, width)), apart(seed, env.device):
         try:
             with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
-                copies = env.spawn(width, seed)
+                copies = env if in_itself else env.spawn(width, seed)
                 return execution.run(Rounds(policy, copies, episodes, seed, options).play, interrupts, tick)
         finally:
-            if copies is not None:
+            if copies is not None and copies is not env:
                 copies.close()
 
 

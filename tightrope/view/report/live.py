@@ -102,6 +102,7 @@ def remember(about: About) -> None:
     """What only the process that trains knows, for a report that is made later."""
     assert about.run_dir is not None
     content: dict[str, Any] = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
+    content["traits"] = about.traits
     content["target"] = None if about.target is None else asdict(about.target)
     write_page(about.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 
