@@ -82,20 +82,28 @@ class NatureCNN(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Integers (B,) or (B, K) to one-hot vectors, side by side."""
+    """Integers (B,) or (B, K) to one-hot vectors, side by side.
+
+    One that is out of range becomes NaN, which the guard of training finds: nothing is read on the host."""
 
     columns: Tensor
+    index: Tensor
+    counts: Tensor
 
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
         self.out_features = sum(n)
-        self.most = max(n)
-        kept = torch.arange(self.most)[None] < torch.tensor(n)[:, None]  # (K, most)
-        self.register_buffer("columns", kept.flatten().nonzero().squeeze(1), persistent=False)
+        index, counts = torch.arange(max(n)), torch.tensor(n)
+        kept = index < counts[:, None]  # (K, most)
+        buffers = {"columns": kept.flatten().nonzero().squeeze(1), "index": index, "counts": counts}
+        for name, values in buffers.items():
+            self.register_buffer(name, values, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        wide = nn.functional.one_hot(obs.view(obs.shape[0], -1), self.most)
-        return wide.flatten(1)[:, self.columns].to(torch.float32)
+        chosen = obs.view(obs.shape[0], -1)  # (B, K)
+        otherwise = torch.where((chosen >= 0) & (chosen < self.counts), 0.0, math.nan)
+        wide = torch.where(chosen.unsqueeze(-1) == self.index, 1.0, otherwise.unsqueeze(-1))  # (B, K, most)
+        return wide.flatten(1)[:, self.columns]
 
 
 class Parts(nn.Module):

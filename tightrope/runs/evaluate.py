@@ -207,7 +207,7 @@ class Rounds:
         return Episodes(
             self.policy,
             env,
-            obs=obs,
+            obs=obs.contiguous(),  # written to by every step, and a user's `observe` may return an expanded one
             total=torch.zeros(count, device=env.device),
             length=torch.zeros(count, dtype=torch.int64, device=env.device),
             running=torch.arange(count, device=env.device) < self.episodes - first,

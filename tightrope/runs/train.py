@@ -68,7 +68,7 @@ def train(
         audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
         audience.tell("begin", about(state, config, the_plan, run))
         guard = CrashGuard(state, config, None if run is None else run.path)
-        log = Log(state, audience, run, guard.late)
+        log = Log(state, audience, run, guard.late, say)
         evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
         agreement, stop = Agreement(2), 0.0
         try:
@@ -107,7 +107,7 @@ def train(
             if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
                 run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
                 if isinstance(error, EnvError) and not stopping:
-                    raise EnvError(f"{error}; {run.left(state)}") from error
+                    raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
                 error.add_note(run.left(state))
             if not stopping:
                 raise
