@@ -215,22 +215,27 @@ class Agent(metaclass=AgentType):
         env: str | Env | None = None,
         seed: int | None = None,
         deterministic: bool = True,
-        seconds: float | None = None,
+        eval_seconds: float | None = None,
+        eval_envs: int | None = None,
         tick: Tick = lambda over: None,
     ) -> Evaluation:
         """Episodes in fresh environments, greedy or, if not `deterministic`, with actions drawn as in training. Changes
         nothing about the agent or its training.
 
-        After `seconds`, the score is of the episodes finished so far. `tick` is called after every step with the number of
-        episodes that are over. A signal ends it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
+        After `eval_seconds`, the score is of the episodes finished so far. `eval_envs` engines on the host play at once, as many as
+        the setting says if not given. `tick` is called after every step with the number of episodes that are over. A signal
+        ends it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
         """
         self.check_open()
         check_episodes(episodes)
         seed = None if seed is None else checked_seed(seed)
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"seconds {seconds} is not positive: give a number above 0, or None for no limit")
+        if eval_seconds is not None and not eval_seconds > 0:
+            raise UsageError(
+                f"eval_seconds {eval_seconds} is not positive: give a number above 0, or None for no limit"
+            )
         seed = stream_seed(self.config.run.seed, "evaluate") if seed is None else seed
-        options = replace(options_of(self.config, self.state), deterministic=deterministic, seconds=seconds)
+        config = self.config if eval_envs is None else self.config.changed(eval_envs=eval_envs)
+        options = replace(options_of(config, self.state), deterministic=deterministic, seconds=eval_seconds)
         where, made_here = self.score_env, False
         if env is not None:
             with apart(seed, self.state.env.device):

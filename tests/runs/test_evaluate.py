@@ -344,7 +344,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_when_time_is_up_rounds_that_are_over_count() -> None:
     lengths = walking().evaluate(23, seed=5).lengths
     steps = sum(max(lengths[first : first + 4]) for first in (0, 4, 8)) + 2
-    result = walking(eval_envs=4).evaluate(23, seed=5, seconds=steps)
+    result = walking(eval_envs=4).evaluate(23, seed=5, eval_seconds=steps)
     assert result.lengths == lengths[:12]
     assert (result.requested, result.unfinished, result.representative) == (23, 0, True)
     assert f"time was up after {steps} s with 12 of 23 episodes finished: the score is of those only" in str(result)
@@ -354,7 +354,7 @@ def test_when_time_is_up_rounds_that_are_over_count() -> None:
 @pytest.mark.usefixtures("clock")
 def test_within_the_first_round_those_that_are_over_count_and_it_is_said_that_they_are_short() -> None:
     for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
-        result = agent.evaluate(16, seed=5, seconds=6)
+        result = agent.evaluate(16, seed=5, eval_seconds=6)
         assert 0 < len(result.returns) < 16
         assert max(result.lengths) <= 6
         assert not result.representative
@@ -366,16 +366,16 @@ def test_within_the_first_round_those_that_are_over_count_and_it_is_said_that_th
 @pytest.mark.usefixtures("clock")
 def test_where_no_episode_is_over_the_returns_so_far_are_called_that() -> None:
     for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
-        result = agent.evaluate(16, seed=5, seconds=1)
+        result = agent.evaluate(16, seed=5, eval_seconds=1)
         assert (result.lengths, result.unfinished, result.representative) == ([1] * 16, 16, False)
         assert "none of 16 episodes finished: these are the returns so far" in str(result)
-    assert walking().evaluate(16, seed=5, seconds=10_000).requested == 0
+    assert walking().evaluate(16, seed=5, eval_seconds=10_000).requested == 0
 
 
 def test_seconds_that_are_none() -> None:
     for seconds in (0, -1.0, math.nan):
         with pytest.raises(UsageError, match=f"seconds {seconds} .*above 0"):
-            walking().evaluate(2, seconds=seconds)
+            walking().evaluate(2, eval_seconds=seconds)
 
 
 # signals ----------------------------------------------------------------------------------------------------------------

@@ -45,14 +45,15 @@ def known_arguments(method: Method) -> Method:
 
 
 def answer(name: str, names: list[str], agent: type[Any]) -> str:
-    """What to give instead of an unknown argument."""
+    """What to give instead of an unknown argument: another of the method's, a setting, or nothing."""
+    hint, other = here_called(name, ARGUMENTS), ARGUMENTS.get(name, "")
+    if other.startswith(":") or other.partition(",")[0] in names:
+        return f": {hint}"
     if name in settings_of(agent.algo):
         return f": it is a setting, give it to {agent.__name__}(...)"
-    hint = here_called(name, ARGUMENTS)
-    if hint is None and SETTINGS.get(name) in names:
-        hint = here_called(name, SETTINGS)
-    if hint is None and name in SETTINGS:
-        hint = f"{here_called(name, SETTINGS)}, a setting of {agent.__name__}(...)"
+    if name in SETTINGS:
+        known = SETTINGS[name] in names or SETTINGS[name].startswith(":")
+        return f": {here_called(name, SETTINGS)}{'' if known else f', a setting of {agent.__name__}(...)'}"
     return f": {hint}" if hint else f".{near_matches(name, names)} It takes {', '.join(names)}"
 
 
