@@ -222,9 +222,9 @@ class Agent(metaclass=AgentType):
         """Episodes in fresh environments, greedy or, if not `deterministic`, with actions drawn as in training. Changes
         nothing about the agent or its training.
 
-        After `eval_seconds`, the score is of the episodes finished so far. `eval_envs` engines on the host play at once, as many as
-        the setting says if not given. `tick` is called after every step with the number of episodes that are over. A signal
-        ends it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
+        After `eval_seconds`, the score is of the episodes finished so far. `eval_envs` engines on the host play at once, or as
+        many as the setting says. `tick` is called after every step with the number of episodes that are over. A signal ends
+        it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
         """
         self.check_open()
         check_episodes(episodes)

@@ -30,6 +30,7 @@ from ..view.report import (
     number,
     read_rows,
     run_page,
+    stopped_at_return,
     write_page,
 )
 from .checkpoint import MANIFEST, NAME, named, score_of
@@ -166,11 +167,8 @@ def status(run_dir: Path, config: Config, columns: Columns) -> Status:
         return Status("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
     if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
         return Status("solved")
-    if config.run.stop_at_return is not None:
-        scores = columns["eval/episodic_return"][~(columns["eval/cut_off"] > 0)]
-        if (scores >= config.run.stop_at_return).any():
-            return Status("solved")
-    return by_steps(int(columns.last("step") or 0), config.flat(), run_dir)
+    settings = config.flat()
+    return stopped_at_return(columns, settings) or by_steps(int(columns.last("step") or 0), settings, run_dir)
 
 
 def found(run_dir: Path, config: Config) -> Found:

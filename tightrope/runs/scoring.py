@@ -100,6 +100,7 @@ class Evaluations:
         state.unevaluated = not isinstance(found, Evaluation)
         if not isinstance(found, Evaluation):
             self.signal = found
+            self.say(f"the evaluation after {state.steps:,} steps was given up; it is made when training goes on")
             return {}
         self.made.append((state.steps, found))
         if found.requested:

@@ -23,7 +23,7 @@ from .directory import RunDirectory
 from .evaluate import Evaluation
 from .log import Log
 from .plan import plan
-from .scoring import Evaluations, Score, last_score
+from .scoring import Evaluations, Score, last_score, reached
 from .signals import Interrupts
 
 
@@ -124,13 +124,11 @@ def train(
             log.report(everything=True)
             audience.tell("end", state)  # who keeps the trained agent finds it saved
     if state.solved:
-        target = config.run.stop_at_return
-        at = (
-            f": an evaluation returned {state.best_score:.2f}, stop_at_return is {target:g}"
-            if target is not None
-            else ""
-        )
-        say(f"solved after {state.steps:,} steps{at}")
+        after, target = f"after {state.steps:,} steps", config.run.stop_at_return
+        if reached(state, config):
+            say(f"reached the return of {target:g} asked for {after}: an evaluation returned {state.best_score:.2f}")
+        else:
+            say(f"solved {after}")
     received = int(stop) if world().talks else interrupts.received
     if unscored:
         received = interrupts.received or SIGINT
