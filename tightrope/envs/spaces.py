@@ -216,6 +216,31 @@ def fits(space: gs.Space[Any], obs: Any) -> bool:
         return False
 
 
+def misfit(space: gs.Space[Any], obs: Any, place: str = "it") -> str | None:
+    """What keeps `obs` from being a member of the space or a batch of them, by structure and shape; None if nothing is found."""
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        named = isinstance(space, gs.Dict)
+        parts: dict[Any, Any] = dict(space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces))
+        if not isinstance(obs, dict if named else (tuple, list)):
+            return f"{place} is a {type(obs).__name__}, not a {'dict' if named else 'tuple'} with {list(parts)}"
+        if not named and len(obs) != len(parts):
+            return f"{place} has {len(obs)} parts, not {len(parts)}"
+        if missing := [key for key in parts if named and key not in obs]:
+            return f"{place} has no {missing[0]!r}, only {list(obs)}"
+        found = (misfit(part, obs[key], f"{place}[{key!r}]") for key, part in parts.items())
+        return next((words for words in found if words is not None), None)
+    try:
+        shape = np.shape(obs)
+    except ValueError:
+        return f"{place} has rows of unequal length"
+    wanted = space.shape or ()
+    return (
+        None
+        if wanted in (shape, shape[1:])
+        else f"{place} has shape {shape}, not {wanted} or (B{''.join(f', {n}' for n in wanted)})"
+    )
+
+
 def stacked(space: gs.Space[Any], singles: list[Any]) -> Any:
     """Single observations to a batch in the form vector environments use."""
     if isinstance(space, gs.Dict):

@@ -7,6 +7,6 @@ from .page import LISTED, run_page
 from .record import Clip, Found, Kept, RunRecord, Score, Status
 
 __all__ = [
-    "ABOUT", "LISTED", "REPORT", "Clip", "Columns", "Found", "Kept", "Report", "RunRecord", "Score", "Status", "by_steps", "stopped_at_return",
-    "comparison_page", "number", "read_rows", "run_page", "write_page",
+    "ABOUT", "LISTED", "REPORT", "Clip", "Columns", "Found", "Kept", "Report", "RunRecord", "Score", "Status", "by_steps",
+    "comparison_page", "number", "read_rows", "run_page", "stopped_at_return", "write_page",
 ]  # fmt: skip
