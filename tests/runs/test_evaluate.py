@@ -431,3 +431,49 @@ def test_whoever_asks_is_told_how_far_it_has_come() -> None:
         assert told == sorted(told)
         assert told[0] == 0
         assert 0 < told[-1] < 10
+
+
+# rows that belong together ----------------------------------------------------------------------------------------------
+
+
+class Pairs(tr.envs.TensorEnv):
+    """Two rows are one game; `initial` takes any number of rows, a step does not."""
+
+    observation, action, noise_size, time_limit = Box((1,)), Discrete(2), 1, 3
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state.view(-1, 2, 1).flip(1).reshape(-1, 1)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.ones_like(state[:, 0])
+
+
+class Triples(Pairs):
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise.view(-1, 3, 1).expand(-1, 3, 1).reshape(-1, 1)
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + 1
+
+
+@pytest.mark.parametrize("env", [Pairs, Triples])
+@pytest.mark.parametrize("episodes", [1, 6, 7])
+def test_any_number_of_episodes_is_played_where_rows_belong_together(env: Any, episodes: int) -> None:
+    agent = tr.PPO(env(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
+    assert agent.evaluate(episodes).returns == [3.0] * episodes
+    assert agent.evaluate(episodes, deterministic=False).lengths == [3] * episodes
+
+
+def test_an_environment_that_takes_one_number_of_rows_alone_is_one_line() -> None:
+    class Fixed(Pairs):
+        def advance(self, state: Tensor, action: Tensor) -> Tensor:
+            if len(state) not in (12, 24, 6):
+                raise RuntimeError("no such table")
+            return state
+
+    agent = tr.PPO(Fixed(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
+    with pytest.raises(UsageError, match="Fixed cannot be evaluated with 40 rows: RuntimeError: no such table"):
+        agent.evaluate(40)

@@ -303,7 +303,7 @@ def of_a_dict(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"speed": np.zeros(2), "eye": PARTS["eye"]}, "it has no 'gear', only ['speed', 'eye']"),
         ({**PARTS, "speed": np.zeros(3)}, "it['speed'] has shape (3,), not (2,) or (B, 2)"),
-        ({**PARTS, "eye": np.zeros((3, 40, 40), np.uint8)}, "it['eye'] has shape (3, 40, 40), not (40, 40, 3) or (B, 40, 40, 3)"),
+        ({**PARTS, "eye": np.zeros((3, 40, 40))}, "it['eye'] has shape (3, 40, 40), not (40, 40, 3) or (B, 40, 40, 3)"),
         ({**PARTS, "speed": [[0.0], [0.0, 1.0]]}, "it['speed'] has rows of unequal length"),
         (np.zeros(2), "it is a ndarray, not a dict with ['eye', 'gear', 'speed']"),
         ({**PARTS, "speed": np.zeros((4, 2))}, "an observation does not fit: give one member of Dict("),

@@ -217,7 +217,7 @@ def fits(space: gs.Space[Any], obs: Any) -> bool:
 
 
 def misfit(space: gs.Space[Any], obs: Any, place: str = "it") -> str | None:
-    """What keeps `obs` from being a member of the space or a batch of them, by structure and shape; None if nothing is found."""
+    """What keeps `obs` from being a member of the space or a batch of them, by structure and shape; None if nothing does."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
         named = isinstance(space, gs.Dict)
         parts: dict[Any, Any] = dict(space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces))
