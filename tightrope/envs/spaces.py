@@ -1,7 +1,8 @@
 """Gymnasium's spaces to ours and back: what an engine shows becomes rows of numbers, what the policy chose becomes actions.
 
-Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), Discrete,
-MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions: Discrete, MultiDiscrete, MultiBinary and Box.
+Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them
+(whose frames become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions:
+Discrete, MultiDiscrete, MultiBinary and Box.
 Anything else is refused by name.
 """
 
@@ -97,9 +98,25 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
             return Box(channels_first, low, high, kind), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
         if len(shape) == 3 and min(shape[1:]) >= IMAGE_SIDE:
             return Box(shape, low, high, kind), np.asarray
+        if is_stack(shape):
+            last = shape[3] in CHANNELS
+            frames, channels, height, width = (shape[0], shape[3], *shape[1:3]) if last else shape
+            merged = (frames * channels, height, width)
+            return Box(merged, low, high, kind), lambda obs: (
+                np.moveaxis(np.asarray(obs), -1, 2) if last else np.asarray(obs)
+            ).reshape(-1, *merged)
     if pixels:  # too small for convolutions, but still brightnesses
         return Box(shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32) / 255
     return Box(shape), lambda obs: np.asarray(obs, np.float32)
+
+
+def is_stack(shape: tuple[int, ...]) -> bool:
+    """Whether a shape is that of a few images: (frames, height, width, channels) or (frames, channels, height, width)."""
+    if len(shape) != 4 or shape[0] >= IMAGE_SIDE:
+        return False
+    return (shape[3] in CHANNELS and min(shape[1:3]) >= IMAGE_SIDE) or (
+        shape[1] in CHANNELS and min(shape[2:]) >= IMAGE_SIDE
+    )
 
 
 def _composite_reader(space: gs.Dict | gs.Tuple[Any], name: str) -> tuple[Spec, Callable[[Any], Array]]:

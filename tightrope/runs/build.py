@@ -88,7 +88,8 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     run = run_settings(env_id, algo, settings)
     of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
     usual = kind_settings("discrete", algo, settings, Traits(on_device=of_tensors))
-    count = max(settings.get("num_envs", usual["num_envs"]) // world().size, 1)
+    num_envs: int = (usual | settings)["num_envs"]
+    count = max(num_envs // world().size, 1)
     with apart(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
         env = from_user(given, run, count)
     try:
