@@ -86,24 +86,22 @@ class OneHot(nn.Module):
 
     One that is out of range becomes NaN, which the guard of training finds: nothing is read on the host."""
 
-    columns: Tensor
-    index: Tensor
-    counts: Tensor
+    choices: Tensor
+    columns: Tensor | None
 
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
         self.out_features = sum(n)
-        index, counts = torch.arange(max(n)), torch.tensor(n)
-        kept = index < counts[:, None]  # (K, most)
-        buffers = {"columns": kept.flatten().nonzero().squeeze(1), "index": index, "counts": counts}
-        for name, values in buffers.items():
-            self.register_buffer(name, values, persistent=False)
+        index = torch.arange(max(n))
+        kept = index < torch.tensor(n)[:, None]  # (K, most)
+        self.register_buffer("choices", torch.where(kept, index, torch.iinfo(torch.int64).min), persistent=False)
+        columns = None if kept.all() else kept.flatten().nonzero().squeeze(1)
+        self.register_buffer("columns", columns, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        chosen = obs.view(obs.shape[0], -1)  # (B, K)
-        otherwise = torch.where((chosen >= 0) & (chosen < self.counts), 0.0, math.nan)
-        wide = torch.where(chosen.unsqueeze(-1) == self.index, 1.0, otherwise.unsqueeze(-1))  # (B, K, most)
-        return wide.flatten(1)[:, self.columns]
+        matches = (obs.view(obs.shape[0], -1, 1) == self.choices).to(torch.float32)  # (B, K, most)
+        wide = (matches / matches.sum(-1, keepdim=True)).flatten(1)  # 0 / 0 where there is no match
+        return wide if self.columns is None else wide[:, self.columns]
 
 
 class Parts(nn.Module):
