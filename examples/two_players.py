@@ -1,7 +1,7 @@
 """Two agents in one environment: tag, learned by self-play.
 
 Two rows are one game: row 2i is the chaser, row 2i + 1 the runner. Each row sees the game from its own side, and one policy
-plays both. Rows of a game start from the same noise and end together. Ask for an even number of rows and of episodes.
+plays both. Rows of a game start from the same noise and end together. Ask for an even number of rows.
 """
 
 import torch

@@ -17,7 +17,7 @@ from .engine.agreement import check_all_do_the_same
 from .engine.ranks import join, told_by_first, wait_at_most
 from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
-from .runs.build import build, check_env, configured, make_env, settled
+from .runs.build import build, check_env, configured, configured_with, make_env, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
@@ -26,13 +26,11 @@ from .runs.evaluate import Evaluation, Tick, evaluate
 from .runs.export import Exported, export
 from .runs.given import (
     Network,
-    ancestor_of,
     from_user,
     import_training_env,
     imported,
     is_ours,
     is_path,
-    name_of,
     network_path,
     settings_fixed_by,
     short_name,
@@ -76,9 +74,7 @@ class Agent(metaclass=AgentType):
             return
         if isinstance(env, str):
             env = imported(env)
-        fixed = settings_fixed_by(env, settings)
-        layers = settings, fixed
-        config = configured(name_of(env), self.algo, *layers, given=env, preset_env=ancestor_of(env))
+        config, env = configured_with(env, self.algo, settings, settings_fixed_by(env, settings))
         self._setup(config, env, network)
 
     @classmethod
@@ -226,23 +222,32 @@ class Agent(metaclass=AgentType):
         env: str | Env | None = None,
         seed: int | None = None,
         deterministic: bool = True,
-        seconds: float | None = None,
+        eval_seconds: float | None = None,
+        eval_envs: int | None = None,
         tick: Tick = lambda over: None,
     ) -> Evaluation:
         """Episodes in fresh environments, greedy or, if not `deterministic`, with actions drawn as in training. Changes
         nothing about the agent or its training.
 
-        After `seconds`, the score is of the episodes finished so far. `tick` is called after every step with the number of
-        episodes that are over. A signal ends it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
+        After `eval_seconds`, the score is of the episodes finished so far. `eval_envs` engines on the host play at once, or as
+        many as the setting says. `tick` is called after every step with the number of episodes that are over. A signal ends
+        it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
         """
         self.check_open()
         check_episodes(episodes)
         seed = None if seed is None else checked_seed(seed)
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"seconds {seconds} is not positive: give a number above 0, or None for no limit")
-        where, made_here = (self.score_env, False) if env is None else other_env(env, self.config, self.state.env)
+        if eval_seconds is not None and not eval_seconds > 0:
+            raise UsageError(
+                f"eval_seconds {eval_seconds} is not positive: give a number above 0, or None for no limit"
+            )
         seed = stream_seed(self.config.run.seed, "evaluate") if seed is None else seed
-        options = replace(options_of(self.config, self.state), deterministic=deterministic, seconds=seconds)
+        config = self.config if eval_envs is None else self.config.changed(eval_envs=eval_envs)
+        options = replace(options_of(config, self.state), deterministic=deterministic, seconds=eval_seconds)
+        where, made_here = self.score_env, False
+        if env is not None:
+            with apart(seed, self.state.env.device):
+                where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
+            options = replace(options, in_itself=made_here)
         try:
             return evaluate(self.state.policy, where, episodes, seed, options, tick=tick)
         except Interrupted as error:

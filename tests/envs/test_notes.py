@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 
 import tightrope as tr
 from tightrope.envs.checker import check
-from tightrope.envs.notes import has_no_time_limit, notes
+from tightrope.envs.notes import notes
 from tightrope.runs.plan import plan
 from tightrope.types import Box, Composite, Discrete
 
@@ -59,14 +59,28 @@ class Counting(Corridor):
         return np.zeros(1, np.float32), 1.0, self.t % 20 == 0, False, {}
 
 
-class Horizon(Corridor):
-    def __init__(self) -> None:
-        self.max_steps = 20
+class Plus(Corridor):
+    """Counts without a +=, ends by its count or at the end of the corridor, and says so in a helper."""
 
+    t = 0
 
-class Delegating(Corridor):
+    def reset(self, **given: Any) -> Any:
+        self.t = 0
+        return super().reset(**given)
+
     def step(self, action: Any) -> Any:
-        return super().step(action)
+        self.t = self.t + 1
+        obs, reward, ended, _, info = super().step(action)
+        return obs, reward, ended or self.t > 199, False, info
+
+
+class Hover(Corridor):
+    """Continuous actions, of which only a push ends it."""
+
+    action_space: Any = gs.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.1, bool(abs(action[0]) > 0.5), False, {}
 
 
 def limited() -> gymnasium.Env:
@@ -74,17 +88,23 @@ def limited() -> gymnasium.Env:
 
 
 @pytest.mark.parametrize(
-    ("make", "unlimited"),
+    ("make", "action"),
     [
-        (Corridor, True), (Named, True), (lambda: TransformReward(Corridor(), lambda r: r), True),
-        (lambda: gymnasium.make("CliffWalking-v1"), True), (lambda: gymnasium.make("Blackjack-v1"), True),
-        (limited, False), (lambda: TransformReward(limited(), lambda r: r), False), (Truncating, False), (Counting, False),
-        (Horizon, False), (Delegating, False), (lambda: gymnasium.make("FrozenLake-v1"), False),
-        (lambda: gymnasium.make("CliffWalking-v1", max_episode_steps=100), False), (object, False),
+        (Corridor, "0"), (Named, "0"), (lambda: TransformReward(Corridor(), lambda r: r), "0"), (Hover, "[0.0]"),
+        (lambda: gymnasium.make("CliffWalking-v1"), "0"), (limited, ""), (lambda: TransformReward(limited(), lambda r: r), ""),
+        (Truncating, ""), (Counting, ""), (Plus, ""), (lambda: gymnasium.make("FrozenLake-v1"), ""),
+        (lambda: gymnasium.make("Blackjack-v1"), ""), (lambda: gymnasium.make("CliffWalking-v1", max_episode_steps=100), ""),
+        (lambda num_envs: gymnasium.vector.SyncVectorEnv([Corridor] * num_envs), "0"),
     ],
 )  # fmt: skip
-def test_a_time_limit_is_missed_only_where_it_is_missing(make: Any, unlimited: bool) -> None:
-    assert has_no_time_limit(make()) is unlimited
+def test_a_time_limit_is_missed_only_where_it_is_missing(make: Any, action: str) -> None:
+    findings = [f for f in check(make, steps=300).findings if f.check == "endless"]
+    if action:
+        assert findings[0].level == "warning"
+        held = f"1,000 steps of action {action} end no episode, and no time limit is known"
+        assert held in findings[0].message or "no episode ended in 300 random steps" in findings[0].message
+    else:
+        assert findings == []
 
 
 def said(env: Any, **settings: Any) -> list[str]:
@@ -95,22 +115,24 @@ def said(env: Any, **settings: Any) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("env", ["CliffWalking-v1", Corridor, Corridor(), lambda: gymnasium.make("CliffWalking-v1")])
-def test_training_begins_with_a_note_on_a_missing_time_limit(env: Any) -> None:
-    (line,) = said(env)
-    assert "has no time limit that is known" in line
-    assert "--max-episode-steps N" in line
+class Endless(Corridor):
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
-@pytest.mark.parametrize("env", [limited, Truncating, Counting, "CartPole-v1", "FrozenLake-v1"])
-def test_training_is_silent_where_there_is_one(env: Any) -> None:
-    assert said(env) == []
+@pytest.mark.parametrize("env", [Endless, Endless(), lambda: TransformReward(Endless(), lambda r: r)])
+def test_training_says_once_that_no_episode_ends(env: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tr.PPO(env, num_envs=2, num_steps=512, total_timesteps=4096, update_epochs=1, eval_every=0).learn()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(lines) == 1
+    assert "has ended in 1,000 steps, and no time limit is known" in lines[0]
+    assert "--max-episode-steps N" in lines[0]
 
 
-def test_a_limit_that_is_given_silences_the_note(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said("CliffWalking-v1", max_episode_steps=100) == []
-    tr.PPO("CliffWalking-v1", num_envs=2, num_steps=32, total_timesteps=1280).learn(64)
-    assert capsys.readouterr().out.count("note: CliffWalking-v1 has no time limit") == 1
+@pytest.mark.parametrize("env", [limited, Truncating, Counting, Plus, "CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
+def test_training_is_silent_where_episodes_end(env: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tr.PPO(env, num_envs=2, num_steps=512, total_timesteps=3072, update_epochs=1).learn()
+    assert "note: " not in capsys.readouterr().out
 
 
 class Walk(tr.envs.TensorEnv):

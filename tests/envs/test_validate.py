@@ -331,3 +331,63 @@ class InFives(Sound):
 def test_groups_of_rows_of_any_size_are_tried_on_as_many_as_there_are() -> None:
     agent = tr.PPO(InFives(num_envs=20), num_steps=8, total_timesteps=320).learn(quiet=True)
     assert agent.steps == 320
+
+
+class Stairs(tr.envs.TensorEnv):
+    """Climbs one step at a time, out of its observation space."""
+
+    observation, action, noise_size, time_limit = Discrete(5), Discrete(2), 1, 20
+    pure = True
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.zeros_like(noise)
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        climbs = torch.arange(len(state), device=state.device).unsqueeze(-1) == 1
+        return state + climbs.float()
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[:, 0].long()
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[:, 0]
+
+
+class Keys(Stairs):
+    observation = MultiDiscrete((9, 4))
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state.long().expand(-1, 2)
+
+
+class Counting(Stairs):
+    pure = False  # so that it runs on tensors
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        (Stairs, "Stairs.observe gives observation 5 for env number 1, outside Discrete(5): widen"),
+        (Counting, "Counting.observe gives observation 5 for env number 1, outside Discrete(5): widen"),
+        (Keys, "Keys.observe gives observation 4 in column 1 for env number 1, outside MultiDiscrete((9, 4)): widen"),
+    ],
+)
+def test_an_observation_that_leaves_its_space_later_is_named(env: Any, words: str, tmp_path: Path) -> None:
+    agent = tr.PPO(env(num_envs=3), num_steps=16, num_minibatches=1, total_timesteps=96, norm_obs=False)
+    with pytest.raises(tr.EnvError, match=re.escape(words)) as caught:
+        agent.learn(quiet=True)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(tr.EnvError, match=re.escape(words)):
+        agent.evaluate(4)
+    with pytest.raises(tr.EnvError, match=re.escape(words)) as caught:
+        agent.learn(quiet=True, run_dir=tmp_path / "run")
+    assert caught.value.__cause__ is None  # so that the command line prints no traceback of ours
+
+
+def test_where_nothing_is_looked_at_the_guard_of_training_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tensor", "arrays"):  # as on a device, where looking would be to wait
+        monkeypatch.setattr(f"tightrope.envs.{module}.check_choices", lambda env, obs: None)
+    agent = tr.PPO(Stairs(num_envs=3), num_steps=16, num_minibatches=1, total_timesteps=96)
+    words = "env gave observation 5, outside Discrete(5), at env 1, step 5"
+    with pytest.raises(tr.NotFinite, match=re.escape(words)):
+        agent.learn(quiet=True)

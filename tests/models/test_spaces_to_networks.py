@@ -81,6 +81,13 @@ def test_one_hot_is_that_of_torch_choice_by_choice(n: tuple[int, ...], seed: int
     assert expected.sum(1).tolist() == [len(n)] * 4
 
 
+@pytest.mark.parametrize("bad", [[-1, 0], [2, 0], [0, 3]])
+def test_a_choice_out_of_range_is_not_a_number(bad: list[int]) -> None:
+    rows = OneHot((2, 3))(torch.tensor([[1, 2], bad]))
+    assert torch.isfinite(rows[0]).all()
+    assert rows[1].isnan().any()
+
+
 def test_one_hot_of_a_single_integer() -> None:
     assert torch.equal(OneHot((3,))(torch.tensor([2, 0])), torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
 

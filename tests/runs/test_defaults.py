@@ -101,8 +101,11 @@ def test_looking_at_an_environment_leaves_nothing_behind() -> None:
     before = np.random.get_state()[1].tolist()
     agent = tr.PPO(Counted, num_envs=2, device="cpu")
     assert np.random.get_state()[1].tolist() == before
-    assert made[0].closed
+    assert [env.closed for env in made] == [False, False]  # those that were looked at are those that are trained on
     assert agent.config.run.defaults == "discrete"
+    with pytest.raises(tr.UsageError, match="num_minibatches"):
+        tr.PPO(Counted, num_envs=2, num_minibatches=-1, device="cpu")
+    assert [env.closed for env in made] == [False, False, True, True]
     vector = gymnasium.vector.SyncVectorEnv([Counted] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
     tr.PPO(vector, device="cpu").learn(1024, quiet=True)  # a user's own is looked at where it is, and stays open
 
@@ -120,3 +123,51 @@ def test_a_tensor_environment_without_a_preset_runs_many_side_by_side() -> None:
     algorithm = tr.PPO(Drift, device="cpu").config.algorithm
     assert (algorithm.num_envs, algorithm.num_steps, algorithm.num_minibatches) == (64, 16, 8)
     assert tr.PPO(Drift(num_envs=3), device="cpu").config.algorithm.num_envs == 3
+
+
+class Simulator(gymnasium.Env[Any, Any]):
+    """Holds a port, of which there may be only so many."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, port: int) -> None:
+        self.port, self.closed = port, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"defaults": "discrete"}, {"defaults": "plain"}], ids=str)
+@pytest.mark.parametrize("algo", [tr.PPO, tr.VPG])
+def test_a_factory_is_called_as_often_as_there_are_environments(algo: Any, settings: dict[str, Any]) -> None:
+    ports = iter(range(3))
+    agent = algo(lambda: Simulator(next(ports)), num_envs=3, device="cpu", **settings)
+    assert [env.port for env in agent.state.env.envs] == [0, 1, 2]
+    made: list[Simulator] = []
+    agent.evaluate(2, env=lambda: made.append(Simulator(len(made))) or made[-1])
+    agent.evaluate(40, env=lambda: made.append(Simulator(len(made))) or made[-1])  # 16 at once, in three rounds of 14
+    assert [env.closed for env in made] == [1] * 16
+
+
+def test_a_factory_of_vectors_is_called_once() -> None:
+    sizes: list[int] = []
+
+    def vector(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        sizes.append(num_envs)
+        mode = gymnasium.vector.AutoresetMode.SAME_STEP
+        return gymnasium.vector.SyncVectorEnv([lambda: Simulator(0)] * num_envs, autoreset_mode=mode)
+
+    tr.PPO(vector, num_envs=3, device="cpu").evaluate(4, env=vector)
+    assert sizes == [3, 4]
+
+
+@pytest.mark.parametrize(("algo", "env"), [(tr.PPO, Drift), (tr.VPG, Drift), (tr.PPO, "Taxi-v4"), (tr.VPG, "Taxi-v4")])
+def test_naming_the_kind_that_is_found_changes_nothing(algo: Any, env: Any) -> None:
+    assert algo(env, device="cpu", defaults="discrete").config == algo(env, device="cpu").config

@@ -344,7 +344,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_when_time_is_up_rounds_that_are_over_count() -> None:
     lengths = walking().evaluate(23, seed=5).lengths
     steps = sum(max(lengths[first : first + 4]) for first in (0, 4, 8)) + 2
-    result = walking(eval_envs=4).evaluate(23, seed=5, seconds=steps)
+    result = walking(eval_envs=4).evaluate(23, seed=5, eval_seconds=steps)
     assert result.lengths == lengths[:12]
     assert (result.requested, result.unfinished, result.representative) == (23, 0, True)
     assert f"time was up after {steps} s with 12 of 23 episodes finished: the score is of those only" in str(result)
@@ -354,7 +354,7 @@ def test_when_time_is_up_rounds_that_are_over_count() -> None:
 @pytest.mark.usefixtures("clock")
 def test_within_the_first_round_those_that_are_over_count_and_it_is_said_that_they_are_short() -> None:
     for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
-        result = agent.evaluate(16, seed=5, seconds=6)
+        result = agent.evaluate(16, seed=5, eval_seconds=6)
         assert 0 < len(result.returns) < 16
         assert max(result.lengths) <= 6
         assert not result.representative
@@ -366,16 +366,16 @@ def test_within_the_first_round_those_that_are_over_count_and_it_is_said_that_th
 @pytest.mark.usefixtures("clock")
 def test_where_no_episode_is_over_the_returns_so_far_are_called_that() -> None:
     for agent in (agent_on(ShortOrLong(num_envs=4)), walking()):
-        result = agent.evaluate(16, seed=5, seconds=1)
+        result = agent.evaluate(16, seed=5, eval_seconds=1)
         assert (result.lengths, result.unfinished, result.representative) == ([1] * 16, 16, False)
         assert "none of 16 episodes finished: these are the returns so far" in str(result)
-    assert walking().evaluate(16, seed=5, seconds=10_000).requested == 0
+    assert walking().evaluate(16, seed=5, eval_seconds=10_000).requested == 0
 
 
 def test_seconds_that_are_none() -> None:
     for seconds in (0, -1.0, math.nan):
         with pytest.raises(UsageError, match=f"seconds {seconds} .*above 0"):
-            walking().evaluate(2, seconds=seconds)
+            walking().evaluate(2, eval_seconds=seconds)
 
 
 # signals ----------------------------------------------------------------------------------------------------------------
@@ -431,3 +431,49 @@ def test_whoever_asks_is_told_how_far_it_has_come() -> None:
         assert told == sorted(told)
         assert told[0] == 0
         assert 0 < told[-1] < 10
+
+
+# rows that belong together ----------------------------------------------------------------------------------------------
+
+
+class Pairs(tr.envs.TensorEnv):
+    """Two rows are one game; `initial` takes any number of rows, a step does not."""
+
+    observation, action, noise_size, time_limit = Box((1,)), Discrete(2), 1, 3
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state.view(-1, 2, 1).flip(1).reshape(-1, 1)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.ones_like(state[:, 0])
+
+
+class Triples(Pairs):
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise.view(-1, 3, 1).expand(-1, 3, 1).reshape(-1, 1)
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + 1
+
+
+@pytest.mark.parametrize("env", [Pairs, Triples])
+@pytest.mark.parametrize("episodes", [1, 6, 7])
+def test_any_number_of_episodes_is_played_where_rows_belong_together(env: Any, episodes: int) -> None:
+    agent = tr.PPO(env(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
+    assert agent.evaluate(episodes).returns == [3.0] * episodes
+    assert agent.evaluate(episodes, deterministic=False).lengths == [3] * episodes
+
+
+def test_an_environment_that_takes_one_number_of_rows_alone_is_one_line() -> None:
+    class Fixed(Pairs):
+        def advance(self, state: Tensor, action: Tensor) -> Tensor:
+            if len(state) not in (12, 24, 6):
+                raise RuntimeError("no such table")
+            return state
+
+    agent = tr.PPO(Fixed(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
+    with pytest.raises(UsageError, match="Fixed cannot be evaluated with 40 rows: RuntimeError: no such table"):
+        agent.evaluate(40)

@@ -17,7 +17,7 @@ from test_checkpoint import find_manifest, forge, newest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.runs.given import already_here, needs_import, short_name
+from tightrope.runs.given import already_here, check_command, imported, needs_import, short_name
 from tightrope.saved import begin_anew, check_arguments
 
 SMALL: dict[str, Any] = dict(
@@ -296,3 +296,22 @@ def test_other_arguments_are_served() -> None:
     check_arguments(
         {"map_name": "4x4", "obs_type": "ram", "version": "v1.5", "gravity": -9.8, "direction": "left", "x": None}
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "command"),
+    [
+        ("CartPole-v1", "`tightrope check CartPole-v1`"),
+        ("robots:Arm", "`tightrope check robots:Arm`"),
+        ("__main__:Arm", "tightrope.envs.checker.check(Arm).lines()"),
+        ("robots:train.<locals>.Arm", "tightrope.envs.checker.check(Arm).lines()"),
+        ("robots:<lambda>", "tightrope.envs.checker.check(the factory).lines()"),
+    ],
+)
+def test_an_environment_of_a_script_is_checked_in_python(env: str, command: str) -> None:
+    assert check_command(env) == command
+    if "main" in env or "<" in env:
+        with pytest.raises(
+            tr.UsageError, match="is of a script, notebook or function, where no command finds it: move it"
+        ):
+            imported(env)

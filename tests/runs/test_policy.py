@@ -285,3 +285,56 @@ def run_of_tensors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policy") / "run"
     tr.PPO("CartPole-v1", **TINY).save(path)
     return path
+
+
+DICT = gs.Dict({"speed": gs.Box(-1, 1, (2,)), "eye": gs.Box(0, 255, (40, 40, 3), np.uint8), "gear": gs.Discrete(3)})
+PARTS = {"speed": np.zeros(2), "eye": np.zeros((40, 40, 3), np.uint8), "gear": 1}
+
+
+@pytest.fixture(scope="module")
+def of_a_dict(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "run"
+    tr.PPO(lambda: Spaces(DICT, gs.Discrete(2)), **TINY).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        ({"speed": np.zeros(2), "eye": PARTS["eye"]}, "it has no 'gear', only ['speed', 'eye']"),
+        ({**PARTS, "speed": np.zeros(3)}, "it['speed'] has shape (3,), not (2,) or (B, 2)"),
+        ({**PARTS, "eye": np.zeros((3, 40, 40))}, "it['eye'] has shape (3, 40, 40), not (40, 40, 3) or (B, 40, 40, 3)"),
+        ({**PARTS, "speed": [[0.0], [0.0, 1.0]]}, "it['speed'] has rows of unequal length"),
+        (np.zeros(2), "it is a ndarray, not a dict with ['eye', 'gear', 'speed']"),
+        ({**PARTS, "speed": np.zeros((4, 2))}, "an observation does not fit: give one member of Dict("),
+    ],
+)  # fmt: skip
+def test_an_observation_that_does_not_fit_is_told_why(obs: Any, words: str, of_a_dict: Path) -> None:
+    policy = tr.load_policy(of_a_dict)
+    assert policy.predict(PARTS) in (0, 1)
+    with pytest.raises(tr.UsageError) as error:
+        policy.predict(obs)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_policy_is_used_like_an_agent(of_a_dict: Path) -> None:
+    with tr.load_policy(of_a_dict) as policy:
+        assert policy.predict(PARTS) in (0, 1)
+    policy.close()
+    for name, words in {
+        "act": "here it is called policy.predict(obs)",
+        "state_dict": "here it is called policy.network.state_dict()",
+        "load": "here it is called tr.load_policy(path)",
+        "render": "agent.record(path), or agent.show() in a notebook; an agent, with its environment, comes from tr.load(path)",
+        "nonsense": "Policy has no 'nonsense'",
+    }.items():
+        with pytest.raises(AttributeError) as error:
+            getattr(policy, name)
+        assert words in str(error.value)
+    with pytest.raises(tr.UsageError, match="no recurrent policies"):
+        policy.predict(PARTS, state=None)
+    with pytest.raises(tr.UsageError, match="here it is called deterministic, the other way round"):
+        policy.predict(PARTS, stochastic=True)
+    with pytest.raises(tr.UsageError, match="It takes obs, deterministic"):
+        policy.predict(PARTS, nonsense=True)

@@ -124,6 +124,23 @@ def test_the_command_makes_the_same_settings(settings: dict[str, Any], monkeypat
     assert seen == [config]
 
 
+def test_the_command_names_threads_and_defaults() -> None:
+    config = configure("Taxi-v4", "ppo", {"threads": 2, "defaults": "plain"})
+    assert command(config, usual_settings(config)) == "tightrope train Taxi-v4 --seed 1 --defaults plain --threads 2"
+
+
+@pytest.mark.parametrize("algo", ["ppo", "vpg"])
+def test_sizes_that_follow_from_the_environment_were_not_chosen(algo: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_episode_steps": 20, "device": "cpu", "total_timesteps": 2048, "threads": 1}
+    made = {"ppo": tr.PPO, "vpg": tr.VPG}[algo](tr.envs.MountainCarShaped, defaults="discrete", **settings)
+    made.learn(run_dir=tmp_path / "run", quiet=True)
+    record = gathered(tmp_path / "run")
+    given, usual = record.about.settings, record.found.usual
+    assert {name for name in given if given[name] != usual[name]} == {"max_episode_steps", "total_timesteps"}
+    (tmp_path / "run" / "about.json").write_text('{"traits": {"limit": [1], "on_device": "no"}}')
+    assert gathered(tmp_path / "run").found.usual["num_envs"] in (8, 32)  # a file may say anything
+
+
 def test_an_env_of_ones_own_is_made_again_in_python() -> None:
     config = configure("my_file.Robot", "ppo", {"learning_rate": 0.1})
     assert command(config, usual_settings(config)) == "tr.PPO(Robot, learning_rate=0.1, seed=1).learn()"

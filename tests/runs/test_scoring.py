@@ -123,6 +123,20 @@ def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step(
     assert tr.load(tmp_path, env=Guess).train(quiet=True).evaluations[0][0] == 2 * BATCH
 
 
+def test_an_evaluation_that_was_given_up_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tightrope.view.progress.SLOW", 0.0)  # every phase counts as long
+    monkeypatch.setattr(Guess, "evaluating", False)
+    agent = tr.PPO(Guess, **{**SMALL, "max_episode_steps": None})
+    monkeypatch.setattr("tightrope.runs.scoring.shown_to", lambda *_: setattr(Guess, "evaluating", True) or print)
+    Guess.numbers.append(signal.SIGTERM)
+    assert agent.train().interrupted == signal.SIGTERM
+    said = capsys.readouterr()
+    assert f"the evaluation after {agent.steps:,} steps was given up; it is made when training goes on" in said.out
+    assert " 0 of " not in said.err
+
+
 def test_a_signal_in_a_phase_leaves_its_evaluation_for_later(tmp_path: Path) -> None:
     class Hasty(tr.envs.CartPole):
         pure = False
@@ -189,9 +203,13 @@ def test_training_stops_once_an_evaluation_is_good_enough(
     assert agent.finished
     out = capsys.readouterr().out
     assert "stops before that once an evaluation, every 64 steps, returns 8\n" in out
-    assert f"solved after {stopped:,} steps: an evaluation returned 8.00, stop_at_return is 8\n" in out
-    assert gathered(tmp_path).status.kind == "solved"
-    assert ">solved<" in (tmp_path / "report.html").read_text()
+    assert f"reached the return of 8 asked for after {stopped:,} steps: an evaluation returned 8.00\n" in out
+    assert "solved" not in out
+    status = gathered(tmp_path).status
+    assert (status.kind, status.words) == ("ended", "An evaluation reached the return of 8 asked for.")
+    page = (tmp_path / "report.html").read_text()
+    assert ">solved<" not in page
+    assert status.words in page
     again = tr.load(tmp_path)
     assert again.finished
     assert again.learn().steps == stopped

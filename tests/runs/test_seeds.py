@@ -19,7 +19,7 @@ import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs.reports import add_score
-from tightrope.runs.seeds import Crowd, Seed, read_seeds, slots
+from tightrope.runs.seeds import Crowd, Seed, compare, read_seeds, slots
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
 FLAGS = ["--total-timesteps", "2048", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
@@ -152,6 +152,17 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
     assert [seed.progress()[0] for seed in seeds] == [32768, 32768]
+
+
+def test_seeds_without_evaluations_are_said_to_be_not_evaluated(tmp_path: Path) -> None:
+    small: dict[str, Any] = dict(num_envs=8, num_steps=32, total_timesteps=512, video_every=0, device="cpu")
+    seeds = [Seed(number, tmp_path / str(number)) for number in (1, 2)]
+    for seed, episodes in zip(seeds, (0, 5), strict=True):
+        tr.PPO("CartPole-v1", **small, eval_episodes=episodes).learn(run_dir=seed.run_dir, quiet=True)
+    done = compare(seeds[:1], tmp_path)
+    assert done is not None
+    assert done[1].startswith("not evaluated (eval_episodes 0); the last returns in training are from ")
+    assert compare(seeds, tmp_path) == (tmp_path / "comparison.html", "no seed has a score yet")
 
 
 def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class EvalOptions:
     """Episodes in fresh environments."""
     stochastic: bool = False
     """Draw actions at random as in training instead of taking the likeliest."""
-    seconds: float | None = None
+    eval_seconds: float | None = None
     """Most seconds: the score is then of the episodes finished so far; no limit if not given."""
     eval_envs: int | None = None
     """Environments that play at once, where they are engines on the host; as in the run's settings if not given."""
@@ -47,7 +47,8 @@ class EvalOptions:
     checkpoint: str = "last"
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
-    """Print one JSON object (one per environment): mean, std, min, max, episodes, lengths, returns, stochastic."""
+    """Print one JSON object per environment: env, mean, std, min, max and mean_length over the episodes; returns and lengths,
+    one entry each; episodes and requested, which differ if time was up; unfinished, cut off; favours_short; stochastic."""
 
 
 def evaluate(args: list[str]) -> int:
@@ -64,13 +65,13 @@ def evaluate(args: list[str]) -> int:
     changed |= {} if options.eval_envs is None else {"eval_envs": options.eval_envs}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     agent: Agent = load(options.run, own, options.checkpoint, options.network, **changed)
-    how = (not options.stochastic, options.seconds)
+    how = (not options.stochastic, options.eval_seconds)
     with agent:
         for env in options.env or (None,):
             name = env or agent.config.env
             with EvaluationLine(name) as line:
                 tick = shown_to(Audience([] if options.json else [line]), options.episodes)
-                result = agent.evaluate(options.episodes, env, options.seed, *how, tick)
+                result = agent.evaluate(options.episodes, env, options.seed, *how, tick=tick)
             if options.json:
                 found = {"env": name, **result.as_dict(), "stochastic": options.stochastic}
                 print(json.dumps(finite(found), allow_nan=False))

@@ -208,7 +208,7 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
     if run.eval_episodes and world().is_first and all(score.step != agent.steps for score in scores(run_dir)):
         with EvaluationLine(agent.config.env) as line:
             tick = shown_to(Audience([] if quiet else [line]), run.eval_episodes)
-            score = agent.evaluate(run.eval_episodes, seconds=run.eval_seconds, tick=tick)
+            score = agent.evaluate(run.eval_episodes, eval_seconds=run.eval_seconds, tick=tick)
         print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
         keep(run_dir, agent.steps, score)
         write_report([run_dir])

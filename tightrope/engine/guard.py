@@ -127,7 +127,7 @@ class Guard:
         if self.late == 0:  # the rollout is still there
             before, rows = self.before(row), self.state.env.num_envs * world().size
             rollout = self.state.rollout.first((row["step"] - int(before.counters["steps"])) // rows)
-            found = first_bad_entry(rollout, self.state.obs)
+            found = first_bad_entry(rollout, self.state.obs, self.state.env.observation)
             what = what if found is None else found.words
         return f"phase {row['phase']} is not finite: {what}; the state is as it was before"
 

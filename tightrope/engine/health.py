@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..envs.validate import in_short
 from ..models import ActorCritic
-from ..types import Rollout
+from ..types import Discrete, MultiDiscrete, Rollout, Spec
 from .optimize import Optimizer
 
 PARTS = (
@@ -93,8 +94,9 @@ class Culprit:
     words: str  # what it is, how bad and where
 
 
-def first_bad_entry(rollout: Rollout, last_obs: Tensor) -> Culprit | None:
-    """The earliest bad entry of what env and policy said to each other. `last_obs` came after the last step."""
+def first_bad_entry(rollout: Rollout, last_obs: Tensor, observation: Spec) -> Culprit | None:
+    """The earliest bad entry of what env and policy said to each other. `last_obs` came after the last step; choices that
+    `observation` does not have are bad too."""
     found = []
     columns = [  # in the order in which a step makes them
         ("observation", "env gave observation", rollout.obs, rollout.real),
@@ -104,23 +106,35 @@ def first_bad_entry(rollout: Rollout, last_obs: Tensor) -> Culprit | None:
         ("observation", "env gave final observation", rollout.final_obs, rollout.truncated),
     ]
     for order, (kind, words, column, counts) in enumerate(columns):
-        at = first_index(column, counts)
+        spec = observation if kind == "observation" else None
+        at = first_index(column, counts, spec)
         if at is not None:
-            found.append((at[0], order, Culprit(kind, f"{words} {column[at]:g} {place(*at)}")))
+            found.append((at[0], order, Culprit(kind, f"{words} {in_words(column[at], spec)} {place(*at)}")))
     if found:
         return min(found, key=lambda x: x[:2])[2]
-    at = first_index(last_obs, rollout.real[-1])
+    at = first_index(last_obs, rollout.real[-1], observation)
     if at is None:
         return None
-    value, (env, *entry) = last_obs[at], at
-    return Culprit("observation", f"env gave observation {value:g} {place(len(rollout.reward), env, *entry)}")
+    value, (env, *entry) = in_words(last_obs[at], observation), at
+    return Culprit("observation", f"env gave observation {value} {place(len(rollout.reward), env, *entry)}")
 
 
-def first_index(x: Tensor, counts: Tensor | None = None) -> tuple[int, ...] | None:
-    """Where the first entry is that is not finite, of the rows that count."""
-    if not x.is_floating_point():
+def in_words(value: Tensor, spec: Spec | None) -> str:
+    return (
+        f"{int(value)}, outside {in_short(spec)},"
+        if isinstance(spec, (Discrete, MultiDiscrete))
+        else f"{float(value):g}"
+    )
+
+
+def first_index(x: Tensor, counts: Tensor | None = None, spec: Spec | None = None) -> tuple[int, ...] | None:
+    """Where the first entry is that is not finite, or not a choice of `spec`, of the rows that count."""
+    if isinstance(spec, (Discrete, MultiDiscrete)):
+        bad = (x < 0) | (x >= torch.as_tensor(spec.n, device=x.device))
+    elif x.is_floating_point():
+        bad = ~torch.isfinite(x)
+    else:
         return None
-    bad = ~torch.isfinite(x)
     if counts is not None:
         bad &= over(counts, x)
     return tuple(bad.nonzero()[0].tolist()) if bad.any() else None

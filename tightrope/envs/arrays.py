@@ -18,6 +18,7 @@ from .answer import Answer
 from .options import Array
 from .own import Randomness, same, streams_lock
 from .recording import Recording
+from .validate import check_choices
 
 if TYPE_CHECKING:
     from .tensor import TensorEnv
@@ -57,6 +58,8 @@ class ArrayStep:
         ended, obs = done.nonzero()[0], final_obs
         if len(ended):
             kept, obs = self.anew(kept, done, noise)
+            check_choices(env, obs)
+        check_choices(env, final_obs)  # said by the step on tensors, which comes after any error
         # nothing has been changed so far
         clock += 1
         running_return += reward

@@ -224,7 +224,7 @@ class HostEnv:
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations as the environment itself would hand them out."""
-        from .spaces import NotInSpace, fits, space_in_words, stacked
+        from .spaces import NotInSpace, fits, misfit, space_in_words, stacked
 
         space = self._observation.space
         if isinstance(obs, Tensor):
@@ -238,8 +238,10 @@ class HostEnv:
         except (KeyError, TypeError, ValueError, IndexError):
             fitting = False
         if not fitting:
+            why = misfit(space, obs)
             raise UsageError(
-                f"an observation does not fit {space_in_words(space)}: give one member of it, or a batch of them"
+                f"an observation does not fit{'' if why is None else f', {why}'}: give one member of {space_in_words(space)}, "
+                "or a batch of them"
             )
         return self._tensor(rows), single
 

@@ -1,7 +1,8 @@
 """Gymnasium's spaces to ours and back: what an engine shows becomes rows of numbers, what the policy chose becomes actions.
 
-Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), Discrete,
-MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions: Discrete, MultiDiscrete, MultiBinary and Box.
+Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them
+(whose frames become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions:
+Discrete, MultiDiscrete, MultiBinary and Box.
 Anything else is refused by name.
 """
 
@@ -97,9 +98,25 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
             return Box(channels_first, low, high, kind), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
         if len(shape) == 3 and min(shape[1:]) >= IMAGE_SIDE:
             return Box(shape, low, high, kind), np.asarray
+        if is_stack(shape):
+            last = shape[3] in CHANNELS
+            frames, channels, height, width = (shape[0], shape[3], *shape[1:3]) if last else shape
+            merged = (frames * channels, height, width)
+            return Box(merged, low, high, kind), lambda obs: (
+                np.moveaxis(np.asarray(obs), -1, 2) if last else np.asarray(obs)
+            ).reshape(-1, *merged)
     if pixels:  # too small for convolutions, but still brightnesses
         return Box(shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32) / 255
     return Box(shape), lambda obs: np.asarray(obs, np.float32)
+
+
+def is_stack(shape: tuple[int, ...]) -> bool:
+    """Whether a shape is that of a few images: (frames, height, width, channels) or (frames, channels, height, width)."""
+    if len(shape) != 4 or shape[0] >= IMAGE_SIDE:
+        return False
+    return (shape[3] in CHANNELS and min(shape[1:3]) >= IMAGE_SIDE) or (
+        shape[1] in CHANNELS and min(shape[2:]) >= IMAGE_SIDE
+    )
 
 
 def _composite_reader(space: gs.Dict | gs.Tuple[Any], name: str) -> tuple[Spec, Callable[[Any], Array]]:
@@ -214,6 +231,31 @@ def fits(space: gs.Space[Any], obs: Any) -> bool:
         return np.shape(obs) == space.shape
     except ValueError:  # a ragged list
         return False
+
+
+def misfit(space: gs.Space[Any], obs: Any, place: str = "it") -> str | None:
+    """What keeps `obs` from being a member of the space or a batch of them, by structure and shape; None if nothing does."""
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        named = isinstance(space, gs.Dict)
+        parts: dict[Any, Any] = dict(space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces))
+        if not isinstance(obs, dict if named else (tuple, list)):
+            return f"{place} is a {type(obs).__name__}, not a {'dict' if named else 'tuple'} with {list(parts)}"
+        if not named and len(obs) != len(parts):
+            return f"{place} has {len(obs)} parts, not {len(parts)}"
+        if missing := [key for key in parts if named and key not in obs]:
+            return f"{place} has no {missing[0]!r}, only {list(obs)}"
+        found = (misfit(part, obs[key], f"{place}[{key!r}]") for key, part in parts.items())
+        return next((words for words in found if words is not None), None)
+    try:
+        shape = np.shape(obs)
+    except ValueError:
+        return f"{place} has rows of unequal length"
+    wanted = space.shape or ()
+    return (
+        None
+        if wanted in (shape, shape[1:])
+        else f"{place} has shape {shape}, not {wanted} or (B{''.join(f', {n}' for n in wanted)})"
+    )
 
 
 def stacked(space: gs.Space[Any], singles: list[Any]) -> Any:

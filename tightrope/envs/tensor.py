@@ -30,7 +30,7 @@ from .arrays import MOST_ROWS, ArrayStep, array_step
 from .options import Array
 from .own import First, copy_to, put_back, saved, snapshot
 from .trial import try_methods
-from .validate import called, check_defined, check_state, name_of_method
+from .validate import called, check_choices, check_defined, check_state, name_of_method
 
 BASE = frozenset((  # attributes of every environment; what else an instance has is its own
     "device", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few", "_array_step", "_at_first",
@@ -162,7 +162,14 @@ class TensorEnv:
         self.clock.zero_()
         self._running_return.zero_()
         self._doubt()
-        return self._apply("observe", state.clone())
+        return self._shown(state.clone())
+
+    def _shown(self, state: Tensor) -> Tensor:
+        """What is observed of a state. Looked at where that costs no wait for a device; there, networks find what is wrong."""
+        obs = self._apply("observe", state)
+        if self.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_choices(self, obs)
+        return obs
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
@@ -185,12 +192,12 @@ class TensorEnv:
             done = terminated | (self.clock >= self.max_episode_steps)
             truncated = done & ~terminated
         self._count(reward, done)
-        final_obs = self._apply("observe", next_state)  # while the clock is that of the episodes that end
+        final_obs = self._shown(next_state)  # while the clock is that of the episodes that end
         fresh = self._apply("initial", noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
         self.clock *= ~done
-        return Step(self._apply("observe", state), reward, terminated, truncated, final_obs)
+        return Step(self._shown(state), reward, terminated, truncated, final_obs)
 
     def in_arrays(self) -> ArrayStepper | None:
         """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""

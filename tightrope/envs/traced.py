@@ -18,7 +18,7 @@ from ..models.networks import is_image
 from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .host import HostEnv
 from .options import Array
-from .spaces import NUMPY, bound, observation
+from .spaces import CHANNELS, NUMPY, bound, observation
 
 OBS = "obs"  # the name of an observation that has no parts
 
@@ -118,16 +118,23 @@ def box_part(name: str, space: gs.Box, spec: Spec) -> Part:
     picture = is_image(spec)
     bright = space.dtype == np.uint8 and isinstance(spec, Box) and spec.high == 1.0
     channels_last = picture and len(space.shape) == 3 and space.shape != spec.shape
+    stack_of_last = picture and len(space.shape) == 4 and space.shape[3] in CHANNELS
     unit, kind = 255 if bright else 1, dtype_of(space)
 
     def read(shown: Tensor) -> Tensor:
         if channels_last:
             return shown.permute(0, 3, 1, 2).to(spec.dtype)
+        if stack_of_last:
+            return in_shape(shown.permute(0, 1, 4, 2, 3).to(spec.dtype), spec.shape)
         numbers = in_shape(shown.to(spec.dtype), spec.shape)
         return numbers / unit if bright else numbers
 
     def show(rows: Array) -> Array:
-        numbers = np.moveaxis(rows, 1, -1) if channels_last else rows.reshape(-1, *space.shape)
+        if stack_of_last:
+            frames, height, width, channels = space.shape
+            numbers = np.moveaxis(rows.reshape(-1, frames, channels, height, width), 2, -1)
+        else:
+            numbers = np.moveaxis(rows, 1, -1) if channels_last else rows.reshape(-1, *space.shape)
         if spec.dtype == torch.uint8:
             return numbers
         if kind.kind == "f":  # whatever the bounds say: some engines' are wrong

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, raised
+from ..errors import EnvError, UsageError, raised
 from ..types import Discrete, MultiDiscrete, Spec
 
 if TYPE_CHECKING:
@@ -212,6 +212,23 @@ def check_values(env: TensorEnv, name: str, value: Tensor, when: str) -> None:
             raise UsageError(
                 f"{method} returns {int(value[outside][0])} {when}, outside observation {in_short(spec)}: widen observation"
             )
+
+
+def check_choices(env: TensorEnv, obs: Any) -> None:
+    """Whole numbers must be choices of a discrete observation. `obs` is a tensor on the CPU, or an array."""
+    spec = env.observation
+    if not isinstance(spec, (Discrete, MultiDiscrete)):
+        return
+    shown = np.asarray(obs)
+    outside = (shown < 0) | (shown >= spec.n)
+    if outside.any():
+        row, *column = np.argwhere(outside)[0].tolist()
+        method = name_of_method(env, "observe" if env._overrides("observe") else "advance")
+        place = f" in column {column[0]}" if column else ""
+        raise EnvError(
+            f"{method} gives observation {shown[row, *column]}{place} for env number {row}, outside {in_short(spec)}: widen "
+            "observation, or keep the state inside"
+        )
 
 
 def construct(kind: type[TensorEnv], *given: Any) -> TensorEnv:

@@ -82,20 +82,26 @@ class NatureCNN(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Integers (B,) or (B, K) to one-hot vectors, side by side."""
+    """Integers (B,) or (B, K) to one-hot vectors, side by side.
 
-    columns: Tensor
+    One that is out of range becomes NaN, which the guard of training finds: nothing is read on the host."""
+
+    choices: Tensor
+    columns: Tensor | None
 
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
         self.out_features = sum(n)
-        self.most = max(n)
-        kept = torch.arange(self.most)[None] < torch.tensor(n)[:, None]  # (K, most)
-        self.register_buffer("columns", kept.flatten().nonzero().squeeze(1), persistent=False)
+        index = torch.arange(max(n))
+        kept = index < torch.tensor(n)[:, None]  # (K, most)
+        self.register_buffer("choices", torch.where(kept, index, torch.iinfo(torch.int64).min), persistent=False)
+        columns = None if kept.all() else kept.flatten().nonzero().squeeze(1)
+        self.register_buffer("columns", columns, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
-        wide = nn.functional.one_hot(obs.view(obs.shape[0], -1), self.most)
-        return wide.flatten(1)[:, self.columns].to(torch.float32)
+        matches = (obs.view(obs.shape[0], -1, 1) == self.choices).to(torch.float32)  # (B, K, most)
+        wide = (matches / matches.sum(-1, keepdim=True)).flatten(1)  # 0 / 0 where there is no match
+        return wide if self.columns is None else wide[:, self.columns]
 
 
 class Parts(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from ..output import print_line
 from ..version import __version__
 from ..view import About, Audience, Onlooker, Progress, Report, RolloutVideo
 from ..view.sinks import TRACKERS, Options, Sink
+from .build import traits_of
 from .config import Config
 from .directory import RunDirectory
 from .given import short_name
@@ -76,4 +78,5 @@ def about(state: State, config: Config, plan: Plan, run: RunDirectory | None) ->
         facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
         target=target_of(config, state.env),
+        traits=asdict(traits_of(state.env)),
     )

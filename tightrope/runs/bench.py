@@ -29,7 +29,7 @@ from ..engine.players import Player
 from ..files import Place
 from ..types import Settings
 from ..view import MetricsFile
-from .build import build, configured
+from .build import build, configured, configured_with
 from .config import Config
 from .given import from_user, import_training_env, imported, is_path
 
@@ -106,8 +106,11 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
 
 def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
-    own = imported(env) if is_path(env) else None
-    config = configured(env, algo, settings, {"total_timesteps": 2**40}, given=own)
+    layers, own = (settings, {"total_timesteps": 2**40}), None
+    if is_path(env):
+        config, own = configured_with(imported(env), algo, *layers)
+    else:
+        config = configured(env, algo, *layers)
     import_training_env(config.run.train_env)
     config = config.changed(total_timesteps=config.algorithm.batch_size * ENDLESS)
     given = None if own is None else from_user(own, config, config.algorithm.num_envs)

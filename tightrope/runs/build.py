@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..algorithms.vpg import VPGConfig
 from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
 from ..engine.ranks import as_first
 from ..engine.streams import initialising
@@ -22,12 +21,12 @@ from ..envs.notes import time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
-from ..types import Env, Settings, Spec
+from ..types import Env, Settings
 from .config import Config, RunConfig, configure, merged_layers
 from .devices import memory_of, name_of_device, resolve_device, suits_cpu
-from .given import Network, from_user, import_training_env, is_ours, is_path, own_network
+from .given import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
 from .names import ENVS, here_called
-from .presets import MANY, kind_of, preset
+from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .shares import share_of
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
@@ -62,44 +61,91 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     return env
 
 
-def configured(env_id: str, algo: str, *layers: Settings, given: Any = None, preset_env: str | None = None) -> Config:
-    """`configure`, for a run that is about to begin: where there is no preset, one environment is made to see of what kind it
-    is, and the defaults of that kind are the first layer. `given` is the environment where that is an object."""
+def configured(env_id: str, algo: str, *layers: Settings) -> Config:
+    """`configure` for a run of an id that is about to begin. Where the defaults follow the kind of environment, one is made to
+    look at, and closed again."""
     settings = merged_layers(algo, *layers)
-    if settings.get("defaults", "auto") != "auto" or preset(preset_env or env_id, algo):
-        return configure(env_id, algo, settings, preset_env=preset_env)
+    if not follows_kind(env_id, algo, settings):
+        return configure(env_id, algo, settings)
     import_training_env(settings.get("train_env"))
-    of_run = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
-    look = configure(env_id, algo, of_run, with_preset=False)
-    with apart(stream_seed(look.run.seed, "look"), resolve_device(look.run.device)):
-        observation, action, limit, on_device = seen(look, given, settings.get("num_envs", MANY))
-    if observation is None or action is None:
-        return configure(env_id, algo, settings, preset_env=preset_env)  # what is missing is said when it is built
-    found: Settings = {"num_envs": MANY} if on_device and algo == "ppo" else {}
-    if algo == "vpg" and isinstance(limit, int) and limit < VPGConfig.num_steps:
-        found["num_steps"] = limit  # whole episodes, and nothing behind their ends
-    found |= settings | {"defaults": kind_of(observation, action)}
-    return configure(env_id, algo, found, preset_env=preset_env)
+    run = run_settings(env_id, algo, settings)
+    with apart(stream_seed(run.run.seed, "look"), resolve_device(run.run.device)):
+        env = make_env(run, run.run.train_env or env_id, 1)
+        close_quietly(env)
+    return configure_for(env, env_id, algo, settings)
 
 
-def seen(config: Config, given: Any, many: int) -> tuple[Spec | None, Spec | None, Any, bool]:
-    """(what an environment shows, what it takes, its time limit, whether it is made of tensors). What is ready is only looked
-    at; of an id, a class or a factory one copy is made, or `many` where they are rows of a tensor."""
-    if given is not None and not callable(given) and not is_ours(given):
+def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, Any]:
+    """(`configure` for a run of a user's own environment, what the run is to take for it). A class or a factory that is called
+    to see the kind is called for the run itself, so that it makes `num_envs` of them and not one more."""
+    settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
+    if not follows_kind(preset_env or env_id, algo, settings):
+        return configure(env_id, algo, settings, preset_env=preset_env), given
+    if is_ours(given):
+        return configure_for(given, env_id, algo, settings, preset_env), given
+    if not callable(given):  # a Gymnasium environment, which is looked at where it is
+        return configure_for(Shown(given), env_id, algo, settings, preset_env), given
+    run = run_settings(env_id, algo, settings)
+    of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
+    usual = kind_settings("discrete", algo, settings, Traits(on_device=of_tensors))
+    num_envs: int = (usual | settings)["num_envs"]
+    count = max(num_envs // world().size, 1)
+    with apart(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
+        env = from_user(given, run, count)
+    try:
+        config = configure_for(env, env_id, algo, settings, preset_env)
+        if share_of(config.algorithm, world().size).num_envs == count:
+            return config, env
+    except BaseException:
+        close_quietly(env)
+        raise
+    close_quietly(env)  # its kind wants another number of them
+    return config, given
+
+
+def follows_kind(env_id: str, algo: str, settings: Settings) -> bool:
+    """Whether the defaults of a run are those of its kind of environment."""
+    wanted = settings.get("defaults", "auto")
+    return wanted in KIND_WORDS or (wanted == "auto" and not preset(env_id, algo))
+
+
+def run_settings(env_id: str, algo: str, settings: Settings) -> Config:
+    """What decides how an environment is made."""
+    return configure(env_id, algo, {k: v for k, v in settings.items() if k in RUN_SETTINGS}, with_preset=False)
+
+
+class Shown:
+    """The spaces of a Gymnasium environment, single or a vector of them."""
+
+    capturable = False
+
+    def __init__(self, env: Any) -> None:
         from ..envs import spaces
 
-        single = "single_" if hasattr(given, "num_envs") else ""
-        shown, taken = (getattr(given, f"{single}{name}_space") for name in ("observation", "action"))
-        return spaces.observation(shown).spec, spaces.action(taken).spec, time_limit(given), False
-    if given is None:
-        env = make_env(config, config.run.train_env or config.env, 1)
-    else:
-        of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
-        env = from_user(given, config, many if of_tensors else 1)
-    if env is not given:
-        with contextlib.suppress(Exception):  # said, if at all, when the run's own environments are closed
-            env.close()
-    return getattr(env, "observation", None), getattr(env, "action", None), time_limit(env), env.capturable
+        single = "single_" if hasattr(env, "num_envs") else ""
+        self.observation = spaces.observation(getattr(env, f"{single}observation_space")).spec
+        self.action = spaces.action(getattr(env, f"{single}action_space")).spec
+        self.env = env
+
+
+def traits_of(env: Any) -> Traits:
+    limit = time_limit(env)
+    return Traits(limit if isinstance(limit, int) else None, bool(env.capturable))
+
+
+def configure_for(env: Any, env_id: str, algo: str, settings: Settings, preset_env: str | None = None) -> Config:
+    """`configure` with the defaults that suit an environment: of its kind, unless the settings name one."""
+    observation, action = getattr(env, "observation", None), getattr(env, "action", None)
+    if observation is not None and action is not None:  # otherwise what is missing is said when it is built
+        named = settings.get("defaults", "auto")
+        settings = {**settings, "defaults": kind_of(observation, action) if named == "auto" else named}
+    return configure(env_id, algo, settings, preset_env=preset_env, traits=traits_of(env))
+
+
+def close_quietly(env: Env) -> None:
+    """Close what was only looked at. What goes wrong is said, if at all, when the run's own environments are closed."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def settled(config: Config, state: State) -> Config:

@@ -25,7 +25,7 @@ from ..types import Settings
 from ..view.sinks import Tags, Tracker
 from .devices import device_name
 from .names import SETTINGS, here_called
-from .presets import kind_settings, preset
+from .presets import Traits, kind_settings, preset
 from .settings_file import MAPPINGS, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "continuous", "images"]
@@ -174,16 +174,22 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
 
 
 def configure(
-    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None
+    env: str,
+    algo: str,
+    *layers: Settings,
+    with_preset: bool = True,
+    preset_env: str | None = None,
+    traits: Traits | None = None,
 ) -> Config:
-    """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset."""
+    """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset; `traits` of the
+    environment decide some of the defaults of its kind."""
     given = merged_layers(algo, *layers)
     merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
         merged |= preset(preset_env or env, algo)
     elif with_preset and kind != "plain":
-        merged |= kind_settings(kind, algo, given)
+        merged |= kind_settings(kind, algo, given, traits)
     merged |= given
 
     def build(part: type[Any]) -> Any:

@@ -102,7 +102,7 @@ def gathered(snapshot: Snapshot, config: Config, row: dict[str, Any], parts: lis
         taken = (row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
     rollout, last_obs = on_cpu(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
-    evidence = Evidence(row["phase"], parts, rollout, last_obs, before=parameters(state))
+    evidence = Evidence(row["phase"], parts, rollout, last_obs, state.env.observation, before=parameters(state))
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
         with as_written(state, env), watched_by(Watcher(state, evidence)):

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from ..engine.health import LOSSES, Culprit, first_bad_entry, first_index, over, place
 from ..models import ActorCritic
 from ..models.actor_critic import GaussianHead
-from ..types import Batch, Rollout
+from ..types import Batch, Rollout, Spec
 from .config import Config
+from .given import check_command
 
 HUGE_REWARD, HUGE_OBSERVATION, HUGE_PARAMETER = 1e12, 1e8, 1e3  # what a network does not stand, if something broke
 SQUARE = 1e16  # beyond which statistics are of no help: they square things too, and a return is many rewards
@@ -37,6 +38,7 @@ class Evidence:
     parts: list[str]  # that the phase itself found bad
     rollout: Rollout  # the steps that were taken
     last_obs: Tensor  # after the last of them
+    observation: Spec  # the space they are of
     before: dict[str, Tensor]  # parameters before the phase
     after: dict[str, Tensor] = field(default_factory=dict)  # the same when it broke, or ended
     statistics: dict[str, Tensor] = field(default_factory=dict)  # of the normalizers, then
@@ -81,7 +83,8 @@ def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], pol
 
 def first_bad(evidence: Evidence) -> Culprit:
     """The first in the order of causes."""
-    for found in (first_bad_entry(evidence.rollout, evidence.last_obs), in_update(evidence), in_model(evidence)):
+    in_rollout = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation)
+    for found in (in_rollout, in_update(evidence), in_model(evidence)):
         if found is not None:
             return found
     which = " and ".join(evidence.parts)
@@ -143,7 +146,7 @@ def advice(
     if spoilt is not None:
         return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
     if culprit.kind in ("observation", "reward"):
-        return Advice("", f"look at the env, `tightrope check {config.run.train_env or config.env}`")
+        return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
     for suspect in (size_of_env(evidence, config), spread(evidence, config, policy), steps(evidence, config, rows)):
         if suspect is not None:
             return suspect

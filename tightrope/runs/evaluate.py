@@ -7,7 +7,8 @@ the next seeds and ends when the last of its episodes does. Taking the first epi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,16 @@ from torch import Tensor
 
 from .. import activity
 from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
+from ..envs import TensorEnv
 from ..envs.host import HostEnv
+from ..errors import EnvError, UsageError, raised
 from ..models import ActorCritic
 from ..types import Env
 from .signals import Interrupts
 
 MOST_STEPS = 100_000  # of an episode that nothing else ends
 MOST_HOST_STEPS = 30_000  # the same, where an engine on the host takes them one by one
+MOST_IN_A_GAME = 16  # rows of a tensor environment that may belong together, and come only all at once
 LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
 
 Tick = Callable[[int], None]  # called after every step with the number of episodes that are over
@@ -117,6 +121,12 @@ class EvaluationOptions:
     captured: bool = (
         False  # a step is replayed as a CUDA graph where the environment allows it, which changes no number
     )
+    in_itself: bool = False  # play in the environment itself, made for that, if it has as many rows as are needed
+
+    def width(self, episodes: int, on_host: bool = True) -> int:
+        """Episodes that are played at once."""
+        rounds = -(-episodes // self.num_envs) if on_host else 1
+        return -(-episodes // rounds)
 
 
 @torch.no_grad()
@@ -134,20 +144,58 @@ def evaluate(
     if interrupts is None:
         with Interrupts() as own:
             return evaluate(policy, env, episodes, seed, options, own, tick)
-    rounds = -(-episodes // options.num_envs) if isinstance(env, HostEnv) else 1
-    width = -(-episodes // rounds)
+    width = options.width(episodes, isinstance(env, HostEnv))
+    refusal: UsageError | None = None
+    for rows in range(width, width + (MOST_IN_A_GAME if isinstance(env, TensorEnv) else 1)):
+        playing = activity.during("playing evaluation episodes")
+        with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
+            try:
+                return play_in_copies(policy, env, rows, episodes, seed, options, interrupts, tick)
+            except RowsDoNotFit as error:  # several may be one game: play some more rows, which are not counted
+                refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+class RowsDoNotFit(UsageError):
+    """A tensor environment cannot begin with so many rows."""
+
+
+@contextmanager
+def beginning(env: Env, rows: int) -> Iterator[None]:
+    """What a tensor environment raises in here it raises because of its number of rows: all else has been tried before."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(env, TensorEnv) or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            raise
+        words = str(error) if isinstance(error, (UsageError, EnvError)) else raised(error)
+        raise RowsDoNotFit(f"{type(env).__name__} cannot be evaluated with {rows} rows: {words}") from None
+
+
+def play_in_copies(
+    policy: ActorCritic,
+    env: Env,
+    rows: int,
+    episodes: int,
+    seed: int,
+    options: EvaluationOptions,
+    interrupts: Interrupts,
+    tick: Tick,
+) -> Evaluation:
+    """The episodes in that many fresh copies, or in `env` itself where it is there for that."""
+    in_itself = options.in_itself and isinstance(env, HostEnv) and env.num_envs == rows
     mode: Mode = "graph" if options.captured and env.capturable else "eager"
     execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
     copies: Env | None = None
-    playing = activity.during("playing evaluation episodes")
-    with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
-        try:
-            with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
-                copies = env.spawn(width, seed)
-                return execution.run(Rounds(policy, copies, episodes, seed, options).play, interrupts, tick)
-        finally:
-            if copies is not None:
-                copies.close()
+    try:
+        with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
+            with beginning(env, rows):
+                copies = env if in_itself else env.spawn(rows, seed)
+            return execution.run(Rounds(policy, copies, episodes, seed, options).play, interrupts, tick)
+    finally:
+        if copies is not None and copies is not env:
+            copies.close()
 
 
 @dataclass
@@ -199,11 +247,12 @@ class Rounds:
             env.seed(self.seed, first)
             obs = env.reset()
         else:
-            obs = env.reset(seed=self.seed)
+            with beginning(env, count):
+                obs = env.reset(seed=self.seed)
         return Episodes(
             self.policy,
             env,
-            obs=obs,
+            obs=obs.contiguous(),  # written to by every step, and a user's `observe` may return an expanded one
             total=torch.zeros(count, device=env.device),
             length=torch.zeros(count, dtype=torch.int64, device=env.device),
             running=torch.arange(count, device=env.device) < self.episodes - first,
@@ -224,7 +273,8 @@ class Rounds:
                 return not episodes.running.any()
             noise = torch.rand(env.num_envs, env.noise_size, generator=self.noise, device=env.device)
             draw = None if self.sampling is None else self.policy.head.noise((env.num_envs,), self.sampling)
-            play(episodes, noise, draw)
+            with beginning(env, env.num_envs) if t == 0 else nullcontext():
+                play(episodes, noise, draw)
             activity.mark()
             interrupts.check()  # a signal whose exception got lost in code that swallows them
             tick(over)

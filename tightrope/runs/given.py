@@ -139,7 +139,26 @@ def imported(path: str, what: str = "env") -> Any:
         with working_directory_on_path():
             return getattr(importlib.import_module(module), name)
     except Exception as error:
+        if only_in_its_script(path):
+            raise UsageError(
+                f"{what} {path!r} is of a script, notebook or function, where no command finds it: move it into a module, and "
+                "give module:Class"
+            ) from None
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
+
+
+def only_in_its_script(path: str) -> bool:
+    """Whether module:name is of a script, a notebook or the inside of a function."""
+    module, _, name = path.partition(":")
+    return module == "__main__" or "<" in name
+
+
+def check_command(env: str) -> str:
+    """What looks for mistakes in an environment: a command or, where no command finds it, a line of Python."""
+    if is_path(env) and only_in_its_script(env):
+        name = short_name(env)
+        return f"tightrope.envs.checker.check({'the factory' if '<' in name else name}).lines()"
+    return f"`tightrope check {env}`"
 
 
 def named_by_user(env: str) -> Any:
@@ -269,8 +288,8 @@ def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
     found = already_here(path)
     if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
-    module, _, name = path.partition(":")
-    if module == "__main__" or "<" in name:
+    name = path.partition(":")[2]
+    if only_in_its_script(path):
         raise UsageError(
             f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
             f"it, tr.load(path, {argument}=...)"

@@ -21,6 +21,14 @@ def missing_member(owner: type, name: str) -> AttributeError:
     return AttributeError(f"{owner.__name__} has no {name!r}" + (f": {hint}" if hint else ""), name=name)
 
 
+def missing_of_policy(name: str) -> AttributeError:
+    """The error for an attribute that a policy without its environment does not have."""
+    hint = (here_called(name, MEMBERS) or "").replace("agent.predict", "policy.predict")
+    hint = hint.replace("agent.policy.", "policy.network.").replace("tr.load(", "tr.load_policy(")
+    agent = "; an agent, with its environment, comes from tr.load(path)" if "agent." in hint else ""
+    return AttributeError(f"Policy has no {name!r}" + (f": {hint}{agent}" if hint else ""), name=name)
+
+
 class AgentType(type):
     """The class of the classes of agents, for `PPO.load(path)` and its like."""
 
@@ -45,14 +53,17 @@ def known_arguments(method: Method) -> Method:
 
 
 def answer(name: str, names: list[str], agent: type[Any]) -> str:
-    """What to give instead of an unknown argument."""
+    """What to give instead of an unknown argument: another of the method's, a setting, or nothing."""
+    hint, other = here_called(name, ARGUMENTS), ARGUMENTS.get(name, "")
+    if other.startswith(":") or other.partition(",")[0] in names:
+        return f": {hint}"
+    if not hasattr(agent, "algo"):  # a policy without its environment, which has no settings
+        return f": {hint}" if hint else f".{near_matches(name, names)} It takes {', '.join(names)}"
     if name in settings_of(agent.algo):
         return f": it is a setting, give it to {agent.__name__}(...)"
-    hint = here_called(name, ARGUMENTS)
-    if hint is None and SETTINGS.get(name) in names:
-        hint = here_called(name, SETTINGS)
-    if hint is None and name in SETTINGS:
-        hint = f"{here_called(name, SETTINGS)}, a setting of {agent.__name__}(...)"
+    if name in SETTINGS:
+        known = SETTINGS[name] in names or SETTINGS[name].startswith(":")
+        return f": {here_called(name, SETTINGS)}{'' if known else f', a setting of {agent.__name__}(...)'}"
     return f": {hint}" if hint else f".{near_matches(name, names)} It takes {', '.join(names)}"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine import State
+from ..engine import State, world
 from ..engine.metrics import Reading
+from ..envs.notes import STEPS_WITHOUT_END, endless_note
 from ..view import Audience
 from .directory import RunDirectory
 
@@ -20,8 +21,17 @@ AT_THE_END = 0.1  # of the steps so far
 class Log:
     """Reads the metrics of a phase once the device has the next one to do, so that nobody waits."""
 
-    def __init__(self, state: State, audience: Audience, run: RunDirectory | None, late: int) -> None:
-        self.audience, self.run = audience, run
+    def __init__(
+        self,
+        state: State,
+        audience: Audience,
+        run: RunDirectory | None,
+        late: int,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.audience, self.run, self.say = audience, run, say
+        self.endless = endless_note(state.env)  # to be said if no episode ends for long
+        self.num_envs = state.env.num_envs * world().size
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
@@ -60,7 +70,18 @@ class Log:
             speed = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
             row |= {"charts/SPS": speed}
             self._remember(row["step"], row["charts/episodes"], row.get("charts/episodic_return", 0.0))
+            self._look_for_ends(row)
             self.write(row)
+
+    def _look_for_ends(self, row: dict[str, Any]) -> None:
+        """Say it once if no episode has ended for long."""
+        if self.endless is None:
+            return
+        if row["charts/episodes"]:
+            self.endless = None
+        elif row["step"] - self.steps_before >= STEPS_WITHOUT_END * self.num_envs:
+            self.say(f"note: {self.endless}")
+            self.endless = None
 
     def write(self, row: dict[str, Any]) -> None:
         """To the metrics file and the audience."""

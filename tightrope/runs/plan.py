@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..engine import Execution, State, choose_threads, cores, waits_asleep, world
 from ..envs.notes import notes
 from ..errors import plural
-from .build import engine_for
+from ..types import Env
+from .build import engine_for, traits_of
 from .config import Config
 from .given import is_path
 from .presets import KIND_WORDS, kind_settings
@@ -67,13 +68,13 @@ def engine_of(state: State, config: Config) -> str:
     return f"{count} of {env_id} by {backend}{groups} ({why})"
 
 
-def defaults_of(config: Config) -> str | None:
+def defaults_of(config: Config, env: Env) -> str | None:
     """Which defaults a run with no preset started from, and what is left of them."""
     kind, settings = config.run.defaults, config.flat()
     if kind not in KIND_WORDS:
         return None
     sizes = {name: settings[name] for name in ("num_envs", "num_steps")}
-    usual = sizes | kind_settings(kind, config.algo, sizes)
+    usual = sizes | kind_settings(kind, config.algo, sizes, traits_of(env))
     kept = [f"{name} {value}" for name, value in usual.items() if settings[name] == value]
     return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 
@@ -111,7 +112,7 @@ def plan(state: State, config: Config) -> Plan:
         parameters=sum(p.numel() for p in state.policy.parameters()),
         device=str(state.env.device),
         engine=engine_of(state, config),
-        defaults=defaults_of(config),
+        defaults=defaults_of(config, state.env),
         threads=threads,
         execution=in_words(state.execution),
         may_stop_early=hasattr(algorithm, "dead_fraction"),

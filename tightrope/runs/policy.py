@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from .checkpoint import MODEL, TRAINING, Checkpoint, one_line
 from .config import Config
 from .export import Exported, export
 from .given import Network, own_network
+from .hints import known_arguments, missing_of_policy
 from .recover import MOST_HEADER
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Policy:
 
         return action_space(self._env)
 
+    @known_arguments
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
         """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
         `env.reset()` returns, the observation counts."""
@@ -133,6 +135,20 @@ class Policy:
         return UsageError(
             f"{what} needs the environment {self.config.env}, and this policy was loaded without it: use tr.load(path, env=...)"
         )
+
+    def close(self) -> None:
+        """Nothing to release: there is no environment."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_of_policy(name)
 
     def __repr__(self) -> str:
         return f"Policy({self.config.env!r}, {self.config.algo}, steps={self.steps:,})"

@@ -2,6 +2,7 @@
 other. docs/benchmarks.md holds the results."""
 
 import re
+from dataclasses import dataclass
 
 from ..models.networks import sees_images
 from ..types import Box, Settings, Spec
@@ -156,6 +157,7 @@ KINDS: dict[tuple[str, str], Settings] = {
 }
 KIND_WORDS = {"discrete": "discrete actions", "continuous": "continuous actions", "images": "images"}
 ROWS, FEWEST_STEPS = 1024, 16  # of a rollout of PPO, however many environments share them; of each of these
+LONGEST = 500  # steps of a rollout of VPG; of a time limit below it, that
 MINIBATCH, MOST_MINIBATCHES = 128, 32
 BUDGET = {"ppo": (500_000, 100), "vpg": (640_000, 40)}  # least steps and phases: many environments take more steps
 MANY = 64  # environments side by side, where a step of many costs hardly more than a step of one
@@ -203,16 +205,29 @@ def kind_of(observation: Spec, action: Spec) -> str:
     return "continuous" if isinstance(action, Box) else "discrete"
 
 
-def kind_settings(kind: str, algo: str, given: Settings) -> Settings:
+@dataclass(frozen=True)
+class Traits:
+    """What the defaults of a kind depend on besides the kind."""
+
+    limit: int | None = None  # steps after which an episode is truncated, where that is known
+    on_device: bool = False  # whether a step of many environments costs hardly more than a step of one
+
+
+def kind_settings(kind: str, algo: str, given: Settings, traits: Traits | None = None) -> Settings:
     """The defaults of a kind. PPO's sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
-    settings = dict(KINDS[kind, algo])
-    num_envs = max(given.get("num_envs", settings.get("num_envs", 8 if algo == "ppo" else 32)), 1)
-    num_steps = max(FEWEST_STEPS, ROWS // num_envs) if algo == "ppo" else 500
-    batch = max(num_envs * given.get("num_steps", num_steps), 1)
+    traits = traits or Traits()
+    settings = {"num_envs": 8 if algo == "ppo" else 32, **KINDS[kind, algo]}
+    if algo == "ppo" and traits.on_device:
+        settings["num_envs"] = MANY
+    num_envs = max(given.get("num_envs", settings["num_envs"]), 1)
+    if algo == "ppo":
+        settings["num_steps"] = max(FEWEST_STEPS, ROWS // num_envs)
+    else:
+        settings["num_steps"] = min(traits.limit or LONGEST, LONGEST)  # whole episodes, and nothing behind their ends
+    batch = max(num_envs * given.get("num_steps", settings["num_steps"]), 1)
     if algo == "ppo":
         most = min(max(batch // MINIBATCH, 1), MOST_MINIBATCHES)
-        divides = next(count for count in range(most, 0, -1) if batch % count == 0)
-        settings |= {"num_steps": num_steps, "num_minibatches": divides}
+        settings["num_minibatches"] = next(count for count in range(most, 0, -1) if batch % count == 0)
     steps, phases = BUDGET[algo]
     if batch * phases > steps:
         settings["total_timesteps"] = batch * phases

@@ -30,6 +30,7 @@ from ..view.report import (
     number,
     read_rows,
     run_page,
+    stopped_at_return,
     write_page,
 )
 from .checkpoint import MANIFEST, NAME, named, score_of
@@ -38,6 +39,7 @@ from .directory import METRICS, reason
 from .evaluate import Evaluation
 from .given import can_be_named, has_id, is_path, short_name
 from .lock import is_locked
+from .presets import Traits
 from .recover import load_config
 from .target import target_of
 
@@ -145,7 +147,7 @@ def remembered(run_dir: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         return {}
-    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None))}
+    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
     return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
 
 
@@ -165,33 +167,37 @@ def status(run_dir: Path, config: Config, columns: Columns) -> Status:
         return Status("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
     if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
         return Status("solved")
-    if config.run.stop_at_return is not None:
-        scores = columns["eval/episodic_return"][~(columns["eval/cut_off"] > 0)]
-        if (scores >= config.run.stop_at_return).any():
-            return Status("solved")
-    return by_steps(int(columns.last("step") or 0), config.flat(), run_dir)
+    settings = config.flat()
+    return stopped_at_return(columns, settings) or by_steps(int(columns.last("step") or 0), settings, run_dir)
 
 
 def found(run_dir: Path, config: Config) -> Found:
     """What else there is to know of a run."""
-    usual = usual_settings(config)
+    usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
     return Found(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
 
 
 # settings -------------------------------------------------------------------------------------------------------------
 
 
-def usual_settings(config: Config) -> Settings:
+def read_traits(told: Settings) -> Traits:
+    """What the defaults of a run depended on; a file may say anything."""
+    limit = told.get("limit")
+    return Traits(limit if type(limit) is int and 0 < limit < MOST_COUNT else None, told.get("on_device") is True)
+
+
+def usual_settings(config: Config, traits: Traits | None = None) -> Settings:
     """What they would have been with no flag given. Choices that were ours are as usual, whatever they are."""
-    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}).flat()
+    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}, traits=traits).flat()
     settings = config.flat()
     return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
 
 
 def command(config: Config, usual: Settings) -> str:
-    """What to type for the same run once more."""
+    """What to type for the same run once more. Threads are named too, since sums depend on their number."""
     settings = config.flat()
-    given = {name: value for name, value in settings.items() if name == "seed" or value != usual[name]}
+    named = {"seed": True, "threads": config.run.threads is not None, "defaults": config.run.defaults != "auto"}
+    given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
     network = config.network.network
     nameless = not is_path(config.env) and not has_id(config.env)
     if nameless or (network is not None and not can_be_named(network)):

@@ -55,8 +55,9 @@ def shown_to(audience: Audience, episodes: int) -> Tick:
     return tick
 
 
-def other_env(env: Any, config: Config, trained_on: Env) -> tuple[Env, bool]:
-    """(an environment of a user's choice to make copies of, whether it was made here and is to be closed)."""
+def other_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple[Env, bool]:
+    """(an environment of a user's choice to play in, whether it was made here and is to be closed). A class or a factory of
+    Gymnasium's makes `num_envs` of them, all that will be played in; of others copies are made."""
     if isinstance(env, str) and is_path(env):
         env = imported(env)
     if isinstance(env, str):
@@ -64,11 +65,15 @@ def other_env(env: Any, config: Config, trained_on: Env) -> tuple[Env, bool]:
         found = make_env(config, env, 1, scoring=True)
     else:
         check_env_object(env)
-        found = from_user(env, config, 1)
+        in_turn = config.changed(vectorization_mode="sync") if config.run.vectorization_mode == "async" else config
+        found = from_user(env, in_turn, num_envs if callable(env) else 1)
+    made_here = found is not env and not hasattr(env, "num_envs")  # a vector environment stays its owner's
     if (found.observation, found.action) != (trained_on.observation, trained_on.action):
+        if made_here:
+            found.close()
         name = env if isinstance(env, str) else name_of(found)
         raise UsageError(f"env {name!r} has other spaces than {config.env!r}, on which this agent was trained")
-    return found, found is not env and not hasattr(env, "num_envs")  # a vector environment stays its owner's
+    return found, made_here
 
 
 class Evaluations:
@@ -95,6 +100,7 @@ class Evaluations:
         state.unevaluated = not isinstance(found, Evaluation)
         if not isinstance(found, Evaluation):
             self.signal = found
+            self.say(f"the evaluation after {state.steps:,} steps was given up; it is made when training goes on")
             return {}
         self.made.append((state.steps, found))
         if found.requested:

@@ -22,6 +22,7 @@ from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
 from ..processes import standing_still, start
+from ..view.report import RunRecord
 from ..view.report.columns import MOST_BYTES
 from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
@@ -263,10 +264,11 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
     there = [seed.run_dir for seed in seeds if (seed.run_dir / METRICS).exists()]
     if not there:
         return None
-    scores = np.array([record.scores[-1].mean for run in there if (record := gathered(run)).scores])
+    records = [gathered(run) for run in there]
+    scores = np.array([record.scores[-1].mean for record in records if record.scores])
     page = write_report(there, folder / COMPARISON)
     if len(scores) == 0:
-        return page, "no seed has a score yet"
+        return page, unscored(records)
     middle, low, high = iqm_interval([scores])
     interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
     return (
@@ -274,3 +276,13 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
         f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; from {scores.min():.2f} to "
         f"{scores.max():.2f}",
     )
+
+
+def unscored(records: Sequence[RunRecord]) -> str:
+    """What is said of runs of which none has a score."""
+    if any(record.about.settings["eval_episodes"] for record in records):
+        return "no seed has a score yet"
+    last = [record.columns.last("charts/episodic_return") for record in records]
+    returns = [value for value in last if value is not None]
+    at_the_end = f"; the last returns in training are from {min(returns):.2f} to {max(returns):.2f}" if returns else ""
+    return f"not evaluated (eval_episodes 0){at_the_end}"

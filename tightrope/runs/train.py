@@ -24,7 +24,7 @@ from .directory import RunDirectory
 from .evaluate import Evaluation
 from .log import Log
 from .plan import plan
-from .scoring import Evaluations, Score, last_score
+from .scoring import Evaluations, Score, last_score, reached
 from .signals import Interrupts
 
 
@@ -71,7 +71,7 @@ def train(
         audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
         audience.tell("begin", about(state, config, the_plan, run))
         guard = CrashGuard(state, config, None if run is None else run.path)
-        log = Log(state, audience, run, guard.late)
+        log = Log(state, audience, run, guard.late, say)
         evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
         agreement, stop = Agreement(2), 0.0
         try:
@@ -111,7 +111,7 @@ def train(
             if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
                 run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
                 if isinstance(error, EnvError) and not stopping:
-                    raise EnvError(f"{error}; {run.left(state)}") from error
+                    raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
                 error.add_note(run.left(state))
             if not stopping:
                 raise
@@ -128,13 +128,11 @@ def train(
             log.report(everything=True)
             audience.tell("end", state)  # who keeps the trained agent finds it saved
     if state.solved:
-        target = config.run.stop_at_return
-        at = (
-            f": an evaluation returned {state.best_score:.2f}, stop_at_return is {target:g}"
-            if target is not None
-            else ""
-        )
-        say(f"solved after {state.steps:,} steps{at}")
+        after, target = f"after {state.steps:,} steps", config.run.stop_at_return
+        if reached(state, config):
+            say(f"reached the return of {target:g} asked for {after}: an evaluation returned {state.best_score:.2f}")
+        else:
+            say(f"solved {after}")
     received = int(stop) if world().talks else interrupts.received
     if unscored:
         received = interrupts.received or SIGINT

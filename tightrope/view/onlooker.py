@@ -35,6 +35,7 @@ class About:
     facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
     steps_taken: Callable[[], int] | None = None  # by all environments so far, where that can be known within a phase
     target: Target | None = None
+    traits: dict[str, Any] = field(default_factory=dict)  # of the environment, as far as defaults depend on them
 
 
 class Shown(Protocol):

@@ -102,6 +102,8 @@ class Journey:
         if self.steps_taken is None or self.ended or time.monotonic() - self.phase_began < SLOW:
             return ""
         taken = self.steps_taken() - self.taken_before
+        if not taken:  # an evaluation, or a signal, has come in between
+            return ""
         return f"{taken:,} of {self.batch:,} steps into the next" if taken < self.batch else "learning"
 
     def reach(self, row: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from ..host import path_of
 from ..own import Randomness
 from ..tensor import TensorEnv
 from ..validate import construct, described
-from .compare import bounds, drawing, hands, idle_actions, render, repeat, spawned, streams
+from .compare import bounds, drawing, hands, idle_actions, lasting, render, repeat, spawned, streams
 from .report import Finding, Report
 from .rows import Ours, Tensors, Vector
 from .single import Single
@@ -39,6 +39,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     "same seed": repeat,
     "other seeds": streams,
     "extreme actions": bounds,
+    "one action for long": lasting,
     "actions after an end": idle_actions,
     "spawn": spawned,
     "draw": drawing,

@@ -9,7 +9,9 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from ...errors import UsageError, raised
-from ...types import Box
+from ...types import Box, Discrete
+from ..notes import time_limit
+from ..options import Array
 from ..validate import described, drawn
 from .report import Report
 from .rows import Ours, Tensors, Vector
@@ -17,6 +19,9 @@ from .single import Single
 from .subject import TRACE_SECONDS, Subject
 from .tally import WIDE
 from .values import difference, global_streams, limits, own_streams, same
+
+LASTING_STEPS, LASTING_SECONDS = 1000, 1.0  # of one action, and of all of them
+MOST_HELD = 10  # actions of a Discrete space
 
 
 def hands(s: Subject) -> None:
@@ -101,6 +106,35 @@ def unmoved_by_seeds(s: Subject) -> None:
         s.warning("seeds", f"{message}, though random numbers are drawn", "seed its generator with the seed of reset")
     else:
         s.note("seeds", message, s.fixes["seeds"])
+
+
+def lasting(s: Subject) -> None:
+    """Where no time limit is known, an action that is held all the time must not keep an episode going for ever."""
+    until = time.perf_counter() + LASTING_SECONDS
+    for action in held_actions(s) if time_limit(s.env) is None else ():
+        s.start(s.seed)
+        going, steps = np.ones(s.num_envs, bool), 0
+        while going.any() and steps < LASTING_STEPS:
+            if time.perf_counter() > until:
+                return  # too slow to say anything
+            going &= ~s.act(action).done
+            steps += 1
+        if going.any():
+            shown = np.asarray(action)[np.flatnonzero(going)[0]].tolist()
+            message = f"{steps:,} steps of action {shown} end no episode, and no time limit is known"
+            s.warning("endless", message, s.fixes["endless"])
+            return
+
+
+def held_actions(s: Subject) -> list[Array]:
+    """Actions for all rows: the first few of a Discrete space, otherwise the lowest, the highest and none."""
+    if isinstance(s.action, Discrete):
+        return [np.full(s.num_envs, i) for i in range(min(s.action.n, MOST_HELD))]
+    none = []
+    if isinstance(s.action, Box):
+        low, high = limits(s.action)
+        none = [np.stack([np.clip(0.0, low, high).astype(np.float32)] * s.num_envs)]
+    return [action for action in (s.extreme(0), s.extreme(1), *none) if action is not None]
 
 
 def bounds(s: Subject) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...errors import plural, raised
+from ...errors import EnvError, UsageError, plural, raised
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..options import Array
 from ..validate import brief
@@ -102,10 +102,14 @@ class Subject:
         try:
             return function()
         except (Exception, SystemExit) as error:
+            given = "" if action is None else f" on action {brief(np.asarray(action).tolist())}"
+            if isinstance(error, (UsageError, EnvError)) and error.__cause__ is None:  # which names the user's method
+                message, _, fix = str(error).rpartition(": ")
+                self.error(name, f"{message}, in {name}(){given}, {self.when}", fix)
+                raise Broken from None
             words = raised(error)
             if name == "step" and "expected 5, got 4" in words:
                 self.error(name, OLD_STEP, FIVE)
-            given = "" if action is None else f" on action {brief(np.asarray(action).tolist())}"
             self.error(name, f"{name}() raises{given}, {self.when}: {words}", self.fixes.get(name, "fix that line"))
             raise Broken from None
         finally:

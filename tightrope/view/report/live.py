@@ -51,7 +51,7 @@ class Report(Onlooker):
             self.write(Status("running"))
 
     def end(self, state: Shown) -> None:
-        self.write(how_it_ended(state, self.about, sys.exc_info()[1]))
+        self.write(how_it_ended(state, self.about, self.columns, sys.exc_info()[1]))
 
     def write(self, status: Status) -> None:
         began = time.monotonic()
@@ -74,15 +74,24 @@ class Report(Onlooker):
             self.trouble = True
 
 
-def how_it_ended(state: Shown, about: About, error: BaseException | None) -> Status:
+def how_it_ended(state: Shown, about: About, columns: Columns, error: BaseException | None) -> Status:
     """From where the state stands, and the exception that is on its way if there is one."""
     if isinstance(error, NotFinite):
         return Status("not finite", str(error))
     if isinstance(error, Exception):
         return Status("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
     if state.solved:
-        return Status("solved")
+        return stopped_at_return(columns, about.settings) or Status("solved")
     return by_steps(state.steps, about.settings, about.run_dir)
+
+
+def stopped_at_return(columns: Columns, settings: dict[str, Any]) -> Status | None:
+    """That an evaluation came to `stop_at_return`, if one did. Whether the task is solved by that, its user knows."""
+    target = settings.get("stop_at_return")
+    scores = columns["eval/episodic_return"][~(columns["eval/cut_off"] > 0)]
+    if target is None or not (scores >= target).any():
+        return None
+    return Status("ended", f"An evaluation reached the return of {target:g} asked for.")
 
 
 def by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> Status:
@@ -102,6 +111,7 @@ def remember(about: About) -> None:
     """What only the process that trains knows, for a report that is made later."""
     assert about.run_dir is not None
     content: dict[str, Any] = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
+    content["traits"] = about.traits
     content["target"] = None if about.target is None else asdict(about.target)
     write_page(about.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 
