@@ -342,3 +342,17 @@ def test_code_of_ones_own_in_another_process(tmp_path: Path, monkeypatch: pytest
     one = whole(tmp_path, "ppo", windy.Windy, **settings)
     output_of(resumed)
     assert_same_run(one, tr.load(tmp_path / "pieces", env=windy.Windy))
+
+
+def test_a_checkpoint_that_goes_while_it_is_loaded_is_one_line(tmp_path: Path) -> None:
+    import shutil
+
+    from tightrope.runs.recover import restore
+
+    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=16, device="cpu")
+    agent.learn(run_dir=tmp_path / "run", quiet=True)
+    loaded = tr.load(tmp_path / "run")
+    assert loaded.loaded is not None
+    shutil.rmtree(loaded.loaded.path)
+    with pytest.raises(UsageError, match="missing"):
+        restore(loaded.state, loaded.loaded)
