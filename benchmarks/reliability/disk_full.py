@@ -1,22 +1,18 @@
-"""Run directories that cannot be written to: a full disk, a read-only one, one that has gone. Training goes on and says so.
+"""Run directories that cannot be written to: a full disk, a read-only one, one that has gone. Training goes on and says so."""
 
-python benchmarks/reliability/disk_full.py          # needs the right to mount a tmpfs; what does without is checked anyway
-"""
-
-import argparse
 import ctypes
 import os
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processes import Process, finished, folder, table, until
+from attacks import Case, Skipped
+from processes import Process, finished, folder, until
 from runs import PHASE, check_all_is_whole, check_same_end, checkpoints, rows, training
 
 NAME = "PPO, CartPole"
@@ -271,32 +267,20 @@ def file_too_large(disk: Path) -> None:
         check_same_end(run, path / "run")
 
 
-MOUNTED: list[Callable[[Path], None]] = [full, full_for_a_while, full_at_the_start, full_on_resume, read_only]
-ANYWHERE: list[Callable[[Path], None]] = [forbidden, removed, moved, replaced, file_too_large]
+MOUNTED = [full, full_for_a_while, full_at_the_start, full_on_resume, read_only]
+ANYWHERE = [forbidden, removed, moved, replaced, file_too_large]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--times", type=int, default=5, help="how often each thing happens, at another moment each time"
-    )
-    parser.add_argument("--where", choices=("mounted", "anywhere"), help="only what needs a mount, or what does not")
-    options = parser.parse_args()
-    began, no_mount = time.perf_counter(), why_no_mount()
-    happened = []
-    for case in {"mounted": MOUNTED, "anywhere": ANYWHERE}.get(options.where, MOUNTED + ANYWHERE):
-        skipped = no_mount if case in MOUNTED else None
-        for _ in range(0 if skipped else options.times):
-            with folder() if case in ANYWHERE else small_disk() as disk:
-                case(disk)
-        happened.append(((case.__doc__ or "").splitlines()[0], f"skipped: {skipped}" if skipped else options.times))
-        print(case.__name__, file=sys.stderr, flush=True)
-    print(
-        "Said once, training went on, the last checkpoint stayed whole and resumed, exit code 1 where the end was not saved:\n"
-    )
-    print(table(("what happened", "times"), happened))
-    print(f"\n{time.perf_counter() - began:.0f} s")
+def on_small_disk(case: Case) -> Case:
+    def mounted(path: Path) -> object:
+        if (reason := why_no_mount()) is not None:
+            raise Skipped(reason)
+        with small_disk() as disk:
+            return case(disk)
+
+    return mounted
 
 
-if __name__ == "__main__":
-    main()
+def cases() -> dict[str, Case]:
+    found = {**{case: on_small_disk(case) for case in MOUNTED}, **{case: case for case in ANYWHERE}}
+    return {(case.__doc__ or "").removesuffix("."): tried for case, tried in found.items()}

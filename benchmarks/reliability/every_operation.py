@@ -54,9 +54,9 @@ class Fuse:
                 fuse.burn()
                 return super().truncate(size)
 
-        fdopen = os.fdopen
-        os.fdopen = lambda number, mode, **k: Slow(number, mode) if "+" in mode else fdopen(number, mode, **k)  # type: ignore
-        Path.open = lambda path, mode: (fuse.burn(), Slow(path, mode))[1]  # type: ignore
+        fdopen, open_ = os.fdopen, os.open
+        os.fdopen = lambda number, mode, **k: fdopen(number, mode, **k) if mode == "rb" else Slow(number, mode)  # type: ignore
+        os.open = lambda path, flags, *a, **k: (flags & os.O_CREAT and fuse.burn(), open_(path, flags, *a, **k))[1]  # type: ignore
         for name in OPERATIONS:
             setattr(os, name, self.before(getattr(os, name)))
         save = RunDirectory.save

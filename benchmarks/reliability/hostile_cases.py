@@ -15,10 +15,10 @@ from forgery import REMOVED, forge, forge_config, forge_header, forge_tensors, n
 from safetensors.numpy import load_file
 
 from tightrope.files import canonical
-from tightrope.runs.checkpoint import CHECKPOINTS, CONFIG, LATEST, MANIFEST, MODEL, TRAINING
+from tightrope.runs.checkpoint import CHECKPOINTS, CONFIG, MANIFEST, MODEL, TRAINING
 
 Case = Callable[[Path], None]
-PROOF, VICTIM = "executed", "victim"  # beside the run: made by what must not be executed; must not be changed
+PROOF = "executed"  # beside the run, made by what must not be executed
 GB = 1 << 30
 
 
@@ -390,49 +390,3 @@ GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "arguments": arguments,
     "states": states,
 }
-
-
-WRITTEN = (
-    "metrics.jsonl", "scores.jsonl", ".lock", "config.yaml", "about.json", "report.html", "trackers.json",
-    "videos/phase0002.mp4", "videos/phase0002.html", f"{CHECKPOINTS}/{LATEST}",
-)  # fmt: skip
-TEMPORARY = (
-    "config.yaml.tmp", ".config.yaml.1.tmp", f"{CHECKPOINTS}/latest.tmp", f"{CHECKPOINTS}/.latest.PID.tmp",
-    f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x", "trackers.json.tmp", ".about.json.PID.tmp",
-    ".report.html.PID.tmp", "videos/.1.mp4.tmp", "videos/phase0002.mp4.tmp",
-)  # fmt: skip
-
-
-def victims() -> dict[str, Case]:
-    """Links in the place of what a resumed run writes: accepted or not, what they lead to stays as it is."""
-
-    def linked(name: str) -> Case:
-        def case(run: Path) -> None:
-            path = run / name.replace("PID", str(os.getpid()))
-            path.parent.mkdir(exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.symlink_to(run.parent / VICTIM)
-
-        return case
-
-    return {f"{name} is a link to another file": linked(name) for name in (*WRITTEN, *TEMPORARY)}
-
-
-def other_kinds() -> dict[str, Case]:
-    """Pipes, devices and directories in the place of what a run reads or writes: nothing waits for them."""
-
-    def replaced(name: str, make: Callable[[Path], object]) -> Case:
-        def case(run: Path) -> None:
-            path = run / name
-            path.parent.mkdir(exist_ok=True)
-            path.unlink(missing_ok=True)
-            make(path)
-
-        return case
-
-    kinds: dict[str, Callable[[Path], object]] = {
-        "a pipe": os.mkfifo,
-        "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
-        "a directory": Path.mkdir,
-    }
-    return {f"{name} is {kind}": replaced(name, make) for name in WRITTEN for kind, make in kinds.items()}

@@ -1,4 +1,4 @@
-"""What checkpoints cost: their share of training's wall time on CartPole, at the default interval.
+"""What checkpoints and the guard against numbers that are not finite cost: their share of training's wall time on CartPole.
 
 python benchmarks/reliability/overhead.py           # four minutes
 """
@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from processes import folder
 
 import tightrope as tr
+from tightrope.algorithms.ppo import ppo
+from tightrope.engine.health import health
+from tightrope.engine.snapshot import Snapshot
 from tightrope.runs.directory import RunDirectory
 
 MOST = 0.02  # of the wall time
@@ -47,11 +51,34 @@ def trained(path: Path, **settings: Any) -> tuple[float, list[float]]:
         return time.perf_counter() - began, saves
 
 
+def guard_cost() -> tuple[float, float, float]:
+    """Median seconds of (a phase, the guard's sums over it, its copy of the state), in the midst of training."""
+    agent = tr.PPO("CartPole-v1", device="cpu", threads=1)
+    torch.set_num_threads(1)
+    state, config = agent.state, agent.config.algorithm
+    snapshot, marks = Snapshot(state), []
+    began = time.perf_counter()
+    for metrics in ppo(state, config):
+        means = torch.stack([*metrics.terms, metrics.grad_norm])
+        ended = time.perf_counter()
+        health(state, state.rollout.real, means)
+        summed = time.perf_counter()
+        snapshot.take()
+        copied = time.perf_counter()
+        marks.append((ended - began, summed - ended, copied - summed))
+        began = time.perf_counter()
+    phase, sums, copy = (statistics.median(times) for times in zip(*marks, strict=True))
+    return phase, sums, copy
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=75.0, help="of training at the default interval")
     parser.add_argument("--pairs", type=int, default=3, help="of shorter runs, side by side with and without saving")
     options = parser.parse_args()
+    phase, sums, copy = guard_cost()
+    print(f"The guard: sums {1e6 * sums:.0f} us and a copy {1e6 * copy:.0f} us, "
+          f"{(sums + copy) / phase:.2%} of a phase of {1e3 * phase:.1f} ms.")  # fmt: skip
     with folder() as path:
         short = [trained(path / f"preset{i}") for i in range(5)]
         steps = tr.load(path / "preset0").steps

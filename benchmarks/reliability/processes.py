@@ -9,9 +9,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import tightrope.cli
 
@@ -19,12 +19,15 @@ import tightrope.cli
 class Process:
     """`tightrope ARGS` under way; `fresh` for a new interpreter instead of a fork. `prepare` runs in a fork before it."""
 
+    started: ClassVar[list["Process"]] = []
+
     def __init__(self, *args: str | Path, fresh: bool = False, prepare: Callable[[], None] = lambda: None) -> None:
         self.args = [str(arg) for arg in args]
         self.file = tempfile.TemporaryFile()  # noqa: SIM115
         self.code: int | None = None  # as subprocess gives it: minus the signal that ended it
         self.peak = 0.0  # MB of memory that it ever had
         self.pid = self._begin_fresh() if fresh else self._fork(prepare)
+        Process.started.append(self)
 
     def _begin_fresh(self) -> int:
         words = [sys.executable, "-m", "tightrope", *self.args]
@@ -83,6 +86,12 @@ class Process:
         self.send(signal.SIGKILL)
         self._reap(0)
 
+    def end_group(self) -> None:
+        """Leave nothing of it behind, nor of what it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.kill()
+
     def _reap(self, flags: int) -> int | None:
         if self.code is None:
             pid, status, usage = os.wait4(self.pid, flags)
@@ -113,8 +122,16 @@ def until(condition: Callable[[], object], process: Process, seconds: float = 60
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
+    """A directory that is there for a while. Processes begun meanwhile end with it."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        before = len(Process.started)
+        try:
+            yield Path(name)
+        finally:
+            for process in Process.started[before:]:
+                if process.code is None:
+                    process.end_group()
+            del Process.started[before:]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

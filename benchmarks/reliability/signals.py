@@ -1,23 +1,17 @@
-"""Signals at every kind of moment, and two processes that want one directory.
+"""Signals at every kind of moment: exit code, message and files as promised, and the run resumes to the same end."""
 
-python benchmarks/reliability/signals.py
-"""
-
-import argparse
 import os
 import random
-import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processes import Process, finished, folder, table, until
+from attacks import Case
+from processes import Process, finished, until
 from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
 
-from tightrope.processes import alive
 from tightrope.runs import scoring
 from tightrope.runs.directory import RunDirectory
 
@@ -136,88 +130,8 @@ SIGNALS: dict[str, Callable[[Path, int], None]] = {
 }
 
 
-# locks ----------------------------------------------------------------------------------------------------------------
+def cases() -> dict[str, Case]:
+    def given(case: Callable[[Path, int], None], number: int) -> Case:
+        return lambda path: case(path, number)
 
-
-def refused(process: Process, holder: int) -> None:
-    assert process.wait() == 2, process.output
-    lines = [line for line in process.output.splitlines() if line.startswith("tightrope: ")]
-    assert len(lines) == 1, process.output
-    assert f"is being written by process {holder} on " in lines[0], process.output
-    assert "Traceback" not in process.output
-
-
-def second_process(path: Path) -> None:
-    """A second process is refused; `eval` works meanwhile; a killed one leaves no lock."""
-    run = path / "run"
-    first = Process(*training(NAME, run, 10**6))
-    until(lambda: checkpoints(run), first)
-    refused(Process("resume", run), first.pid)
-    assert finished(*training(NAME, run, 3))[0] == 2
-    for _ in range(10):
-        code, output = finished("eval", run, "--episodes", "1")
-        assert code == 0, output
-        assert "damaged" not in output, output
-        assert "instead" not in output, output
-    assert first.poll() is None, first.output
-    first.kill()
-    process = Process("resume", run)
-    before = checkpoints(run)
-    until(lambda: checkpoints(run) != before, process)
-    process.kill()
-
-
-def workers(path: Path) -> None:
-    """A training that is killed takes its workers along, stopped ones too, and leaves no lock."""
-    run = path / "run"
-    args = "CartPole-v1 --backend gymnasium --vectorization-mode async --num-envs 2 --num-steps 8 --num-minibatches 1"
-    more = "--total-timesteps 160000 --save-seconds 0 --device cpu --threads 1"
-    first = Process("train", *args.split(), *more.split(), "--run-dir", run)
-    until(lambda: checkpoints(run), first)
-    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-    assert len(children) >= 2, f"no workers: {first.output}"
-    for child in children:  # so that they cannot notice that it has gone
-        os.kill(int(child), signal.SIGSTOP)
-    first.kill()
-    second = Process("resume", run)
-    before = checkpoints(run)
-    until(lambda: checkpoints(run) != before, second)
-    assert not any(alive(int(child)) for child in children)
-    second.send(signal.SIGTERM)
-    assert second.wait() == 143, second.output
-
-
-LOCKS = [second_process, workers]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=3, help="how often each")
-    parser.add_argument("--only", default="", help="what has this in its name, as a regular expression")
-    options = parser.parse_args()
-    wanted = re.compile(options.only).search
-    began, happened = time.perf_counter(), []
-    for name, case in SIGNALS.items():
-        for number in CODES:
-            if not wanted(f"{number.name} {name}"):
-                continue
-            for _ in range(options.times):
-                with folder() as path:
-                    case(path, number)
-            happened.append((f"{number.name} {name}", options.times))
-            print(happened[-1], file=sys.stderr, flush=True)
-    for lock in LOCKS:
-        if not wanted(lock.__doc__ or ""):
-            continue
-        for _ in range(options.times):
-            with folder() as path:
-                lock(path)
-        happened.append(((lock.__doc__ or "").removesuffix("."), options.times))
-        print(happened[-1], file=sys.stderr, flush=True)
-    print("Exit code, message and files as promised, and the run resumed to the same end:\n")
-    print(table(("what happened", "times"), happened))
-    print(f"\n{time.perf_counter() - began:.0f} s")
-
-
-if __name__ == "__main__":
-    main()
+    return {f"{number.name} {name}": given(case, number) for name, case in SIGNALS.items() for number in CODES}

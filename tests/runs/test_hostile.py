@@ -22,7 +22,8 @@ from tightrope.view.sinks.sink import model_files, newest_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 
-from hostile_cases import GROUPS, PROOF, VICTIM, other_kinds, victims
+from hostile_cases import GROUPS, PROOF
+from run_files import ELSEWHERE, FOLDER, KEY, PIPE, VICTIM, WRITTEN, ZERO, all_links, all_other_kinds
 
 posix = pytest.mark.skipif(os.name != "posix", reason="no pipes and signals as on POSIX")
 HEAVY = ("10^8", "GB of holes")  # hundreds of megabytes to write
@@ -80,14 +81,15 @@ def served(run: Path) -> None:
         print(error)
 
 
-@pytest.mark.parametrize("name", victims())
+@pytest.mark.parametrize("name", all_links())
 def test_what_a_link_leads_to_is_not_written_into(name: str, good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "run")
-    (tmp_path / VICTIM).write_text("precious\n" * 1000)
-    victims()[name](tmp_path / "run")
+    (tmp_path / ELSEWHERE).mkdir()
+    (tmp_path / VICTIM).write_text(KEY)
+    all_links()[name](tmp_path / "run")
     served(tmp_path / "run")
-    assert (tmp_path / VICTIM).read_text() == "precious\n" * 1000
-    assert not any("precious" in path.read_text(errors="replace") for path in files_in(tmp_path / "run"))
+    assert (tmp_path / VICTIM).read_text() == KEY
+    assert not any(KEY in path.read_text(errors="replace") for path in files_in(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", ["videos", "crash", "checkpoints"])
@@ -124,10 +126,11 @@ def test_a_tracker_is_given_no_file_that_a_link_leads_to(good: Path, tmp_path: P
 
 
 @posix
-@pytest.mark.parametrize("name", other_kinds())
-def test_nothing_waits_for_what_is_no_file(name: str, good: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [PIPE, ZERO, FOLDER])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_nothing_waits_for_what_is_no_file(name: str, kind: str, good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "run")
-    other_kinds()[name](tmp_path / "run")
+    all_other_kinds()[name, kind](tmp_path / "run")
     signal.alarm(20)  # ends the tests with an error
     try:
         served(tmp_path / "run")

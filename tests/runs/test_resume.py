@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.runs.recover import find
+from tightrope.errors import UsageError
+from tightrope.runs.recover import find, restore
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(
@@ -342,3 +344,13 @@ def test_code_of_ones_own_in_another_process(tmp_path: Path, monkeypatch: pytest
     one = whole(tmp_path, "ppo", windy.Windy, **settings)
     output_of(resumed)
     assert_same_run(one, tr.load(tmp_path / "pieces", env=windy.Windy))
+
+
+def test_a_checkpoint_that_goes_while_it_is_loaded_is_one_line(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=16, device="cpu")
+    agent.learn(run_dir=tmp_path / "run", quiet=True)
+    loaded = tr.load(tmp_path / "run")
+    assert loaded.loaded is not None
+    shutil.rmtree(loaded.loaded.path)
+    with pytest.raises(UsageError, match="missing"):
+        restore(loaded.state, loaded.loaded)

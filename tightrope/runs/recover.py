@@ -229,7 +229,11 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
     parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
     expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
     there = sum(checkpoint.manifest["files"][file]["size"] for file in files)
-    own = [shape for file in files for name, shape in checkpoint.shapes(file).items() if name.startswith("env.own")]
+    try:
+        shapes = [each for file in files for each in checkpoint.shapes(file).items()]
+    except (SafetensorError, Unreadable, OSError) as error:  # dropped meanwhile by who trains it, say
+        raise UsageError(f"the checkpoint in {checkpoint.path} cannot be read: {one_line(error)}") from None
+    own = [shape for name, shape in shapes if name.startswith("env.own")]
     if there > 2 * expected + MOST_HEADER + min(sum(map(math.prod, own)), MOST_OWN):  # which env may not have yet
         raise UsageError(f"the checkpoint in {checkpoint.path} does not fit the settings: it is far too large for them")
     tensors = checkpoint.tensors(0 if fresh else rank)
