@@ -56,8 +56,8 @@ def plain_lines(text: str) -> str:
 class EnvError(RuntimeError):
     """An environment failed while it was being used. Names it, its row and the action it was given."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(plain(message))  # it may quote the environment
+    def __init__(self, message: object) -> None:
+        super().__init__(plain(str(message)))  # it may quote the environment
 
 
 class ExportError(RuntimeError):

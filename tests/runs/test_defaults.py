@@ -34,7 +34,7 @@ def test_an_environment_without_a_preset_gets_the_defaults_of_its_kind() -> None
     taxi = tr.PPO("Taxi-v4", device="cpu").config
     assert (taxi.run.defaults, taxi.algorithm.learning_rate, taxi.algorithm.update_epochs) == ("discrete", 1e-3, 10)
     assert (taxi.algorithm.num_envs, taxi.algorithm.num_steps, taxi.algorithm.num_minibatches) == (8, 128, 8)
-    walker = tr.PPO("MountainCarContinuous-v0", device="cpu").config
+    walker = tr.PPO("BipedalWalker-v3", device="cpu").config
     assert (walker.run.defaults, walker.algorithm.ent_coef, walker.network.norm_obs) == ("continuous", 0.0, True)
     plain = tr.PPO("Taxi-v4", device="cpu", defaults="plain").config
     assert (plain.run.defaults, plain.algorithm) == ("plain", tr.algorithms.ppo.PPOConfig())

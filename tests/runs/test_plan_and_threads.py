@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -207,7 +207,7 @@ def test_threads_are_set_inside_and_restored_outside() -> None:
 class Looks(tr.envs.CartPole):
     """Notes how many threads torch may use while it is stepped."""
 
-    seen: set[int]
+    seen: ClassVar[set[int]] = set()  # of all copies
 
     def advance(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         self.seen.add(torch.get_num_threads())
@@ -220,9 +220,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     count = [2]
     monkeypatch.setattr(torch, "get_num_threads", lambda: count[0])
     monkeypatch.setattr(torch, "set_num_threads", lambda n: count.__setitem__(0, n))
-    env = Looks(num_envs=40)
-    env.seen = set()
-    return env
+    Looks.seen.clear()
+    return Looks(num_envs=40)
 
 
 @pytest.mark.parametrize("setting", [None, 3])

@@ -42,13 +42,14 @@ def envs(args: list[str]) -> int:
         native.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), score, time)
     engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
     for env_id, (backends, extra) in ELSEWHERE.items():
-        engines.add_row(env_id, backends, f"tightrope\\[{extra}]", *EXPECTED.get(env_id, ("", "")))
+        needs = f"tightrope\\[{extra}]" if extra else "tightrope"
+        engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", "")))
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(native)
     console.print()
     console.print(engines)
     console.print(
-        "\nTimes: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with plain settings."
+        "\nTimes: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with defaults of its kind."
     )
     return 0
 

@@ -57,6 +57,18 @@ PRESETS: dict[tuple[str, str], Settings] = {
     ),
     ("MountainCar-v0", "ppo"): dict(train_env="MountainCarShaped-v0", **_MOUNTAIN_CAR),
     ("MountainCarShaped-v0", "ppo"): _MOUNTAIN_CAR,
+    ("MountainCarContinuous-v0", "ppo"): dict(
+        total_timesteps=200_000,
+        num_envs=16,
+        num_steps=128,
+        num_minibatches=16,
+        update_epochs=10,
+        learning_rate=1e-3,
+        gamma=0.9999,  # a shorter view stands still: the flag is far away, and every push costs
+        gae_lambda=0.9,
+        norm_obs=True,
+        norm_reward=True,
+    ),
     ("SpinCart-v0", "ppo"): dict(
         total_timesteps=500_000,
         num_envs=64,
@@ -180,6 +192,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
 }
 # environments with presets that engines run: (engines, extra that installs one of them)
 ELSEWHERE: dict[str, tuple[str, str]] = {
+    "MountainCarContinuous-v0": ("envpool, gymnasium", ""),
     "LunarLander-v3": ("envpool, gymnasium", "box2d"),
     "LunarLanderContinuous-v3": ("envpool, gymnasium", "box2d"),
     **{f"{task}-v5": ("envpool, gymnasium", "mujoco") for task in _MUJOCO_TASKS},
