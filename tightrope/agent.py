@@ -235,6 +235,8 @@ class Agent(metaclass=AgentType):
         """
         self.check_open()
         check_episodes(episodes)
+        if not isinstance(deterministic, bool):
+            raise UsageError(f"deterministic {deterministic!r} is not True or False")
         seed = None if seed is None else checked_seed(seed)
         if eval_seconds is not None and not eval_seconds > 0:
             raise UsageError(

@@ -453,3 +453,21 @@ TINY32, MOST32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).ma
 )  # fmt: skip
 def test_a_space_is_shown_with_bounds_that_mean_something(space: gs.Space[Any], words: str) -> None:
     assert space_in_words(space) == words
+
+
+@pytest.mark.parametrize("space", [pixels(40, 40, 3), pixels(3), gs.Discrete(5), gs.MultiDiscrete([300, 300])], ids=str)
+@pytest.mark.parametrize("value", [0.5, math.nan, 1.75])
+def test_numbers_that_are_not_whole_are_named_where_whole_ones_belong(space: gs.Space[Any], value: float) -> None:
+    rows = spaces.observation(space).rows
+    batch = np.ones((2, *space.shape))
+    assert rows(batch).shape[0] == 2  # 1.0 is whole
+    batch[1] = value
+    with pytest.raises(EnvError, match=rf"an observation is {value:g}, which is not in ") as caught:
+        rows(batch)
+    assert caught.value.row == 1
+
+
+def test_a_byte_does_not_wrap() -> None:
+    rows = spaces.observation(gs.Dict(image=pixels(40, 40, 3))).rows
+    with pytest.raises(EnvError, match=r"an observation is 256 for 'image', which is not in Box\(0, 255"):
+        rows({"image": np.full((1, 40, 40, 3), 256)})

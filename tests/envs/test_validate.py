@@ -192,6 +192,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         sound(__init__=tabled, advance=lambda s, x, a: x + s.mass),
         "use as many rows as it is given, for evaluation uses copies",
     ),
+    "a time limit in words": (sound(time_limit="20"), "Walk.time_limit '20' is not a number of steps"),
     "an exception": (sound(advance=lambda s, x, a: x @ a), "Walk.advance raises RuntimeError: "),
     "no super().__init__": (
         sound(__init__=lambda s, *a, **k: None),

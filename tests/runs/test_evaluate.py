@@ -477,3 +477,9 @@ def test_an_environment_that_takes_one_number_of_rows_alone_is_one_line() -> Non
     agent = tr.PPO(Fixed(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
     with pytest.raises(UsageError, match="Fixed cannot be evaluated with 40 rows: RuntimeError: no such table"):
         agent.evaluate(40)
+
+
+@pytest.mark.parametrize("value", ["no", None, 0])
+def test_what_is_neither_greedy_nor_sampled_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"deterministic .* is not True or False"):
+        tr.PPO("CartPole-v1", num_envs=2).evaluate(1, deterministic=value)

@@ -331,22 +331,23 @@ def test_sampled_and_greedy_scores_on_the_command_line(command: Callable[..., tu
     ("greedy", "in_training", "words"),
     [
         (
-            [-67.0, -65.0, -69.0, -67.0],
+            [-67.0, -65.0, -69.0, -67.0] * 3,
             215.0,
-            "as in training, returned 215.00 at its end: taking the likeliest is worse",
+            "sampled actions returned 215.00 at the end of training: taking the likeliest is worse",
         ),
-        ([500.0] * 4, 300.0, "returned 300.00 at its end: taking the likeliest is better"),
-        ([0.0] * 4, 0.4, "likeliest is worse"),
-        ([500.0] * 4, 480.0, ""),  # close
-        ([0.0, 1.0, 1.0, 0.0], 0.1, ""),  # within what few episodes can tell
-        ([0.0] * 4, 0.0, ""),
-        ([500.0] * 4, None, ""),
+        ([500.0] * 12, 300.0, "returned 300.00 at the end of training: taking the likeliest is better"),
+        ([0.0] * 12, 0.4, "likeliest is worse"),
+        ([500.0] * 12, 480.0, ""),  # close
+        ([0.0, 1.0, 1.0, 0.0] * 3, 0.1, ""),  # within what few episodes can tell
+        ([0.0], 0.4, ""),  # one episode tells nothing
+        ([0.0] * 12, 0.0, ""),
+        ([500.0] * 12, None, ""),
     ],
 )
 def test_both_scores_are_told_where_they_differ_much(
     greedy: list[float], in_training: float | None, words: str, tmp_path: Path
 ) -> None:
-    said = compared(tr.Evaluation(greedy, [1] * 4), in_training)
+    said = compared(tr.Evaluation(greedy, [1] * len(greedy)), in_training)
     assert (said == "") == (words == "")
     assert said == "" or re.search(words, said)
 

@@ -116,3 +116,17 @@ def test_ctrl_c_held_down_ends_training_without_a_traceback(tmp_path: Path) -> N
     assert "tightrope: interrupted" in said
     assert "Traceback" not in said
     assert "ignored" not in said
+
+
+def test_a_long_phase_is_said_to_be_finished_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tightrope.runs.signals.PATIENCE", 0.05)
+    with Interrupts():
+        signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""  # it was over in no time
+    with Interrupts(), Interrupts():
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    assert capsys.readouterr().err.count("SIGTERM came: the phase under way is finished first") == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium.spaces as gs
@@ -60,13 +61,15 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
         return _box_reader(space, name)
     if isinstance(space, gs.Discrete):
         first, count = np.array(int(space.start)), np.array([int(space.n)])
-        return Discrete(int(space.n)), lambda obs: in_range(np.asarray(obs, np.int64), first, count, space, name)
+        return Discrete(int(space.n)), lambda obs: in_range(
+            whole(obs, np.int64, space, name), first, count, space, name
+        )
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         start = np.asarray(space.start, np.int64)
         n = tuple(int(k) for k in space.nvec.flatten())
         counts = np.array(n)
         return MultiDiscrete(n), lambda obs: in_range(
-            np.asarray(obs, np.int64).reshape(-1, len(n)), start.flatten(), counts, space, name
+            whole(obs, np.int64, space, name).reshape(-1, len(n)), start.flatten(), counts, space, name
         )
     if isinstance(space, gs.MultiBinary):
         return Box(space.shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32)
@@ -90,23 +93,24 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
     pixels = space.dtype == np.uint8 and bool((space.high == 255).all() and (space.low == 0).all())
     if pixels or np.issubdtype(space.dtype, np.floating):
         kind = torch.uint8 if pixels else torch.float32
+        read = partial(whole, kind=np.uint8, space=space, name=name) if pixels else np.asarray
         low, high = (0, 255) if pixels else (float(space.low.min()), float(space.high.max()))
         if len(shape) == 2 and min(shape) >= IMAGE_SIDE:
-            return Box((1, *shape), low, high, kind), lambda obs: np.asarray(obs)[:, None]
+            return Box((1, *shape), low, high, kind), lambda obs: read(obs)[:, None]
         if len(shape) == 3 and shape[2] in CHANNELS and shape[0] not in CHANNELS and min(shape[:2]) >= IMAGE_SIDE:
             channels_first = (shape[2], shape[0], shape[1])
-            return Box(channels_first, low, high, kind), lambda obs: np.moveaxis(np.asarray(obs), -1, 1)
+            return Box(channels_first, low, high, kind), lambda obs: np.moveaxis(read(obs), -1, 1)
         if len(shape) == 3 and min(shape[1:]) >= IMAGE_SIDE:
-            return Box(shape, low, high, kind), np.asarray
+            return Box(shape, low, high, kind), read
         if is_stack(shape):
             last = shape[3] in CHANNELS
             frames, channels, height, width = (shape[0], shape[3], *shape[1:3]) if last else shape
             merged = (frames * channels, height, width)
             return Box(merged, low, high, kind), lambda obs: (
-                np.moveaxis(np.asarray(obs), -1, 2) if last else np.asarray(obs)
+                np.moveaxis(read(obs), -1, 2) if last else read(obs)
             ).reshape(-1, *merged)
     if pixels:  # too small for convolutions, but still brightnesses
-        return Box(shape, 0.0, 1.0), lambda obs: np.asarray(obs, np.float32) / 255
+        return Box(shape, 0.0, 1.0), lambda obs: read(obs).astype(np.float32) / 255
     return Box(shape), lambda obs: np.asarray(obs, np.float32)
 
 
@@ -177,6 +181,18 @@ class NotInSpace(EnvError):
     def __init__(self, row: int, value: Any, part: str, space: gs.Space[Any]) -> None:
         self.row, self.words = row, f"{value}{part}, which is not in {space_in_words(space)}"
         super().__init__(f"an observation is {self.words}")
+
+
+def whole(obs: Any, kind: type[np.integer[Any]], space: gs.Space[Any], name: str) -> Array:
+    """Whole numbers of that kind, if these are such: 0.5 would become 0, and 256 wrap to 0 in a byte, without a word."""
+    given = np.asarray(obs)
+    with np.errstate(invalid="ignore"):
+        numbers = given.astype(kind, copy=False)
+    if given.dtype != kind and not np.array_equal(numbers, given):
+        at = tuple(np.argwhere(numbers != given)[0])
+        part = name.removeprefix(OBSERVATIONS)
+        raise NotInSpace(int(at[0]) if at else 0, given[at].item(), f" for{part}" if part else "", space)
+    return numbers
 
 
 def in_range(given: Array, start: Array, counts: Array, space: gs.Space[Any], name: str) -> Array:

@@ -70,6 +70,10 @@ class TensorEnv:
             raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
+        if not isinstance(self.max_episode_steps, (int, type(None))):
+            raise UsageError(
+                f"{type(self).__name__}.time_limit {self.time_limit!r} is not a number of steps: give an int or None"
+            )
         self._in_place: frozenset[str] | None = None  # methods to call on copies; None before they were tried
         self._allocate(num_envs, seed)
 

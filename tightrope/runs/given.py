@@ -192,6 +192,8 @@ def check_allowed(file: Any, layer: Settings, flags: Settings, modules: Iterable
 def network_path(network: Network) -> str:
     """module:Class, or module:function, of a network of the user's own."""
     if isinstance(network, str):
+        if not is_path(network):
+            raise UsageError(f"network {network!r} is not module:Class: without one, it is chosen from the spaces")
         return network
     if not callable(network):
         raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")

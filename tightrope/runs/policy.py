@@ -16,6 +16,7 @@ from ..engine import stream_seed
 from ..engine.streams import initialising
 from ..envs.host import HostEnv
 from ..envs.options import MOST_NUMBERS
+from ..envs.validate import in_short
 from ..errors import UsageError, warn
 from ..models import ActorCritic, actor_critic
 from ..models.networks import is_image
@@ -70,14 +71,17 @@ def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
         return env.encode(obs)
     spec = env.observation
     try:
-        batch = torch.as_tensor(obs, dtype=spec.dtype, device=env.device)
+        given = torch.as_tensor(obs, device=env.device)
+        batch = given.to(spec.dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"an observation is not numbers of shape {spec.shape}: {one_line(error)}") from None
+    if not spec.dtype.is_floating_point and not torch.equal(batch.to(given.dtype), given):
+        raise UsageError(f"an observation is not in {in_short(spec)}: give whole numbers")
     single = batch.shape == spec.shape
     batch = batch[None] if single else batch
     if batch.shape[1:] != spec.shape:
         raise UsageError(
-            f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape} or (B, *{spec.shape})"
+            f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape}, or a batch of them"
         )
     return batch, single
 

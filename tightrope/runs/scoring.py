@@ -32,6 +32,7 @@ from .signals import Interrupted, Interrupts
 SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds of an evaluation
 ASKED_EVERY = 1.0  # seconds after which the rank that evaluates asks the others for signals
 STANDARD_ERRORS, SHARE = 4, 0.2  # greedy and sampled returns that are further apart than both are told apart
+FEWEST = 10  # episodes of a greedy score that is compared
 
 Score = Callable[[Interrupts, Tick], Evaluation]
 
@@ -182,11 +183,11 @@ def keep(run_dir: Path, step: int, score: Evaluation) -> None:
 
 def compared(greedy: Evaluation, in_training: float | None) -> str:
     """The return of sampled actions in words, where it is far from that of greedy ones; otherwise nothing."""
-    if in_training is None or not greedy.representative:
+    if in_training is None or not greedy.representative or len(greedy.returns) < FEWEST:
         return ""
     apart = abs(greedy.mean - in_training)
     noise = STANDARD_ERRORS * greedy.std / math.sqrt(len(greedy.returns))
     if not apart > max(noise, SHARE * max(abs(greedy.mean), abs(in_training))):
         return ""
     than = "worse" if greedy.mean < in_training else "better"
-    return f"; drawing actions at random, as in training, returned {in_training:.2f} at its end: taking the likeliest is {than}"
+    return f"; sampled actions returned {in_training:.2f} at the end of training: taking the likeliest is {than}"

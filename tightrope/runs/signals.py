@@ -12,8 +12,10 @@ from types import FrameType
 from typing import Any
 
 from ..engine.ranks import launched
+from ..errors import warn
 from ..processes import NOTICES, STOPS, stop_request
 
+PATIENCE = 2.0  # seconds after a signal until it is said what training is still waiting for
 ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
 
 
@@ -25,6 +27,10 @@ def stop_signals() -> list[int]:
         if handler is signal.SIG_DFL or isinstance(getattr(handler, "__self__", None), Interrupts):
             found.append(number)
     return found
+
+
+def notice(name: str) -> None:
+    warn(f"{name} came: the phase under way is finished first. A second one leaves at once, without it")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -49,6 +55,7 @@ class Interrupts:
         self.raising = False
         self._before: dict[int, Any] = {}
         self._outermost = False
+        self._notice: threading.Timer | None = None
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -69,6 +76,10 @@ class Interrupts:
                 outer._receive(number, frame)
             if self.raising:
                 raise Interrupted(number)
+            if self._outermost:
+                self._notice = threading.Timer(PATIENCE, notice, [signal.Signals(number).name])
+                self._notice.daemon = True
+                self._notice.start()
         elif time.monotonic() - self.since > ECHO:  # torchrun passes on what the terminal has sent to all of us
             self._restore()
             signal.raise_signal(number)
@@ -105,5 +116,7 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         self._restore()
+        if self._notice is not None:
+            self._notice.cancel()
         if self._outermost:
             stop_request.since = None
