@@ -53,7 +53,9 @@ class RunDirectory:
                 save_config(self.path, config)
                 self.metrics = MetricsFile(Place(self.path) / METRICS, self.log_bytes, self.say)
             except OSError as error:
-                raise UsageError(f"run_dir {self.path} cannot be written: {reason(error)}") from None
+                named = error.filename and error.errno in (errno.EINVAL, errno.ELOOP)
+                which = f"{Path(error.filename).name}: " if named else ""
+                raise UsageError(f"run_dir {self.path} cannot be written: {which}{reason(error)}") from None
             self.saved_at = time.perf_counter()
             try:
                 with Place(self.path).held() as folder:
