@@ -53,7 +53,7 @@ def load(
     An environment or network of one's own is passed. Settings given here win. Loaded from its newest checkpoint a run goes on
     where it was: `learn` writes to its directory.
     """
-    path = Path(path)
+    path, made_for = Path(path), None
     join()
     for left in reversed(range(1 if world().talks else LOOKS)):  # ranks look together, once
         found = found_by_first(path, checkpoint)
@@ -62,7 +62,8 @@ def load(
             config = adapted(found.config, settings, env)
             check_kept(found.config.flat(), config.flat())
             check_plausible(found, config)
-            agent = made(config, path, env, network)
+            if config != made_for:  # made once: the less time between looking and reading, the better
+                agent, made_for = made(config, path, env, network), config
             restore(agent.state, found)
             break
         except UsageError:

@@ -47,7 +47,7 @@ from .settings_file import read_settings
 
 MOST_RANKS = 1_000_000
 MOST_COMPLAINTS = 3  # about checkpoints one by one
-LOOKS = 3  # at a run whose checkpoints are dropped while they are read
+LOOKS = 10  # at a run whose checkpoints are dropped while they are read
 AFRESH = "episodes start afresh, and so does what the environment keeps in attributes"
 MOST_HEADER = 1 << 20  # bytes of names and shapes at the beginning of a file of tensors
 
