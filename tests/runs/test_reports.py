@@ -60,7 +60,8 @@ def test_a_run_without_the_rest_is_still_a_run(run: Path) -> None:
 @pytest.mark.parametrize("content", ["3", "{}", '{"plan": 3, "facts": []}', '{"plan": ["a", {}], "facts": {"b": 2}}'])
 def test_what_was_remembered_may_be_anything(content: str, run: Path) -> None:
     (run / "about.json").write_text(content)
-    write_report([run])
+    page = write_report([run])
+    assert page.stat().st_size > 100_000
 
 
 def test_status_is_told_from_what_lies_there(run: Path) -> None:
