@@ -1,9 +1,9 @@
-"""Brax's ant with the recipe of brax_ant.py: our speed in each way of execution, and where a phase's time goes.
+"""Brax's ant with the recipe of brax_tasks.py: our speed in each way of execution, and where a phase's time goes.
 
     python benchmarks/brax_ways.py [--device cuda] [--phases 150] [--modes graph max] [--precision fp32 tf32]
 
 One agent is executed in each way in turn. Steps per second are over `--phases` phases after set-up; collection and learning
-are then timed apart, with the device waited for in between, over a few more. Brax's own PPO, next to which brax_ant.py
+are then timed apart, with the device waited for in between, over a few more. Brax's own PPO, next to which brax_tasks.py
 measures, multiplies as JAX does, in tf32 on recent NVIDIA GPUs.
 """
 
@@ -15,7 +15,7 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from brax_ant import RECIPE
+from brax_tasks import SAME
 
 import tightrope as tr
 from tightrope.algorithms import ppo
@@ -66,9 +66,9 @@ def main() -> None:
     parser.add_argument("--phases", type=int, default=150)
     parser.add_argument("--modes", nargs="+", default=["graph", "max"])
     parser.add_argument("--precision", nargs="+", default=["fp32", "tf32"])
-    parser.add_argument("--num-envs", type=int, default=RECIPE["num_envs"])
+    parser.add_argument("--num-envs", type=int, default=SAME["num_envs"])
     args = parser.parse_args()
-    settings = RECIPE | {"num_envs": args.num_envs, "total_timesteps": 10**9}
+    settings = SAME | {"num_envs": args.num_envs, "total_timesteps": 10**9}
     agent = tr.PPO("brax/ant", env_kwargs={"backend": "spring"}, seed=1, device=args.device, **settings)
     env, config = agent.state.env, agent.config.algorithm
     print("| mode | precision | set-up, s | steps/s | ms a phase | collecting, ms | learning, ms |\n|" + "---|" * 7)

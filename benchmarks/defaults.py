@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on one thread")
     parser.add_argument("--plain", action="store_true", help="the plain defaults of the algorithm")
     parser.add_argument("--out", help="append one JSON line a run to this file")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     settings = {k: yaml.safe_load(v) for k, _, v in (word.partition("=") for word in args.words if "=" in word)}
     if args.plain:
         settings["defaults"] = "plain"

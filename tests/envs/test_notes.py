@@ -215,6 +215,22 @@ def test_masks_of_vectors_and_of_tensor_environments_are_noted() -> None:
     ]
 
 
+class AfterSteps(Truncating):
+    def step(self, action: Any) -> Any:
+        *answer, _ = super().step(action)
+        return *answer, {"action_mask": np.ones(2, np.int8)}
+
+
+@pytest.mark.parametrize("env", [AfterSteps, lambda num_envs: gymnasium.vector.SyncVectorEnv([AfterSteps] * num_envs)])
+def test_masks_that_come_with_steps_alone_are_noted_once_while_training(
+    env: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(env) == []
+    agent = tr.PPO(env, num_envs=2, num_steps=32, total_timesteps=1280)
+    agent.learn()
+    assert capsys.readouterr().out.count("offers action masks (info['action_mask']), which are not applied") == 1
+
+
 def test_names_that_only_resemble_masks_are_no_masks() -> None:
     class Similar(Truncating):
         action_masked, unmask_actions, mask = True, None, None

@@ -56,7 +56,7 @@ class GymEnv(HostEnv):
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         for i, env in enumerate(self.envs):
             try:
-                obs, paid, over, late, _ = env.step(action[i])
+                obs, paid, over, late, self.info = env.step(action[i])
                 reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
             except Exception as error:
                 raise self.failure(i, action, error) from error

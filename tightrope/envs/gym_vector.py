@@ -77,7 +77,7 @@ class GymVectorEnv(HostEnv):
     def _recv(self) -> Answer:
         engine, action = self.engine, self._given
         question = engine.step_wait if self._works_alone else lambda: engine.step(action)
-        shown, reward, terminated, truncated, info = self._ask(question, action)
+        shown, reward, terminated, truncated, self.info = self._ask(question, action)
         terminated = np.array(terminated, bool)
         truncated = np.asarray(truncated, bool) & ~terminated
         reward, done = np.array(reward, np.float32), terminated | truncated
@@ -90,7 +90,7 @@ class GymVectorEnv(HostEnv):
         obs, rows = self._read(shown).copy(), np.flatnonzero(done)
         final_obs = obs[rows]
         if len(rows) and self._mode is AutoresetMode.SAME_STEP:
-            final_obs = self._final_rows(info, rows)
+            final_obs = self._final_rows(self.info, rows)
         elif len(rows) and self._resets_rows:
             fresh, _ = self._ask(lambda: self.engine.reset(options={"reset_mask": done}), action)
             obs[rows] = self._read(fresh)[rows]

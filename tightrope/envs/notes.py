@@ -53,10 +53,10 @@ def masks_among(names: Iterable[Any]) -> list[str]:
     return [name for name in names if isinstance(name, str) and MASK.match(name)]
 
 
-def action_mask(env: Any, info: Any = None) -> str | None:
-    """Where an environment offers masks of its actions, if it does: in `info`, in an observation, or by a method."""
-    if isinstance(info, dict) and (found := masks_among(info)):
-        return f"info[{found[0]!r}]"
+def action_mask(env: Any) -> str | None:
+    """Where an environment offers masks of its actions, if it does: in its last info, in an observation, or by a method."""
+    if where := mask_in_info(env):
+        return where
     for layer in wrapped(env):
         space = getattr(layer, "observation", None) or getattr(layer, "observation_space", None)
         parts = [name for name, _ in space.parts] if isinstance(space, Composite) else getattr(space, "spaces", ())
@@ -68,8 +68,19 @@ def action_mask(env: Any, info: Any = None) -> str | None:
     return None
 
 
-def mask_note(name: str, where: str) -> str:
-    return f"{name} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
+def mask_in_info(env: Any) -> str | None:
+    """Where the last answer of an environment has masks, if it has. Cheap: asked in every phase."""
+    info = getattr(env, "info", None)
+    found = masks_among(info) if isinstance(info, dict) else []
+    return f"info[{found[0]!r}]" if found else None
+
+
+def name_of(env: Env) -> str:
+    return getattr(env, "name", type(env).__name__)
+
+
+def mask_note(env: Env, where: str) -> str:
+    return f"{name_of(env)} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
 
 
 def flat_images(spec: Spec) -> list[tuple[int, ...]]:
@@ -80,7 +91,7 @@ def flat_images(spec: Spec) -> list[tuple[int, ...]]:
 
 def notes(env: Env) -> list[str]:
     """One line each, for the beginning of a training."""
-    name = getattr(env, "name", type(env).__name__)
+    name = name_of(env)
     found = []
     if isinstance(env, TensorEnv) and env.max_episode_steps is None:
         never = "its episodes never end" if not env._overrides("terminated") else "an episode may never end"
@@ -90,5 +101,5 @@ def notes(env: Env) -> list[str]:
         f"float frames of (height, width, 1, 3 or 4) from {IMAGE_SIDE} x {IMAGE_SIDE}, or a network of your own"
         for shape in flat_images(env.observation)
     ]
-    where = action_mask(env, getattr(env, "info", None))
-    return found if where is None else [*found, mask_note(name, where)]
+    where = action_mask(env)
+    return found if where is None else [*found, mask_note(env, where)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.metrics import Reading
-from ..envs.notes import STEPS_WITHOUT_END, endless_note
+from ..envs.notes import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
 from ..view import Audience
 from .directory import RunDirectory
 
@@ -31,6 +31,7 @@ class Log:
     ) -> None:
         self.audience, self.run, self.say = audience, run, say
         self.endless = endless_note(state.env)  # to be said if no episode ends for long
+        self.unmasked = None if action_mask(state.env) else state.env  # whose answers may yet show masks
         self.num_envs = state.env.num_envs * world().size
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
@@ -71,6 +72,7 @@ class Log:
             row |= {"charts/SPS": speed}
             self._remember(row["step"], row["charts/episodes"], row.get("charts/episodic_return", 0.0))
             self._look_for_ends(row)
+            self._look_for_masks()
             self.write(row)
 
     def _look_for_ends(self, row: dict[str, Any]) -> None:
@@ -82,6 +84,12 @@ class Log:
         elif row["step"] - self.steps_before >= STEPS_WITHOUT_END * self.num_envs:
             self.say(f"note: {self.endless}")
             self.endless = None
+
+    def _look_for_masks(self) -> None:
+        """Say it once if masks are among the answers to steps; those seen before the first step are in the plan."""
+        if self.unmasked is not None and (where := mask_in_info(self.unmasked)):
+            self.say(f"note: {mask_note(self.unmasked, where)}")
+            self.unmasked = None
 
     def write(self, row: dict[str, Any]) -> None:
         """To the metrics file and the audience."""
