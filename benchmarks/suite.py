@@ -1,6 +1,6 @@
 """Scores over tasks and seeds: runs that may be killed and go on, one JSON line a run, and a page made of the lines.
 
-    python benchmarks/suite.py run mujoco [--tasks Hopper-v5] [--seeds 501-505] [--jobs 2] [--device cpu]
+    python benchmarks/suite.py run mujoco [--tasks Hopper-v5] [--recipes preset] [--seeds 501-505] [--jobs 2] [--device cpu]
     python benchmarks/suite.py table mujoco         what has been found so far
     python benchmarks/suite.py page                 docs/scores.md and its pictures
 
@@ -81,16 +81,17 @@ def read_suite(name: str) -> dict[str, Any]:
     return usual | yaml.safe_load(path.read_text())
 
 
-def jobs_of(suite: dict[str, Any], tasks: list[str], seeds: str | None) -> Iterator[Job]:
-    """Seed by seed, so that every task has a score early."""
-    if unknown := set(tasks) - set(suite["tasks"]):
-        sys.exit(f"tasks {', '.join(sorted(unknown))} are not of this suite: it has {', '.join(suite['tasks'])}")
+def jobs_of(suite: dict[str, Any], seeds: str | None, **chosen: list[str]) -> Iterator[Job]:
+    """Of the chosen tasks and recipes, or of all; seed by seed, so that every task has a score early."""
+    for what, names in chosen.items():
+        if unknown := set(names) - set(suite[what]):
+            sys.exit(f"{what} {', '.join(sorted(unknown))} are not of this suite: it has {', '.join(suite[what])}")
+    wanted = {what: [name for name in suite[what] if name in names or not names] for what, names in chosen.items()}
     for seed in seeds_of(seeds or suite["seeds"]):
-        for task, own in suite["tasks"].items():
-            for recipe, settings in suite["recipes"].items():
-                if not tasks or task in tasks:
-                    together = {**settings, **(own or {})}
-                    yield Job(suite["path"], recipe, task, suite["algo"], seed, suite["episodes"], together)
+        for task in wanted["tasks"]:
+            for recipe in wanted["recipes"]:
+                settings = {**suite["recipes"][recipe], **(suite["tasks"][task] or {})}
+                yield Job(suite["path"], recipe, task, suite["algo"], seed, suite["episodes"], settings)
 
 
 def settings_of(config: Any) -> dict[str, Any]:
@@ -261,6 +262,7 @@ def main() -> None:
     parser.add_argument("command", choices=("run", "table", "page", "one"))
     parser.add_argument("suite", nargs="?")
     parser.add_argument("--tasks", nargs="*", default=[])
+    parser.add_argument("--recipes", nargs="*", default=[])
     parser.add_argument("--seeds", help="instead of the suite's own: 501-505,507")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs side by side, each on one thread")
     parser.add_argument("--device", nargs="*", default=["cpu"], help="one or several, taken in turn")
@@ -276,7 +278,8 @@ def main() -> None:
     elif args.command == "table":
         table(read_suite(args.suite))
     else:
-        run_all(list(jobs_of(read_suite(args.suite), args.tasks, args.seeds)), args.jobs, args.device)
+        jobs = list(jobs_of(read_suite(args.suite), args.seeds, tasks=args.tasks, recipes=args.recipes))
+        run_all(jobs, args.jobs, args.device)
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ def test_a_killed_suite_goes_on_and_finished_runs_are_not_repeated(small: Path) 
     assert lines[0]["settings"]["num_envs"] == 8
     assert lines[0]["versions"]["tightrope"]
 
-    assert not suite.unfinished(list(suite.jobs_of(suite.read_suite(str(small)), [], None)))
+    assert not suite.unfinished(list(suite.jobs_of(suite.read_suite(str(small)), None, tasks=[], recipes=[])))
     other = yaml.safe_load(small.read_text())
     other["tasks"]["CartPole-v1"]["learning_rate"] = 0.5
     small.write_text(yaml.safe_dump(other))
-    jobs = list(suite.jobs_of(suite.read_suite(str(small)), [], None))
+    jobs = list(suite.jobs_of(suite.read_suite(str(small)), None, tasks=[], recipes=[]))
     assert len(suite.unfinished(jobs)) == 2  # other settings, other runs
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_checkpoint import find_manifest, forge, newest
 
 import tightrope as tr
@@ -28,6 +29,24 @@ def test_what_the_first_release_wrote_loads_forever(tmp_path: Path) -> None:
     assert agent.state.env.state_dict()["clock"].tolist() == [1, 1]
     assert agent.learn(quiet=True).steps == 48
     assert tr.load(tmp_path / "run").steps == 48
+
+
+@pytest.mark.parametrize("name", ["ppo-cartpole", "vpg-cartpole", "ppo-pendulum", "ppo-frozen-lake"])
+def test_runs_of_release_1_go_on(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each was stopped half-way; what it would have ended as is beside it. Never write these anew."""
+    shutil.copytree(FIRST.parent / f"release1-{name}", tmp_path / "run")
+    expected = load_file(tmp_path / "run" / "model_at_the_end.safetensors")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    agent = tr.load(tmp_path / "run")
+    half = agent.steps
+    agent.learn(quiet=True)
+    assert (agent.finished, agent.steps) == (True, half * 2 if name[:3] == "ppo" else 2040)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().startswith(before)
+    assert "warning" not in capsys.readouterr().err
+    ended = load_file(newest(tmp_path / "run") / "model.safetensors")
+    assert ended.keys() == expected.keys()
+    if name != "ppo-frozen-lake":  # whose engine cannot save its episodes
+        torch.testing.assert_close(ended, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_run_of_a_larger_machine_with_another_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
