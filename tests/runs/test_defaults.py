@@ -32,8 +32,12 @@ class Drift(tr.envs.TensorEnv):
 
 def test_an_environment_without_a_preset_gets_the_defaults_of_its_kind() -> None:
     taxi = tr.PPO("Taxi-v4", device="cpu").config
-    assert (taxi.run.defaults, taxi.algorithm.learning_rate, taxi.algorithm.update_epochs) == ("discrete", 1e-3, 10)
-    assert (taxi.algorithm.num_envs, taxi.algorithm.num_steps, taxi.algorithm.num_minibatches) == (8, 128, 8)
+    assert (taxi.run.defaults, taxi.algorithm.learning_rate, taxi.algorithm.update_epochs) == ("states", 1e-3, 10)
+    assert (taxi.algorithm.num_envs, taxi.algorithm.num_steps, taxi.algorithm.num_minibatches) == (8, 512, 32)
+    short = tr.PPO("Taxi-v4", device="cpu", total_timesteps=400_000).config.algorithm
+    assert (short.num_steps, short.num_minibatches) == (128, 8)  # so that there are 100 phases at least
+    vector = tr.PPO(lambda: gymnasium.make("CartPole-v1"), device="cpu").config
+    assert (vector.run.defaults, vector.algorithm.num_steps, vector.algorithm.num_minibatches) == ("discrete", 128, 8)
     walker = tr.PPO("BipedalWalker-v3", device="cpu").config
     assert (walker.run.defaults, walker.algorithm.ent_coef, walker.network.norm_obs) == ("continuous", 0.0, True)
     plain = tr.PPO("Taxi-v4", device="cpu", defaults="plain").config
@@ -57,7 +61,7 @@ def test_a_rollout_of_vpg_is_as_long_as_an_episode() -> None:
 
 def test_sizes_of_the_defaults_follow_those_that_are_given() -> None:
     def sizes(**given: Any) -> tuple[int, int, int, int]:
-        algorithm = tr.PPO("Taxi-v4", device="cpu", **given).config.algorithm
+        algorithm = tr.PPO(lambda: gymnasium.make("CartPole-v1"), device="cpu", **given).config.algorithm
         return algorithm.num_envs, algorithm.num_steps, algorithm.num_minibatches, algorithm.total_timesteps
 
     assert sizes(num_envs=16) == (16, 64, 8, 500_000)  # the same batch
@@ -69,7 +73,7 @@ def test_sizes_of_the_defaults_follow_those_that_are_given() -> None:
 
 
 @pytest.mark.parametrize("algo", ["ppo", "vpg"])
-@pytest.mark.parametrize("kind", ["discrete", "continuous", "images"])
+@pytest.mark.parametrize("kind", ["discrete", "states", "continuous", "images"])
 @given(num_envs=st.integers(1, 5000), num_steps=st.one_of(st.none(), st.integers(1, 3000)))
 def test_defaults_of_a_kind_are_valid_at_every_size(algo: str, kind: str, num_envs: int, num_steps: int | None) -> None:
     sizes = {"num_envs": num_envs} if num_steps is None else {"num_envs": num_envs, "num_steps": num_steps}
@@ -114,7 +118,7 @@ def test_the_plan_says_which_defaults_were_taken(capsys: pytest.CaptureFixture[s
     agent = tr.PPO("Taxi-v4", device="cpu", learning_rate=2e-3, total_timesteps=1024)
     agent.learn()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("settings: ")]
-    assert "settings: defaults for discrete actions: num_envs 8, num_steps 128, " in line
+    assert "settings: defaults for discrete observations and actions: num_envs 8, num_steps 128, " in line
     assert "update_epochs 10" in line
     assert "learning_rate" not in line  # which was given
 
@@ -170,4 +174,5 @@ def test_a_factory_of_vectors_is_called_once() -> None:
 
 @pytest.mark.parametrize(("algo", "env"), [(tr.PPO, Drift), (tr.VPG, Drift), (tr.PPO, "Taxi-v4"), (tr.VPG, "Taxi-v4")])
 def test_naming_the_kind_that_is_found_changes_nothing(algo: Any, env: Any) -> None:
-    assert algo(env, device="cpu", defaults="discrete").config == algo(env, device="cpu").config
+    kind = "states" if env == "Taxi-v4" else "discrete"
+    assert algo(env, device="cpu", defaults=kind).config == algo(env, device="cpu").config

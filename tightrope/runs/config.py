@@ -28,7 +28,7 @@ from .names import SETTINGS, here_called
 from .presets import Traits, kind_settings, preset
 from .settings_file import MAPPINGS, is_section
 
-Defaults = Literal["auto", "plain", "discrete", "continuous", "images"]
+Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
 MOST_EPISODES = 1_000_000  # of one evaluation: each is a row of its own where environments are tensors
 
 

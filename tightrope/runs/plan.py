@@ -74,7 +74,8 @@ def defaults_of(config: Config, env: Env) -> str | None:
     if kind not in KIND_WORDS:
         return None
     sizes = {name: settings[name] for name in ("num_envs", "num_steps")}
-    usual = sizes | kind_settings(kind, config.algo, sizes, traits_of(env))
+    budget = {"total_timesteps": settings["total_timesteps"]}
+    usual = sizes | kind_settings(kind, config.algo, sizes | budget, traits_of(env))
     kept = [f"{name} {value}" for name, value in usual.items() if settings[name] == value]
     return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 

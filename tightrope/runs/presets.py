@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from ..models.networks import sees_images
-from ..types import Box, Settings, Spec
+from ..types import Box, Discrete, MultiDiscrete, Settings, Spec
 
 _CARTPOLE: Settings = dict(
     total_timesteps=100_000,
@@ -161,14 +161,22 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
 _PPO: Settings = dict(num_minibatches=8, update_epochs=10, learning_rate=1e-3, norm_reward=True, norm_obs=True)
 KINDS: dict[tuple[str, str], Settings] = {
     ("discrete", "ppo"): _PPO,
+    ("states", "ppo"): _PPO,
     ("continuous", "ppo"): _PPO | dict(ent_coef=0.0),
     ("images", "ppo"): _PPO | dict(update_epochs=4, learning_rate=5e-4),
     ("discrete", "vpg"): dict(anneal_lr=True),
+    ("states", "vpg"): dict(anneal_lr=True),
     ("continuous", "vpg"): dict(anneal_lr=True),
     ("images", "vpg"): dict(anneal_lr=True, num_envs=8, learning_rate=1e-3),
 }
-KIND_WORDS = {"discrete": "discrete actions", "continuous": "continuous actions", "images": "images"}
-ROWS, FEWEST_STEPS = 1024, 16  # of a rollout of PPO, however many environments share them; of each of these
+KIND_WORDS = {
+    "discrete": "discrete actions",
+    "states": "discrete observations and actions",
+    "continuous": "continuous actions",
+    "images": "images",
+}
+# rows of a rollout of PPO, however many environments share them; many states need long ones, where the budget has room
+ROWS, ROWS_OF_STATES, FEWEST_STEPS = 1024, 4096, 16
 LONGEST = 500  # steps of a rollout of VPG; of a time limit below it, that
 MINIBATCH, MOST_MINIBATCHES = 128, 32
 BUDGET = {"ppo": (500_000, 100), "vpg": (640_000, 40)}  # least steps and phases: many environments take more steps
@@ -215,7 +223,9 @@ def kind_of(observation: Spec, action: Spec) -> str:
     """Which defaults suit an environment that has no preset."""
     if sees_images(observation):
         return "images"
-    return "continuous" if isinstance(action, Box) else "discrete"
+    if isinstance(action, Box):
+        return "continuous"
+    return "states" if isinstance(observation, Discrete | MultiDiscrete) else "discrete"
 
 
 @dataclass(frozen=True)
@@ -229,19 +239,20 @@ class Traits:
 def kind_settings(kind: str, algo: str, given: Settings, traits: Traits | None = None) -> Settings:
     """The defaults of a kind. PPO's sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
     traits = traits or Traits()
+    steps, phases = BUDGET[algo]
     settings = {"num_envs": 8 if algo == "ppo" else 32, **KINDS[kind, algo]}
     if algo == "ppo" and traits.on_device:
         settings["num_envs"] = MANY
     num_envs = max(given.get("num_envs", settings["num_envs"]), 1)
     if algo == "ppo":
-        settings["num_steps"] = max(FEWEST_STEPS, ROWS // num_envs)
+        long = kind == "states" and given.get("total_timesteps", steps) >= phases * ROWS_OF_STATES
+        settings["num_steps"] = max(FEWEST_STEPS, (ROWS_OF_STATES if long else ROWS) // num_envs)
     else:
         settings["num_steps"] = min(traits.limit or LONGEST, LONGEST)  # whole episodes, and nothing behind their ends
     batch = max(num_envs * given.get("num_steps", settings["num_steps"]), 1)
     if algo == "ppo":
         most = min(max(batch // MINIBATCH, 1), MOST_MINIBATCHES)
         settings["num_minibatches"] = next(count for count in range(most, 0, -1) if batch % count == 0)
-    steps, phases = BUDGET[algo]
     if batch * phases > steps:
         settings["total_timesteps"] = batch * phases
     return settings
