@@ -101,7 +101,7 @@ def write_page() -> None:
         if suite.get("recipes") or not found:
             continue  # a search, or not run yet
         tasks = {task: newest(found[task]) for task in suite["tasks"] if task in found}
-        beside = published[suite.get("algo", "ppo")]
+        beside = published.get(suite.get("algo", "ppo"), {})
         seeds = "`python benchmarks/suite.py run " + path.stem + "`"
         parts += [f"## {suite['title']}", "", f"{suite['about']} {seeds}.", ""]
         parts += [

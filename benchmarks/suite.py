@@ -114,6 +114,8 @@ def lines_of(suite: str | Path) -> list[dict[str, Any]]:
 
 def expected(job: Job) -> str:
     """The digest of the settings with which this job would run now."""
+    if job.algo == "sb3":
+        return digest_of(job.settings)
     import tightrope as tr
     from tightrope.runs.build import configured
 
@@ -152,7 +154,11 @@ def training_curve(run: Path) -> tuple[list[list[float]], float | None, float]:
         for row in rows
         if row.get("charts/episodes")
     ]
-    total = rows[-1]["step"]
+    return *curve_of(ended, rows[-1]["step"]), rows[-1]["time"]
+
+
+def curve_of(ended: list[tuple[int, float, float]], total: int) -> tuple[list[list[float]], float | None]:
+    """(steps and mean return in each stretch, mean of the last 100), of (step, number of episodes, their mean return)."""
     parts: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for step, episodes, mean in ended:
         parts[min(POINTS - 1, POINTS * (step - 1) // total)].append((episodes, mean))
@@ -162,7 +168,7 @@ def training_curve(run: Path) -> tuple[list[list[float]], float | None, float]:
         if sum(n for n, _ in last) >= 100:
             break
         last.append((episodes, mean))
-    return curve, weighted(last) if last else None, rows[-1]["time"]
+    return curve, weighted(last) if last else None
 
 
 def weighted(parts: list[tuple[float, float]]) -> float:
@@ -170,7 +176,37 @@ def weighted(parts: list[tuple[float, float]]) -> float:
 
 
 def one(job: Job, device: str) -> None:
-    """Train, or go on; then score it."""
+    """Train and score, and leave the line of the run in its directory."""
+    line = of_sb3(job) if job.algo == "sb3" else of_ours(job, device)
+    names = {"recipe": job.recipe, "task": job.task, "algo": job.algo, "seed": job.seed, "digest": job.digest}
+    job.run.mkdir(parents=True, exist_ok=True)
+    draft = job.run / "score.part"
+    draft.write_text(json.dumps({**names, **line, **machine(), "date": time.strftime("%Y-%m-%d")}, default=str))
+    draft.rename(job.run / "score.json")
+
+
+def summary(returns: list[float], unfinished: int = 0) -> dict[str, Any]:
+    mean = sum(returns) / len(returns)
+    std = (sum((value - mean) ** 2 for value in returns) / len(returns)) ** 0.5
+    ends = {"min": min(returns), "max": max(returns), "episodes": len(returns), "unfinished": unfinished}
+    return {"mean": mean, "std": std, **ends}
+
+
+def of_sb3(job: Job) -> dict[str, Any]:
+    """A run of Stable-Baselines3. It begins anew if it was killed."""
+    from peers.sb3_zoo import train
+
+    found = train(job.task, job.seed, job.settings, job.episodes)
+    curve, last = curve_of([(step, 1, value) for step, value in found["ended"]], found["steps"])
+    return {
+        "greedy": summary(found["greedy"]), "last_100": last, "steps": found["steps"],
+        "seconds": round(found["seconds"], 1), "device": "cpu", "backend": "gymnasium", "settings": job.settings,
+        "curve": curve,
+    }  # fmt: skip
+
+
+def of_ours(job: Job, device: str) -> dict[str, Any]:
+    """A run of ours, which goes on from its last checkpoint if it was killed."""
     import tightrope as tr
     from tightrope.runs.recover import has_checkpoints
 
@@ -183,17 +219,11 @@ def one(job: Job, device: str) -> None:
         agent.learn(run_dir=job.run, quiet=True)
     score = agent.evaluate(job.episodes)
     curve, last, seconds = training_curve(job.run)
-    line = {
-        "recipe": job.recipe, "task": job.task, "algo": job.algo, "seed": job.seed, "digest": job.digest,
-        "greedy": {"mean": score.mean, "std": score.std, "min": min(score.returns), "max": max(score.returns),
-                   "episodes": len(score.returns), "unfinished": score.unfinished},
-        "last_100": last, "steps": agent.steps, "seconds": round(seconds, 1), "device": agent.config.run.device,
-        "backend": agent.config.run.backend, **machine(), "date": time.strftime("%Y-%m-%d"),
-        "settings": settings_of(agent.config), "curve": curve,
+    return {
+        "greedy": summary([float(value) for value in score.returns], score.unfinished), "last_100": last,
+        "steps": agent.steps, "seconds": round(seconds, 1), "device": agent.config.run.device,
+        "backend": agent.config.run.backend, "settings": settings_of(agent.config), "curve": curve,
     }  # fmt: skip
-    draft = job.run / "score.part"
-    draft.write_text(json.dumps(line, default=str))
-    draft.rename(job.run / "score.json")
 
 
 def collect(job: Job) -> str:
