@@ -12,9 +12,8 @@ import yaml
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.runs.config import configure
-from tightrope.runs.sweep.places import OUTCOME
+from tightrope.runs.sweep.slots import OUTCOME, SCORES
 from tightrope.runs.sweep.storage import open_storage
-from tightrope.runs.sweep.trial import SCORES
 
 FLAGS = "--total-timesteps 2048 --num-envs 8 --num-steps 32 --evaluations 2 --seeds-per-trial 2 --eval-episodes 3 --seed 451"
 SEARCH = "learning_rate: {low: 1e-4, high: 1e-2, log: true}\nnum_minibatches: [1, 4, 7]\nhidden_sizes: [[8], [8, 8]]\n"
@@ -81,7 +80,7 @@ def test_one_process_gives_the_same_trials_however_often_it_is_stopped(sweep: Co
     sweep("--trials 1 --sweep-dir b --quiet")
     code, said, _ = sweep("--trials 4 --sweep-dir b")
     assert code == 0
-    assert "going on with study 'b'" in said
+    assert "continuing study 'b'" in said
     assert "4 of 4 done" in said
     assert [t.params for t in trials("a")] == [t.params for t in trials("b")]
     assert [t.value for t in trials("a")] == [t.value for t in trials("b")]
@@ -93,11 +92,11 @@ def test_one_process_gives_the_same_trials_however_often_it_is_stopped(sweep: Co
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--gamma 0.5", "gamma 0.5 is not the 0.99 with which study 'CartPole-v1__ppo' was begun"),
-        ("--seeds-per-trial 1", "seeds_per_trial 1 is not the 2"),
-        ("--seed 3", "seed 3 is not the 451"),
+        ("--gamma 0.5", "gamma 0.5 differs from 0.99, with which study 'CartPole-v1__ppo' was started"),
+        ("--seeds-per-trial 1", "seeds_per_trial 1 differs from 2"),
+        ("--seed 3", "seed 3 differs from 451"),
         ("--algo vpg", "num_minibatches"),
-        ("--search other.yaml", "is not the"),
+        ("--search other.yaml", "differs from"),
     ],
 )
 def test_a_study_keeps_its_terms(words: str, said: str, sweep: Command) -> None:
@@ -129,7 +128,7 @@ def test_where_no_trial_comes_to_its_end_there_is_no_preset(sweep: Command) -> N
     Path("search.yaml").write_text("learning_rate: [1e30]\n")
     code, _, complaint = sweep("--trials 2")
     assert code == 1
-    assert "no trial of 2 came to its end" in complaint
+    assert "none of 2 trials was completed" in complaint
     assert sorted(p.name for p in Path("sweeps/CartPole-v1__ppo").iterdir()) == [
         "study.journal", "study.journal.lock", "sweep.html",
     ]  # fmt: skip
@@ -145,11 +144,11 @@ def test_where_no_trial_comes_to_its_end_there_is_no_preset(sweep: Command) -> N
         ("--trials 3 --evaluations 9", "evaluations 9 is more than the 8 phases"),
         ("--trials 3 --learning-rte 3", "Did you mean learning_rate"),
         ("--trials 3 --gamma 3", "gamma 3"),
-        ("--trials 3 --eval-every 100", "eval_every means nothing here"),
+        ("--trials 3 --eval-every 100", "eval_every has no effect in a sweep"),
         ("--trials 3 --learning-rate 0.1", "search learning_rate is also given as a flag"),
         ("--trials 3 --search none.yaml", "search none.yaml cannot be read"),
         ("--trials 3 --storage ftp://x", "storage ftp://x"),
-        ("--trials 3 --storage postgresql:/me:word@host/db", "storage postgresql:***@host/db is no URL"),
+        ("--trials 3 --storage postgresql:/me:word@host/db", "storage postgresql:***@host/db is not a URL"),
         ("--trials 3 --sweep-dir search.yaml", "sweep_dir search.yaml is a file"),
         ("--trials 3 more", "one word too many"),
     ],
