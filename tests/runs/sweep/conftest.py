@@ -1,4 +1,4 @@
-"""A study in a journal file, and a PostgreSQL of the tests' own where the system has the package."""
+"""The command in a directory of its own, slots of a study in a journal file, and a PostgreSQL where the system has one."""
 
 import os
 import shutil
@@ -12,8 +12,24 @@ from pathlib import Path
 import optuna
 import pytest
 
+from tightrope.cli import main
 from tightrope.runs.sweep.slots import TrialSlots
 from tightrope.runs.sweep.storage import open_storage, silence_optuna
+
+
+@pytest.fixture
+def sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`tightrope sweep` with some words: its exit code, and what it prints on stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(words: str, env: str = "CartPole-v1") -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(["sweep", env, *words.split()])
+        return (int(stop.value.code or 0), *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture
