@@ -154,13 +154,13 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
     with connected(url) as storage:
         study, new = open_study(storage, options.study or folder.name, identity(options, config, objective.space))
         slots = TrialSlots(study, options.trials, nearest_point(objective.space, config.flat()), objective.space)
-        outputs = SweepOutputs(folder, study, objective, slots, config, fixed, hide_password(url))
+        outputs = SweepOutputs(folder, objective, slots, config, fixed, hide_password(url))
         size = f"{plural(options.trials, 'trial')} of {plural(len(objective.seeds), 'seed')}"
         size += f" x {config.algorithm.total_timesteps:,} steps"
         start = "new study" if new else "continuing study"
         say(f"{start} {study.study_name!r} in {outputs.storage}: {size} over {', '.join(objective.space)}")
         try:
-            signal = Worker(study, objective, slots, config.run.seed, say, outputs.refresh).work()
+            signal = Worker(objective, slots, config.run.seed, say, outputs.refresh).work()
         except TooManyFailures as error:
             outputs.write("stopped")
             message = f"tightrope: {error}; {page} has all of them, and the same command continues"

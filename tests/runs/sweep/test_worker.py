@@ -43,7 +43,7 @@ def make_worker(make_slots: Callable[[int], TrialSlots]) -> MakeWorker:
         slots = make_slots(count)
         slots.first = {"gamma": 0.95}
         objective = Objective(make, DEFAULTS, {"gamma": Range(0.9, 0.99)}, [1], 1)
-        return Worker(slots.study, objective, slots, 1, lambda line: None, lambda: None)
+        return Worker(objective, slots, 1, lambda line: None, lambda: None)
 
     return worker
 

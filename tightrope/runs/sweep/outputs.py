@@ -39,7 +39,6 @@ class SweepOutputs:
     """Keeps the files of a sweep up to date."""
 
     folder: Path
-    study: optuna.Study
     objective: Objective
     slots: TrialSlots
     config: Config  # before anything is searched
@@ -84,10 +83,8 @@ class SweepOutputs:
         names += ["train_env"] if flat["train_env"] is not None else []
         settings = {"env": config.env, "algo": config.algo, **{name: flat[name] for name in names}}
         scores = ", ".join(f"{score:.6g}" for score in trial.user_attrs.get(SCORES, []))
-        return (
-            f"# Trial {trial.number} of {self.study.study_name}: score {trial.value:.6g}, the mean over seeds ({scores}).\n"
-            f"# {self.command} --seed 1\n" + yaml.safe_dump(settings, sort_keys=False)
-        )
+        title = f"# Trial {trial.number} of {self.slots.study.study_name}: score {trial.value:.6g}, the mean over seeds"
+        return f"{title} ({scores}).\n# {self.command} --seed 1\n{yaml.safe_dump(settings, sort_keys=False)}"
 
     def record(self, best: FrozenTrial | None, status: str) -> SweepRecord:
         """The sweep as its page shows it."""
@@ -96,7 +93,7 @@ class SweepOutputs:
         return SweepRecord(
             env=self.config.env,
             algo=self.config.algo,
-            name=self.study.study_name,
+            name=self.slots.study.study_name,
             status=status,
             done=self.slots.done(),
             wanted=self.slots.count,
@@ -107,7 +104,7 @@ class SweepOutputs:
             best=row,
             settings=[] if row is None else [(name, value, defaults[name]) for name, value in row.settings.items()],
             trials=[trial_row(trial, objective) for trial in self.slots.trials()],
-            figures=[] if best is None else list(figures(self.study, list(objective.space))),
+            figures=[] if best is None else list(figures(self.slots.study, list(objective.space))),
             searched=[(name, json.dumps(dimension.as_yaml())) for name, dimension in objective.space.items()],
         )
 

@@ -52,9 +52,7 @@ class TrialSlots:
     grace_seconds: float = 60.0  # without a heartbeat, by this machine's clock
     valid: set[int] = field(default_factory=set)  # finished trials that were checked
     malformed: set[int] = field(default_factory=set)
-    heartbeats: dict[int, tuple[Any, float]] = field(
-        default_factory=dict
-    )  # last one of each trial, and when it was seen
+    heartbeats: dict[int, tuple[Any, float]] = field(default_factory=dict)  # the last of each trial, first seen when
 
     @property
     def storage(self) -> BaseStorage:
@@ -118,15 +116,12 @@ class TrialSlots:
             slot = secrets.choice(free[: 2 * running + 1])
             earlier = [trial.params for trial in slots[slot] if outcome_of(trial) != WITHDRAWN]
             params = (self.first if slot == 0 else {}) | (earlier[-1] if earlier else {})
-            attributes = {SLOT: slot, WORKER: process_id()}
-            trial = optuna.create_trial(
-                state=TrialState.RUNNING, user_attrs=attributes, system_attrs={FIXED: params}
-            )  # fmt: skip
-            trial_id = self.storage.create_new_trial(self.study._study_id, trial)
-            trial = self.storage.get_trial(trial_id)
+            own = {SLOT: slot, WORKER: process_id()}
+            new = optuna.create_trial(state=TrialState.RUNNING, user_attrs=own, system_attrs={FIXED: params})
+            trial = optuna.Trial(self.study, self.storage.create_new_trial(self.study._study_id, new))
             if not any(fills_slot(other) for other in self.by_slot()[slot] if other.number < trial.number):
-                return optuna.Trial(self.study, trial_id)
-            self.fail(trial_id, WITHDRAWN)
+                return trial
+            self.fail(trial._trial_id, WITHDRAWN)
         return None
 
     def fail(self, trial_id: int, outcome: str) -> bool:

@@ -131,11 +131,10 @@ class Objective:
 class Worker:
     """One process of a sweep."""
 
-    study: optuna.Study
     objective: Objective
     slots: TrialSlots
     seed: int
-    print_line: Callable[[str], None]
+    log: Callable[[str], None]  # prints a line
     after_trial: Callable[[], None]
     failed_slots: set[int] = field(default_factory=set)  # in which a trial failed here
     in_a_row: int = 0  # of them, since the last success
@@ -146,12 +145,12 @@ class Worker:
         with Interrupts() as interrupts:
             while interrupts.received is None and self.slots.done() < self.slots.count:
                 for number in self.slots.fail_dead_trials():
-                    self.print_line(f"trial {number}: its process died; its settings are tried again")
+                    self.log(f"trial {number}: its process died; its settings are tried again")
                 trial = self.slots.claim()
                 if trial is not None:
                     self.run(trial, interrupts)
                 elif not waiting:
-                    self.print_line("all trials are taken: waiting for other processes to finish theirs")
+                    self.log("all trials are taken: waiting for other processes to finish theirs")
                 waiting = trial is None
                 until = time.monotonic() + WAIT_SECONDS
                 while waiting and time.monotonic() < until and interrupts.received is None:
@@ -163,13 +162,15 @@ class Worker:
         began, slot, error = time.monotonic(), trial.user_attrs[SLOT], ""
         # a sampler of its own: the same study follows from the seed, also after a stop
         seed = stream_seed(self.seed, "sweep", slot) % 2**32
-        self.study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS)
+        self.slots.study.sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS
+        )
         with self.slots.heartbeat(trial):
             try:
                 score = self.objective.score(trial, interrupts, self.slots.local_workers())
-                self.study.tell(trial, score, skip_if_finished=True)
+                self.slots.study.tell(trial, score, skip_if_finished=True)
             except optuna.TrialPruned:
-                self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+                self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
             except UpdateFinishedTrialError:  # others took this process for dead
                 pass
             except Interrupted:
@@ -183,7 +184,7 @@ class Worker:
             except BaseException:
                 self.slots.fail(trial._trial_id, STOPPED)
                 raise
-        self.print_line(self.summary(trial.number, time.monotonic() - began))
+        self.log(self.summary(trial.number, time.monotonic() - began))
         self.after_trial()
         self.count_failures(slot, error)
 
@@ -193,7 +194,7 @@ class Worker:
         if isinstance(failure.__cause__, (MemoryError, torch.OutOfMemoryError)):
             with suppress(UpdateFinishedTrialError):
                 trial.set_user_attr(OUTCOME, f"{INVALID}: {error}")
-                self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+                self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
         else:
             self.slots.fail(trial._trial_id, f"{FAILED}: {error}")
         return error
