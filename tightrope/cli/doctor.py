@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..arguments import show_help, wants_help
@@ -23,6 +24,7 @@ MARKS = {"ok": "ok", "absent": "-", "warning": "!", "broken": "X"}
 COLORS = {"ok": 32, "absent": 2, "warning": 33, "broken": 31}  # green, dim, yellow, red
 NAME_WIDTH = 15
 NARROW = 60  # columns, below which a name has a line of its own
+wrap = partial(textwrap.fill, break_on_hyphens=False)
 
 
 @dataclass(kw_only=True)
@@ -84,6 +86,7 @@ class Lines:
 
     def __init__(self, width: int | None) -> None:
         self.width = width  # None: not a terminal
+        self.color = width is not None and "NO_COLOR" not in os.environ
         self.part = ""
 
     def results(self, found: list[CheckResult]) -> None:
@@ -114,19 +117,16 @@ class Lines:
             print(f"\r\x1b[K{words[: self.width - 1]}", end="", flush=True)
 
     def title(self, words: str) -> None:
-        lines = textwrap.wrap(words, self.width or len(words))
-        bold = [line if self.width is None else f"\x1b[1m{line}\x1b[0m" for line in lines]
-        print("\n" * bool(self.part) + "\n".join(bold), flush=True)
+        text = wrap(words, self.width or len(words))
+        print("\n" * bool(self.part) + (f"\x1b[1m{text}\x1b[0m" if self.color else text), flush=True)
 
     def row(self, result: CheckResult, words: str) -> None:
         mark = f"{MARKS[result.verdict]:<2}"
         start = f"  {mark}  {result.name:<{NAME_WIDTH}}  "
         if self.width is None:
-            print(f"{start}{words}", flush=True)
-            return
-        if self.width < NARROW:
-            lines = [start.rstrip(), *textwrap.wrap(words, self.width - 6)]
-            text = "\n      ".join(lines)
+            text = start + words
+        elif self.width < NARROW:
+            text = start.rstrip() + "\n" + textwrap.indent(wrap(words, self.width - 6), " " * 6)
         else:
-            text = textwrap.fill(words, self.width, initial_indent=start, subsequent_indent=" " * len(start))
-        print(text.replace(mark, f"\x1b[{COLORS[result.verdict]}m{mark}\x1b[0m", 1), flush=True)
+            text = start + textwrap.indent(wrap(words, self.width - len(start)), " " * len(start)).lstrip()
+        print(text.replace(mark, f"\x1b[{COLORS[result.verdict]}m{mark}\x1b[0m", 1) if self.color else text, flush=True)
