@@ -46,15 +46,15 @@ def doctor(args: list[str]) -> int:
     if wants_help(args):
         return show_help(DoctorOptions, "doctor", doctor.__doc__)
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
-    from ..runs.doctor import checks, rank_checks, run_check
+    from ..runs.doctor import RANKS, checks, run_check
 
-    together = rank_checks() if ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1 else []
-    if together and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
-        failed = [result for result in run_check(together[0]) if result.verdict == "broken" and not result.fix]
+    several = ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1
+    if several and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
+        failed = [result for result in run_check(RANKS) if result.verdict == "broken" and not result.fix]
         for result in failed:
             print(f"tightrope: rank {os.environ['RANK']}: {result.words}", file=sys.stderr)
         return 1 if failed else 0
-    to_do = [*together, *checks(options.device, options.quick)]
+    to_do = [*[RANKS] * several, *checks(options.device, options.quick)]
     if options.json:
         found = [result for check in to_do for result in run_check(check)]
         works = all(result.verdict != "broken" for result in found)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..devices import available
 from . import devices, machine, ranks
 from .findings import Check, CheckResult, run_check
+
+RANKS = Check("ranks", "ranks", ranks.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
 
 def checks(device: str = "auto", quick: bool = False) -> list[Check]:
@@ -39,25 +39,4 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
     ]
 
 
-def rank_checks() -> list[Check]:
-    """The checks of several processes together. The first one measures, and has results on the first rank only."""
-    reports: list[ranks.RankReport] = []
-
-    def compare() -> Iterator[CheckResult]:
-        too_many = ranks.too_many_ranks()
-        if too_many is not None:
-            yield too_many
-        elif measured := ranks.measure():
-            reports.extend(measured)
-            yield from ranks.compare(reports)
-
-    def all_reduces() -> Iterator[CheckResult]:
-        return ranks.all_reduces(reports) if reports else iter(())
-
-    return [
-        Check("ranks", "ranks", compare, if_it_raises="broken"),
-        Check("all-reduce", "all-reduce", all_reduces),
-    ]
-
-
-__all__ = ["Check", "CheckResult", "checks", "rank_checks", "run_check"]
+__all__ = ["RANKS", "Check", "CheckResult", "checks", "run_check"]

@@ -61,7 +61,7 @@ def run_check(check: Check) -> list[CheckResult]:
     except BaseException as error:  # also the panic of a library in another language
         words = str(error) if isinstance(error, UsageError) else f"the check failed: {error_line(error)}"
         results.append(CheckResult(check.name, words, check.if_it_raises))
-    return [replace(result, part=check.part, words=plain(result.words)) for result in results]
+    return [replace(result, part=result.part or check.part, words=plain(result.words)) for result in results]
 
 
 def error_line(error: BaseException) -> str:

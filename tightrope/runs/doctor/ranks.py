@@ -53,6 +53,16 @@ class RankReport:
         return CheckResult(f"rank {self.rank}", words, facts=asdict(self))
 
 
+def ranks_together() -> Iterator[CheckResult]:
+    """The ranks one by one, what differs between them, and their all-reduces; on the first rank only."""
+    too_many = too_many_ranks()
+    if too_many is not None:
+        yield too_many
+    elif reports := measure():
+        yield from compare(reports)
+        yield from all_reduces(reports)
+
+
 def measure() -> list[RankReport]:
     """Join the other ranks and measure with them: on the first rank the reports of all, nothing elsewhere."""
     world = ranks.join()
@@ -146,4 +156,4 @@ def all_reduces(found: list[RankReport]) -> Iterator[CheckResult]:
             "bytes": size, "seconds": seconds, "median": median, "slowest": slowest,
             "algorithm_bytes_per_second": algorithm, "bus_bytes_per_second": bus,
         }  # fmt: skip
-        yield CheckResult(format_bytes(size), f"{words}{like}", facts=facts)
+        yield CheckResult(format_bytes(size), f"{words}{like}", facts=facts, part="all-reduce")

@@ -23,7 +23,7 @@ from ...view.report import write_page
 from ...view.report.sweep import Drawn, SweepRecord, TrialRow, sweep_page
 from ..config import Config, parts_of
 from ..directory import reason
-from .slots import OUTCOME, SCORES, WORKER, TrialSlots
+from .slots import SCORES, WORKER, TrialSlots, outcome_of
 from .worker import Objective
 
 BEST, PAGE = "best.yaml", "sweep.html"
@@ -111,11 +111,6 @@ class SweepOutputs:
 
 def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
     """A trial as the page shows it."""
-    how = trial.user_attrs.get(OUTCOME) or {
-        TrialState.COMPLETE: "complete",
-        TrialState.PRUNED: f"pruned at {trial.last_step} of {objective.evaluations}",
-        TrialState.RUNNING: "running",
-    }.get(trial.state, "failed")
     start, end, seconds = trial.datetime_start, trial.datetime_complete, None
     with suppress(TypeError):  # only one of them has a time zone: Optuna did not write it
         seconds = (end - start).total_seconds() if start and end else None
@@ -126,7 +121,7 @@ def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
         score=trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
         complete=trial.state == TrialState.COMPLETE,
         failed=trial.state == TrialState.FAIL,
-        how=how,
+        how=outcome_of(trial),
         scores=[float(score) for score in trial.user_attrs.get(SCORES, [])],
         settings={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
         seconds=seconds,

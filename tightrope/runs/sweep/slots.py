@@ -50,8 +50,7 @@ class TrialSlots:
     space: Space | None = None  # None: parameters are not checked
     heartbeat_seconds: float = 5.0
     grace_seconds: float = 60.0  # without a heartbeat, by this machine's clock
-    valid: set[int] = field(default_factory=set)  # finished trials that were checked
-    malformed: set[int] = field(default_factory=set)
+    checked: dict[int, bool] = field(default_factory=dict)  # whether a trial is valid
     heartbeats: dict[int, tuple[Any, float]] = field(default_factory=dict)  # the last of each trial, first seen when
 
     @property
@@ -65,17 +64,16 @@ class TrialSlots:
         return [t for t in self.study.get_trials(deepcopy=False) if t.state != TrialState.WAITING and self.is_valid(t)]
 
     def is_valid(self, trial: FrozenTrial) -> bool:
-        if trial.number in self.valid:
-            return True
-        problem = find_problem(trial, self.space)
-        if problem is None and trial.state.is_finished():
-            self.valid.add(trial.number)
-        if problem is not None and trial.number not in self.malformed:
-            self.malformed.add(trial.number)
-            if len(self.malformed) <= MOST_WARNINGS:
-                more = ". Further ones are not named" if len(self.malformed) == MOST_WARNINGS else ""
+        if trial.number not in self.checked:
+            problem = find_problem(trial, self.space)
+            if problem is None and not trial.state.is_finished():
+                return True  # it may change
+            self.checked[trial.number] = problem is None
+            warnings = list(self.checked.values()).count(False)
+            if problem is not None and warnings <= MOST_WARNINGS:
+                more = ". Further ones are not named" if warnings == MOST_WARNINGS else ""
                 warn(f"trial {trial.number} of the storage is left out: {problem}{more}")
-        return problem is None
+        return self.checked[trial.number]
 
     def by_slot(self) -> dict[int, list[FrozenTrial]]:
         """The trials of each slot, oldest first."""
@@ -187,7 +185,8 @@ def is_failure(trial: FrozenTrial) -> bool:
 
 
 def outcome_of(trial: FrozenTrial) -> str:
-    return str(trial.user_attrs.get(OUTCOME, ""))
+    """How a trial ended, in a few words."""
+    return str(trial.user_attrs.get(OUTCOME) or trial.state.name.lower())
 
 
 # checks of stored trials ------------------------------------------------------------------------------------------------

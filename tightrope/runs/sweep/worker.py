@@ -22,7 +22,7 @@ from ...types import Settings
 from ..evaluate import Evaluation
 from ..signals import Interrupted, Interrupts
 from ..train import Outcome
-from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots
+from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
 from .space import Space, decode, fit_divisors
 from .storage import STORAGE_ERRORS
 
@@ -108,6 +108,7 @@ class Objective:
             trial.set_user_attr(SCORES, scores)
             trial.report(score, evaluation)
             if not last and trial.should_prune():
+                trial.set_user_attr(OUTCOME, f"pruned at {evaluation} of {self.evaluations}")
                 raise optuna.TrialPruned
         return score
 
@@ -214,18 +215,14 @@ class Worker:
 
     def summary(self, number: int, seconds: float) -> str:
         """The result of a trial in one line."""
-        progress = f"{self.slots.done()} of {self.slots.count} done"
+        progress = f"in {seconds:.1f} s; {self.slots.done()} of {self.slots.count} done"
         trial = next((trial for trial in self.slots.trials() if trial.number == number), None)
         if trial is None:
-            return f"trial {number}: no longer in the storage as it was; {progress}"
-        result = trial.user_attrs.get(OUTCOME, "")
-        if result == DEAD:
-            result = "other processes took this one for dead, and try its settings again"
-        elif trial.state == TrialState.PRUNED and not result:
-            result = f"pruned at {trial.last_step} of {self.objective.evaluations}, score {trial.value or 0:.4g}"
-        elif trial.state == TrialState.COMPLETE:
-            seeds = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
-            result = f"score {trial.value:.4g} ({seeds})"
+            return f"trial {number}: no longer in the storage as it was, {progress}"
+        taken = "other processes took this one for dead, and try its settings again"
+        outcome = taken if outcome_of(trial) == DEAD else outcome_of(trial)
+        scores = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
+        score = "" if trial.value is None else f", score {trial.value:.4g} ({scores})"
         best = self.slots.best()
         lead = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
-        return f"trial {number}: {result} in {seconds:.1f} s; {progress}{lead}"
+        return f"trial {number}: {outcome}{score} {progress}{lead}"
