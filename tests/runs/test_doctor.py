@@ -243,7 +243,7 @@ def test_an_encoder_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_opengl_that_fails_is_a_warning_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "installed", lambda name: "4.0.0")
+    monkeypatch.setattr(machine, "installed_version", lambda name: "4.0.0")
     monkeypatch.setattr(machine.offscreen, "prepare", lambda: None)
     monkeypatch.setattr(machine, "RENDER", "raise ImportError('Unable to load EGL library')")
     result = machine.rendering()
@@ -299,13 +299,13 @@ def test_a_gpu_that_torch_cannot_use(
 )
 def test_a_compilation_that_fails_has_a_fix(error: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(False, error, error))
-    result = devices.compiling("cpu", quick=False)
+    result = devices.compilation("cpu", quick=False)
     assert (result.verdict, fix in result.fix) == ("absent", True)
 
 
 def test_a_compilation_that_works_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(True, "12.5", ""))
-    result = devices.compiling("cpu", quick=False)
+    result = devices.compilation("cpu", quick=False)
     assert result.facts == {"works": True, "seconds": 12.5}
     assert "12.5 s" in result.words
 
@@ -338,7 +338,7 @@ GPU0 = dict(device="cuda:0", model="H200")
     ],
 )
 def test_ranks_are_listed_and_compared(several: list[dict[str, Any]], warnings: list[str]) -> None:
-    found = list(ranks.compare([report(i, **changes) for i, changes in enumerate(several)]))
+    found = list(ranks.compare_ranks([report(i, **changes) for i, changes in enumerate(several)]))
     assert [r.name for r in found if r.verdict == "ok"] == [f"rank {i}" for i in range(len(several))]
     assert [f"{r.name}: {r.words}" for r in found if r.verdict == "warning"] == warnings
     assert all(r.fix for r in found if r.verdict == "warning")

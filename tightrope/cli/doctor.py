@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..runs.doctor import Check, CheckResult
 
 MARKS = {"ok": "ok", "absent": "-", "warning": "!", "broken": "X"}
-COLORS = {"ok": 32, "absent": 2, "warning": 33, "broken": 31}  # green, dim, yellow, red
+MARK_COLORS = {"ok": 32, "absent": 2, "warning": 33, "broken": 31}  # green, dim, yellow, red
 NAME_WIDTH = 15
 NARROW = 60  # columns, below which a name has a line of its own
 wrap = partial(textwrap.fill, break_on_hyphens=False)
@@ -129,4 +129,7 @@ class Lines:
             text = start.rstrip() + "\n" + textwrap.indent(wrap(words, self.width - 6), " " * 6)
         else:
             text = start + textwrap.indent(wrap(words, self.width - len(start)), " " * len(start)).lstrip()
-        print(text.replace(mark, f"\x1b[{COLORS[result.verdict]}m{mark}\x1b[0m", 1) if self.color else text, flush=True)
+        print(
+            text.replace(mark, f"\x1b[{MARK_COLORS[result.verdict]}m{mark}\x1b[0m", 1) if self.color else text,
+            flush=True,
+        )

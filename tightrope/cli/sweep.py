@@ -19,7 +19,7 @@ from ..models.networks import sees_images
 from ..runs.config import Config, settings_of, unknown_setting
 from ..runs.given import check_allowed
 from ..runs.settings_file import read_settings
-from ..runs.sweep.space import Space, default_space, nearest_point, read_space
+from ..runs.sweep.space import Space, default_space, nearest_point, read_search_space
 from ..types import Settings
 from .options import guess
 from .seeds import maker_of
@@ -87,7 +87,7 @@ def sweep(args: list[str]) -> int:
     agent = make({})  # a broken environment is reported before anything is written
     images = sees_images(agent.state.env.observation)
     agent.close()
-    space = read_space(options.search, config, fixed) if options.search else default_space(config, fixed, images)
+    space = read_search_space(options.search, config, fixed) if options.search else default_space(config, fixed, images)
     if not space:
         raise UsageError("nothing is left to search: drop a flag, or name settings with --search FILE.yaml")
     if options.print_search:

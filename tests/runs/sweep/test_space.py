@@ -18,7 +18,7 @@ from tightrope.runs.sweep.space import (
     default_space,
     fit_divisors,
     nearest_point,
-    read_space,
+    read_search_space,
 )
 
 CARTPOLE = configure("CartPole-v1", "ppo")
@@ -27,7 +27,7 @@ CARTPOLE = configure("CartPole-v1", "ppo")
 def read(tmp_path: Path, text: str, fixed: tuple[str, ...] = ()) -> Any:
     path = tmp_path / "search.yaml"
     path.write_text(text)
-    return read_space(path, CARTPOLE, fixed)
+    return read_search_space(path, CARTPOLE, fixed)
 
 
 @pytest.mark.parametrize(("env", "algo"), [*PRESETS, ("Acrobot-v1", "vpg"), ("Unheard-v0", "ppo")])

@@ -21,21 +21,21 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
         Check("machine", "system", machine.system),
         Check("machine", "cpu", machine.processor),
         Check("machine", "memory", machine.memory),
-        Check("machine", "threads", machine.threads),
+        Check("machine", "threads", machine.thread_counts),
         Check("machine", "variables", machine.variables),
         Check("machine", "runs", machine.disk, if_it_raises="broken"),
         Check("pictures", "videos", machine.encoder),
         Check("pictures", "MuJoCo pictures", machine.rendering),
         Check("devices", "gpu", devices.gpus),
         Check("devices", "torchrun", devices.backends),
-        Check("devices", "device", lambda: devices.chosen(device), if_it_raises="broken"),
+        Check("devices", "device", lambda: devices.chosen_device(device), if_it_raises="broken"),
     ]
     if device != "auto" and not available(device):
         return found
     return [
         *found,
         Check("training", "training", lambda: devices.training(device), if_it_raises="broken"),
-        Check("training", "compile", lambda: devices.compiling(device, quick)),
+        Check("training", "compile", lambda: devices.compilation(device, quick)),
     ]
 
 

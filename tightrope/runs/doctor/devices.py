@@ -100,7 +100,7 @@ def backends() -> CheckResult:
     return CheckResult("torchrun", words, "warning" if fix else "ok", fix, {"backends": found})
 
 
-def chosen(device: str) -> CheckResult:
+def chosen_device(device: str) -> CheckResult:
     """The device of a run."""
     kind = resolve_device(device).type
     reason = "a CUDA device is there" if kind == "cuda" else "there is no CUDA device"
@@ -109,7 +109,7 @@ def chosen(device: str) -> CheckResult:
     return CheckResult("device", f"{kind}: {reason}{other}", facts={"device": kind})
 
 
-def compiling(device: str, quick: bool) -> CheckResult:
+def compilation(device: str, quick: bool) -> CheckResult:
     """Compile a small function without a cache, in a process of its own."""
     kind, names = resolve_device(device).type, [os.environ.get("CXX")] if os.environ.get("CXX") else ["g++", "clang++"]
     if quick:
@@ -131,7 +131,7 @@ def training(device: str) -> CheckResult:
     """Train three phases of CartPole in memory; on CUDA one as written, one captured, one replayed."""
     start = time.perf_counter()
     try:
-        state, problems = train(device)
+        state, problems = train_briefly(device)
     except Exception as error:
         fix = "" if resolve_device(device).type == "cpu" else "train with --device cpu"
         return CheckResult("training", f"does not work: {error_line(error)}", "broken", fix)
@@ -143,7 +143,7 @@ def training(device: str) -> CheckResult:
     return CheckResult("training", words, facts=facts)
 
 
-def train(device: str) -> tuple[State, list[str]]:
+def train_briefly(device: str) -> tuple[State, list[str]]:
     """The state after three phases, and what could not be captured. An ArithmeticError if no parameter changed."""
     config = configure("CartPole-v1", "ppo", TINY, {"device": device}, with_preset=False)
     state: State = build(config)

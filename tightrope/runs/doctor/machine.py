@@ -31,7 +31,7 @@ from .findings import ROOT, CheckResult, error_line, format_bytes, run_isolated
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-NAME = "tightrope"
+PACKAGE = "tightrope"
 DEVELOPER_EXTRAS = ("dev", "docs")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MUJOCO_GL")
 LOW_DISK = 1e9  # bytes
@@ -51,7 +51,7 @@ print(renderer.render().shape)
 # packages ---------------------------------------------------------------------------------------------------------------
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     """The version of a package, without importing it."""
     try:
         return metadata.version(package)
@@ -73,7 +73,7 @@ def requirements() -> Requirements:
     from packaging.requirements import Requirement
 
     try:
-        own = metadata.metadata(NAME)
+        own = metadata.metadata(PACKAGE)
     except metadata.PackageNotFoundError:
         project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         optional = {extra: [*map(Requirement, lines)] for extra, lines in project["optional-dependencies"].items()}
@@ -97,19 +97,19 @@ def expand(needed: Iterable[Requirement]) -> Iterator[Requirement]:
     from packaging.requirements import Requirement
 
     for requirement in needed:
-        if requirement.name == NAME:
+        if requirement.name == PACKAGE:
             for extra in sorted(requirement.extras):
                 yield from expand(requirements().extras[extra])
             continue
         yield requirement
-        if requirement.extras and installed(requirement.name) is not None:
+        if requirement.extras and installed_version(requirement.name) is not None:
             theirs = [Requirement(line) for line in metadata.requires(requirement.name) or []]
             yield from expand(x for x in theirs if any(applies(x, extra) for extra in requirement.extras))
 
 
 def problem_with(requirement: Requirement) -> str:
     """'' if the requirement is met."""
-    version = installed(requirement.name)
+    version = installed_version(requirement.name)
     if version is None:
         return f"{requirement.name} is not installed"
     fits = requirement.specifier.contains(version, prereleases=True)
@@ -117,12 +117,12 @@ def problem_with(requirement: Requirement) -> str:
 
 
 def own_version() -> CheckResult:
-    version, words = installed(NAME), f"{__version__}, in {ROOT / NAME}"
+    version, words = installed_version(PACKAGE), f"{__version__}, in {ROOT / PACKAGE}"
     facts = {"version": __version__, "installed": version}
     if version not in (None, __version__):
         fix = f"install it again: pip install -e {ROOT}"
-        return CheckResult(NAME, f"{words}, but installed as {version}", "warning", fix, facts)
-    return CheckResult(NAME, f"{words}{'' if version else ', not installed but on the path'}", facts=facts)
+        return CheckResult(PACKAGE, f"{words}, but installed as {version}", "warning", fix, facts)
+    return CheckResult(PACKAGE, f"{words}{'' if version else ', not installed but on the path'}", facts=facts)
 
 
 def python() -> CheckResult:
@@ -148,16 +148,16 @@ def required() -> Iterator[CheckResult]:
             fix = f'pip install "{requirement.name}{requirement.specifier}"'
             yield CheckResult(requirement.name, problem, "warning", fix)
         elif requirement.name != "torch":
-            met[requirement.name] = installed(requirement.name)
+            met[requirement.name] = installed_version(requirement.name)
     yield CheckResult("required", ", ".join(f"{name} {version}" for name, version in met.items()), facts=met)
 
 
 def jax() -> CheckResult:
     """JAX, of which pip installs a build for the CPU unless told otherwise."""
-    version = installed("jax")
+    version = installed_version("jax")
     if version is None:
         return CheckResult("jax", "not installed; Brax and MuJoCo Playground need it", "absent")
-    has_cuda = any(installed(f"jax-cuda{major}-plugin") for major in (11, 12, 13))
+    has_cuda = any(installed_version(f"jax-cuda{major}-plugin") for major in (11, 12, 13))
     if torch.cuda.is_available() and not has_cuda:
         fix = f'pip install "jax[cuda{(torch.version.cuda or "12").partition(".")[0]}]"'
         return CheckResult("jax", f"{version}, without CUDA: its environments run on the CPU", "warning", fix)
@@ -169,13 +169,13 @@ def extras() -> Iterator[CheckResult]:
     for extra, needed in requirements().extras.items():
         packages = {requirement.name: requirement for requirement in expand(needed)}
         problems = [problem for problem in map(problem_with, packages.values()) if problem]
-        versions = {name: installed(name) for name in packages}
+        versions = {name: installed_version(name) for name in packages}
         if not problems:
             yield CheckResult(f"[{extra}]", ", ".join(f"{k} {v}" for k, v in versions.items()), facts=versions)
             continue
         words = "; ".join(problems) if any(versions.values()) else "not installed"
         words += " (for work on Tightrope itself)" if extra in DEVELOPER_EXTRAS else ""
-        target = f'"{NAME}[{extra}]"' if requirements().installed else f'-e "{ROOT}[{extra}]"'
+        target = f'"{PACKAGE}[{extra}]"' if requirements().installed else f'-e "{ROOT}[{extra}]"'
         yield CheckResult(f"[{extra}]", words, "absent", f"pip install {target}", versions)
 
 
@@ -219,7 +219,7 @@ def memory_limit(root: Path = CGROUP) -> int | None:
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 
-def threads() -> CheckResult:
+def thread_counts() -> CheckResult:
     small, images = choose_threads(nn.Linear(4, 64), 256), choose_threads(nn.Conv2d(4, 32, 8), 256)
     words = f"{small} for small networks, which more would slow down; {images} for images. --threads overrides"
     return CheckResult("threads", words, facts={"small": small, "images": images, "torch": torch.get_num_threads()})
@@ -275,13 +275,13 @@ def encoder() -> CheckResult:
             "pip install av opencv-python-headless" if missing else "pip install -U av, or train without --video-every"
         )
         return CheckResult("videos", f"cannot be encoded: {error_line(error)}", "warning", fix)
-    return CheckResult("videos", f"H.264 by PyAV {installed('av')}: two frames encoded, {format_bytes(size)}")
+    return CheckResult("videos", f"H.264 by PyAV {installed_version('av')}: two frames encoded, {format_bytes(size)}")
 
 
 def rendering() -> CheckResult:
     """One picture by MuJoCo, in a process of its own: graphics drivers may crash."""
     name = "MuJoCo pictures"
-    if installed("mujoco") is None:
+    if installed_version("mujoco") is None:
         return CheckResult(name, "not checked: mujoco is not installed", "absent")
     offscreen.prepare()
     backend = os.environ.get("MUJOCO_GL", "its own choice")

@@ -21,7 +21,7 @@ from ...errors import plural
 from ...version import __version__
 from .findings import CheckResult, format_bytes, format_seconds
 
-SLOW = 1.5  # times the median, from which on a rank holds up the others
+SLOW_FACTOR = 1.5  # times the median, from which on a rank holds up the others
 MATRIX, PRODUCTS, WARM_UP = 384, 30, 2
 MESSAGES = [  # bytes, repeats, what is as large
     (8, 50, "; a flag"),
@@ -59,7 +59,7 @@ def ranks_together() -> Iterator[CheckResult]:
     if too_many is not None:
         yield too_many
     elif reports := measure():
-        yield from compare(reports)
+        yield from compare_ranks(reports)
         yield from all_reduces(reports)
 
 
@@ -113,19 +113,19 @@ def too_many_ranks() -> CheckResult | None:
     return CheckResult("ranks", words, "broken", f"torchrun --nproc-per-node {count} -m tightrope ...")
 
 
-def compare(found: list[RankReport]) -> Iterator[CheckResult]:
+def compare_ranks(found: list[RankReport]) -> Iterator[CheckResult]:
     """The ranks one by one, then what differs between them, and which of them wait for others."""
     yield from (report.result() for report in found)
     for name in found[0].versions:
-        yield from differences(
+        yield from rank_differences(
             name, {report.rank: report.versions.get(name, "none") for report in found}, "install the same"
         )
-    yield from differences("devices", {report.rank: report.model for report in found}, "the slowest sets the pace")
+    yield from rank_differences("devices", {report.rank: report.model for report in found}, "the slowest sets the pace")
     used = [(report.host, report.device) for report in found if report.device != "cpu"]
     for host, device in sorted({place for place in used if used.count(place) > 1}):
         yield CheckResult("devices", f"several ranks use {device} of {host}", "warning", "start one rank per GPU")
     median = statistics.median_low([report.work for report in found])
-    for report in [report for report in found if report.work > SLOW * median]:
+    for report in [report for report in found if report.work > SLOW_FACTOR * median]:
         words = f"{report.work / median:.1f} times as slow as the others at the same work, and holds them up"
         yield CheckResult(f"rank {report.rank}", words, "warning", f"see what else runs on {report.host}")
     for host in sorted({report.host for report in found}):
@@ -135,7 +135,7 @@ def compare(found: list[RankReport]) -> Iterator[CheckResult]:
             yield CheckResult("cores", words, "warning", f"torchrun --nproc-per-node {here[0].cores} -m tightrope ...")
 
 
-def differences(name: str, values: dict[int, str], fix: str) -> Iterator[CheckResult]:
+def rank_differences(name: str, values: dict[int, str], fix: str) -> Iterator[CheckResult]:
     if len(set(values.values())) > 1:
         words = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
         yield CheckResult(name, f"differs: {words}", "warning", fix, {str(k): v for k, v in values.items()})

@@ -29,7 +29,7 @@ from .worker import Objective
 BEST, PAGE = "best.yaml", "sweep.html"
 REFRESH_SECONDS = 30.0  # between pages while the sweep runs
 MOST_SLICES, MOST_AXES = 16, 8
-COLORS = {"blue": "#3b82c4", "orange": "#e08a2e", "red": "#d64550", "green": "#3a9d5d", "gray": "#8a8f99"}
+PLOT_COLORS = {"blue": "#3b82c4", "orange": "#e08a2e", "red": "#d64550", "green": "#3a9d5d", "gray": "#8a8f99"}
 ENDS = (154, 163, 178), (224, 112, 31)  # grey and orange
 SCALE = [[i, "rgb({}, {}, {})".format(*color)] for i, color in enumerate(ENDS)]
 
@@ -104,7 +104,7 @@ class SweepOutputs:
             best=row,
             settings=[] if row is None else [(name, value, defaults[name]) for name, value in row.settings.items()],
             trials=[trial_row(trial, objective) for trial in self.slots.trials()],
-            figures=[] if best is None else list(figures(self.slots.study, list(objective.space))),
+            figures=[] if best is None else list(study_figures(self.slots.study, list(objective.space))),
             searched=[(name, json.dumps(dimension.as_yaml())) for name, dimension in objective.space.items()],
         )
 
@@ -132,7 +132,7 @@ def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
 # figures ----------------------------------------------------------------------------------------------------------------
 
 
-def figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
+def study_figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
     """Optuna's plots, without those that have too little to show."""
     from optuna import visualization as v
 
@@ -195,6 +195,6 @@ def recolor(trace: dict[str, Any]) -> None:
         trace["line"]["color"] = "rgb({}, {}, {})".format(*mixed)
     if isinstance(marker := trace.get("marker"), dict):
         if isinstance(color := marker.get("color"), str):
-            marker["color"] = COLORS.get(color, color)
+            marker["color"] = PLOT_COLORS.get(color, color)
         elif color is not None and trace["type"] == "scatter":
             marker |= {"colorscale": SCALE, "reversescale": False, "showscale": False, "line": {"width": 0}}

@@ -156,7 +156,7 @@ def choices_with(usual: Any, values: Iterable[Any]) -> Choices:
 # a space from a file ----------------------------------------------------------------------------------------------------
 
 
-def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
+def read_search_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
     """The search space in a YAML file; a mistake in it is one line that names the setting."""
     try:
         content = read_yaml(path)

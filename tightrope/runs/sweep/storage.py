@@ -32,7 +32,7 @@ DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("pymysql", "mysql")}
 STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
 URL = re.compile(r"\s*[A-Za-z][\w+.-]*:(?![\\/])|\s*[A-Za-z][\w+.-]+:")  # also one with a slash too few; not C:/
 PASSWORD = re.compile(r"://([^:@/]*):(.*)@")  # user, password
-ATTEMPTS = 8  # at opening a database: processes that start together may all create the tables
+OPEN_ATTEMPTS = 8  # at opening a database: processes that start together may all create the tables
 IDENTITY = "tightrope"  # study attribute: what the sweep is about
 IDENTITY_SECONDS = 5.0  # for the process that creates a study to set that attribute
 
@@ -157,7 +157,7 @@ def open_sqlite(url: str) -> BaseStorage:
 
 def open_database(url: str, connect: Callable[[], BaseStorage]) -> BaseStorage:
     """Several attempts: two processes that create the tables at the same moment are in each other's way."""
-    for left in reversed(range(ATTEMPTS)):
+    for left in reversed(range(OPEN_ATTEMPTS)):
         try:
             return connect()
         except UsageError:
