@@ -3,9 +3,9 @@
 python benchmarks/reliability/sweep_kills.py
 python benchmarks/reliability/sweep_kills.py --kills 60 --storage postgresql://USER@HOST/DB
 
-Trials here only sleep and report, so that kills fall into what processes do to the storage: claiming, beating, reporting,
-ending, failing the trials of the dead. Over a journal, SQLite and, where one is given, a database. Leaves with an error if a
-place is not filled by exactly one trial, or a trial is left running.
+Trials here only sleep and report, so that kills fall into what processes do to the storage: claiming, heartbeats, reporting,
+ending, failing the trials of dead workers. Over a journal, SQLite and, where one is given, a database. Ends with an error if a
+slot is not filled by exactly one trial, or a trial is left running.
 """
 
 from __future__ import annotations
@@ -22,30 +22,26 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from tightrope.runs.sweep import places as p
-from tightrope.runs.sweep.places import Places, by_place, fills
-from tightrope.runs.sweep.storage import close_storage, open_storage
-from tightrope.runs.sweep.study import open_study, quiet_optuna
+from tightrope.runs.sweep import slots as ts
+from tightrope.runs.sweep.slots import TrialSlots, fills_slot
+from tightrope.runs.sweep.storage import close_storage, open_storage, open_study, silence_optuna
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def work(url: str, name: str, trials: int, seed: int) -> None:
     """One process of the sweep: the loop of `Worker`, with trials that take no time to speak of."""
-    p.MOST_DEATHS = 10**6  # whoever is killed here has done nothing wrong
+    ts.MOST_FAILURES = 10**6  # no slot is given up: kills are not the settings' fault
     random.seed(seed)
-    study, new = open_study(open_storage(url), name, {"kills": True})
-    places = Places(study, trials, {"x": 0.5}, beat_seconds=0.1, grace_seconds=3.0, patience=(0.5, 1.0))
-    if new:
-        places.fill()
-    while places.done() < trials:
-        places.bury()
-        trial = places.take()
+    study, _ = open_study(open_storage(url), name, {"kills": True})
+    slots = TrialSlots(study, trials, {"x": 0.5}, heartbeat_seconds=0.1, grace_seconds=3.0)
+    while slots.done() < trials:
+        slots.fail_dead_trials()
+        trial = slots.claim()
         if trial is None:
             time.sleep(0.1)
-            places.fill_forgotten()
             continue
-        with places.alive(trial):
+        with slots.heartbeat(trial):
             try:
                 trial.suggest_float("x", 0, 1)
                 for step in range(3):
@@ -56,33 +52,33 @@ def work(url: str, name: str, trials: int, seed: int) -> None:
                 pass
 
 
-def besiege(url: str, kills: int, workers: int, trials: int) -> Counter[str]:
-    """So many kills; then everybody is left in peace."""
-    quiet_optuna()
+def kill_workers(url: str, kills: int, workers: int, trials: int) -> Counter[str]:
+    """Kill a random worker and start another, so many times; then let all of them finish."""
+    silence_optuna()
     context, name = mp.get_context("fork"), f"kills-{uuid.uuid4().hex[:8]}"
     seeds = iter(range(10**6))
-    crowd = [context.Process(target=work, args=(url, name, trials, next(seeds))) for _ in range(workers)]
-    for process in crowd:
+    processes = [context.Process(target=work, args=(url, name, trials, next(seeds))) for _ in range(workers)]
+    for process in processes:
         process.start()
     for _ in range(kills):
         time.sleep(random.uniform(0.02, 0.4 if "://" not in url else 2.0))  # a database takes a second to open
         victim = random.randrange(workers)
-        crowd[victim].kill()
-        crowd[victim].join()
-        crowd[victim] = context.Process(target=work, args=(url, name, trials, next(seeds)))
-        crowd[victim].start()
-    for process in crowd:
+        processes[victim].kill()
+        processes[victim].join()
+        processes[victim] = context.Process(target=work, args=(url, name, trials, next(seeds)))
+        processes[victim].start()
+    for process in processes:
         process.join(300)
         assert process.exitcode == 0, f"{url}: a process ended with {process.exitcode}"
     storage = open_storage(url)
-    found = optuna.load_study(study_name=name, storage=storage).get_trials()
+    slots = TrialSlots(optuna.load_study(study_name=name, storage=storage), trials, {})
+    found, by_slot = slots.trials(), slots.by_slot()
     close_storage(storage)
-    at = by_place(found)
-    assert sorted(at) == list(range(trials)), f"{url}: places {sorted(at)}"
-    for place, several in at.items():
-        assert sum(map(fills, several)) == 1, f"{url}: place {place} has {[t.state.name for t in several]}"
+    assert sorted(by_slot) == list(range(trials)), f"{url}: slots {sorted(by_slot)}"
+    for slot, several in by_slot.items():
+        assert sum(map(fills_slot, several)) == 1, f"{url}: slot {slot} has {[t.state.name for t in several]}"
     assert sum(trial.state in ENDED for trial in found) == trials
-    return Counter(trial.user_attrs.get(p.OUTCOME, trial.state.name) for trial in found)
+    return Counter(trial.user_attrs.get(ts.OUTCOME, trial.state.name) for trial in found)
 
 
 def main() -> None:
@@ -97,7 +93,7 @@ def main() -> None:
         for url in urls:
             kind = url.partition("://")[0] if "://" in url else "journal"
             began = time.monotonic()
-            ends = besiege(url, options.kills, options.workers, options.trials)
+            ends = kill_workers(url, options.kills, options.workers, options.trials)
             words = ", ".join(f"{count} {how}" for how, count in ends.most_common())
             print(
                 f"{kind}: {options.kills} kills of {options.workers} processes: {words}; {time.monotonic() - began:.0f} s",

@@ -1,8 +1,8 @@
 """tightrope doctor as a user sees it: lines, a terminal of any width, JSON, exit codes, and ranks under torchrun."""
 
-import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from rich.console import Console
 
 import tightrope as tr
 from tightrope.cli import main
-from tightrope.cli.doctor import PlainLines, Screen, seen
-from tightrope.runs.doctor import Check, Finding, devices
+from tightrope.cli.doctor import Lines, print_report
+from tightrope.runs.doctor import Check, CheckResult, devices
 
 FOUND = [
-    Finding("torch", "2.13.0", part="versions"),
-    Finding("[atari]", "not installed", "absent", 'pip install "tightrope[atari]"', part="extras"),
-    Finding("gpu", "none found", "absent", part="devices"),
-    Finding(
-        "cpu",
-        "a limit of 1 on their time, " + "which is said at some length " * 5,
-        "warning",
-        "--threads 1",
-        part="machine",
+    CheckResult("torch", "2.13.0", part="versions"),
+    CheckResult("[atari]", "not installed", "absent", 'pip install "tightrope[atari]"', part="extras"),
+    CheckResult("gpu", "none found", "absent", part="devices"),
+    CheckResult(
+        "cpu", "a limit of 1 on their time, " + "at some length " * 10, "warning", "--threads 1", part="machine"
     ),
 ]
 
@@ -90,21 +85,20 @@ def test_a_mistake_is_one_line(doctor: Callable[..., Done], args: list[str], wor
 
 
 @pytest.mark.parametrize("width", [30, 40, 59, 60, 80, 200])
-def test_a_terminal_of_any_width_shows_every_word(width: int) -> None:
-    text = io.StringIO()
-    screen = Screen(Console(file=text, width=width, force_terminal=False, highlight=False))
-    screen.show(FOUND)
-    screen.close(FOUND)
-    lines = text.getvalue().splitlines()
+def test_a_terminal_of_any_width_shows_every_word(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report([Check(result.part, result.name, lambda result=result: result) for result in FOUND], Lines(width))
+    lines = re.sub(
+        "\r?\x1b\\[[0-9]*[mK]", "", re.sub("\x1b\\[Kchecking .*\r", "", capsys.readouterr().out)
+    ).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
     everything = "".join("".join(lines).split())
-    for finding in FOUND:
-        for words in (finding.name, finding.words, finding.fix):
+    for result in FOUND:
+        for words in (result.name, result.words, result.fix):
             assert "".join(words.split()) in everything
 
 
 def test_what_is_absent_and_needs_nothing_is_not_in_the_list_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    PlainLines().close(FOUND)
+    Lines(None).summary(FOUND)
     out = capsys.readouterr().out
     assert 'pip install "tightrope[atari]"' in out
     assert "--threads 1" in out
@@ -112,11 +106,11 @@ def test_what_is_absent_and_needs_nothing_is_not_in_the_list_at_the_end(capsys: 
 
 
 def test_checks_that_fail_do_not_end_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    def fails() -> list[Finding]:
+    def fails() -> CheckResult:
         raise OSError("the disk is on fire")
 
-    found = seen([Check("a", "one", fails), Check("b", "two", lambda: [Finding("two", "fine")])], PlainLines())
-    assert [finding.verdict for finding in found] == ["warning", "ok"]
+    found = print_report([Check("a", "one", fails), Check("b", "two", lambda: CheckResult("two", "fine"))], Lines(None))
+    assert [result.verdict for result in found] == ["warning", "ok"]
     assert capsys.readouterr().out.count("the disk is on fire") == 2, "where it was found, and at the end"
 
 

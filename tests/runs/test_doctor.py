@@ -1,8 +1,8 @@
 """The doctor: what it finds here, what it says of things that are missing or broken, and that no check can end it."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tightrope.runs.doctor import (
-    Check,
-    Finding,
-    checks,
-    devices,
-    findings_of,
-    machine,
-    packages,
-    peers,
-    pictures,
-    together,
-)
-from tightrope.runs.doctor.findings import in_bytes, in_seconds
-from tightrope.runs.doctor.together import MESSAGES, Rank
-from tightrope.runs.doctor.trials import Trial, trial
+from tightrope.runs.doctor import Check, CheckResult, checks, devices, machine, ranks, run_check
+from tightrope.runs.doctor.findings import ProcessResult, format_bytes, format_seconds, run_isolated
+from tightrope.runs.doctor.ranks import MESSAGES, RankReport
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -41,54 +29,63 @@ Requires-Dist: no-such-package>=3; extra == "unheard-of"
 
 
 @pytest.fixture(autouse=True)
-def fresh_metadata() -> Iterator[None]:
-    packages.needs.cache_clear()
+def fresh_requirements() -> Iterator[None]:
+    machine.requirements.cache_clear()
     yield
-    packages.needs.cache_clear()
+    machine.requirements.cache_clear()
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Pretend that the package is installed."""
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Pretend that a version of the package is installed."""
 
-    def as_version(version: str) -> None:
+    def install_version(version: str) -> None:
         folder = tmp_path / f"tightrope-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(METADATA.format(version=version))
         monkeypatch.syspath_prepend(str(tmp_path))
 
-    return as_version
+    return install_version
 
 
-def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that a package is not there."""
+def raises(error: BaseException) -> Callable[..., Any]:
+    def call(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return call
+
+
+def uninstall(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that a package is not installed."""
     real = metadata.version
-
-    def version(name: str) -> str:
-        if name == package:
-            raise metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(metadata, "version", version)
+    missing = raises(metadata.PackageNotFoundError(package))
+    monkeypatch.setattr(metadata, "version", lambda name: (missing if name == package else real)(name))
 
 
-def named(found: Any, name: str) -> Finding:
-    return next(finding for finding in found if finding.name == name)
+def run_all(*args: Any, **kwargs: Any) -> dict[str, CheckResult]:
+    return {result.name: result for check in checks(*args, **kwargs) for result in run_check(check)}
 
 
-# all of it ------------------------------------------------------------------------------------------------------------
+# all checks -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_check_finds_something_here_and_none_fails() -> None:
-    found = [finding for check in checks("cpu", quick=True) for finding in findings_of(check)]
-    assert {finding.part for finding in found} == {"versions", "extras", "machine", "devices", "pictures", "training"}
-    for finding in found:
-        assert finding.words
-        assert "\n" not in finding.words + finding.fix
-        assert "cannot be looked at" not in finding.words
-        assert finding.verdict != "broken"
-    assert named(found, "training").facts["device"] == "cpu"
-    json.dumps([finding.as_record() for finding in found], allow_nan=False)
+def test_every_check_has_a_result_here_and_none_fails() -> None:
+    found = run_all("cpu", quick=True)
+    assert {result.part for result in found.values()} == {
+        "versions",
+        "extras",
+        "machine",
+        "devices",
+        "pictures",
+        "training",
+    }
+    for result in found.values():
+        assert result.words
+        assert "\n" not in result.words + result.fix
+        assert "the check failed" not in result.words
+        assert result.verdict != "broken"
+    assert found["training"].facts["device"] == "cpu"
+    json.dumps([asdict(result) for result in found.values()], allow_nan=False)
 
 
 class Panic(BaseException):
@@ -96,120 +93,123 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("first line\nsecond"), SystemExit(3), Panic("first line"), KeyError()])
-def test_a_check_that_fails_is_a_finding(error: BaseException) -> None:
-    def look() -> Iterator[Finding]:
-        yield Finding("before", "is kept")
+def test_a_check_that_raises_is_a_result(error: BaseException) -> None:
+    def function() -> Iterator[CheckResult]:
+        yield CheckResult("before", "is kept")
         raise error
 
-    before, failed = findings_of(Check("part", "name", look, if_it_fails="broken"))
+    before, failed = run_check(Check("part", "name", function, if_it_raises="broken"))
     assert (before.words, before.part) == ("is kept", "part")
     assert (failed.name, failed.part, failed.verdict) == ("name", "part", "broken")
     assert type(error).__name__ in failed.words
     assert "second" not in failed.words
 
 
-def test_an_interrupted_check_is_not_a_finding() -> None:
-    def look() -> list[Finding]:
-        raise KeyboardInterrupt
-
+def test_ctrl_c_ends_a_check() -> None:
     with pytest.raises(KeyboardInterrupt):
-        findings_of(Check("part", "name", look))
+        run_check(Check("part", "name", raises(KeyboardInterrupt())))
 
 
 def test_what_a_check_prints_stays_out_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    findings_of(Check("part", "name", lambda: [Finding("a", "b")] if print("noise") is None else []))
+    run_check(Check("part", "name", lambda: [CheckResult("a", "b")] if print("noise") is None else []))
     assert capsys.readouterr() == ("", "noise\n")
 
 
-@pytest.mark.parametrize(("count", "words"), [(8, "8 B"), (40_000, "40 kB"), (64e6, "64 MB"), (2.5e12, "2.5 TB")])
-def test_sizes_in_words(count: float, words: str) -> None:
-    assert in_bytes(count) == words
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        *((format_bytes(n), w) for n, w in [(8, "8 B"), (40_000, "40 kB"), (64e6, "64 MB"), (2.5e12, "2.5 TB")]),
+        *((format_seconds(n), w) for n, w in [(12.34, "12.3 s"), (0.0021, "2.1 ms"), (3.1e-5, "31 us")]),
+    ],
+)
+def test_sizes_and_times(shown: str, words: str) -> None:
+    assert shown == words
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(12.34, "12.3 s"), (0.0021, "2.1 ms"), (3.1e-5, "31 us")])
-def test_times_in_words(seconds: float, words: str) -> None:
-    assert in_seconds(seconds) == words
+@pytest.mark.parametrize(
+    ("code", "worked", "line"),
+    [
+        ("print('a'); print('b')", True, "b"),
+        ("raise ValueError('odd')", False, "ValueError: odd"),
+        ("import sys; sys.excepthook = lambda *_: print('a.BError: odd\\n\\nread more', file=sys.stderr); 1 / 0",
+         False, "a.BError: odd"),
+        ("import os; os.abort()", False, "its process died of SIGABRT"),
+        ("import time; time.sleep(60)", False, "not done after 1 s"),
+    ],
+)  # fmt: skip
+def test_isolated_code_may_fail_crash_or_hang(code: str, worked: bool, line: str) -> None:
+    done = run_isolated(code, 1.0 if "sleep" in code else 30.0)
+    assert (done.worked, done.line) == (worked, line)
 
 
-# packages -------------------------------------------------------------------------------------------------------------
+# packages ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_package_comes_with_the_command_that_installs_its_extra(
-    install: Any, monkeypatch: pytest.MonkeyPatch
+    install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(packages.__version__)
-    without("ale-py", monkeypatch)
-    found = list(packages.extras())
-    assert [finding.name for finding in found] == ["[atari]", "[unheard-of]"]
-    assert [finding.fix for finding in found] == [
-        'pip install "tightrope[atari]"',
-        'pip install "tightrope[unheard-of]"',
+    install(machine.__version__)
+    uninstall("ale-py", monkeypatch)
+    names = ("atari", "unheard-of")
+    assert [(r.name, r.verdict, r.fix) for r in machine.extras()] == [
+        (f"[{name}]", "absent", f'pip install "tightrope[{name}]"') for name in names
     ]
-    assert {finding.verdict for finding in found} == {"absent"}
-
-
-def test_an_extra_that_is_there_shows_its_versions(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(packages.__version__)
     monkeypatch.setattr(metadata, "version", lambda name: "0.12.1")
-    assert named(packages.extras(), "[atari]") == Finding("[atari]", "ale-py 0.12.1", facts={"ale-py": "0.12.1"})
+    assert next(iter(machine.extras())) == CheckResult("[atari]", "ale-py 0.12.1", facts={"ale-py": "0.12.1"})
 
 
 def test_from_a_checkout_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere(name: str) -> Any:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "metadata", nowhere)
-    without("wandb", monkeypatch)
-    assert named(packages.extras(), "[wandb]").fix == f'pip install -e "{packages.ROOT}[wandb]"'
-    assert {"atari", "mujoco", "dev"} <= packages.needs().extras.keys()
+    monkeypatch.setattr(metadata, "metadata", raises(metadata.PackageNotFoundError("tightrope")))
+    uninstall("wandb", monkeypatch)
+    fixes = {result.name: result.fix for result in machine.extras()}
+    assert fixes["[wandb]"] == f'pip install -e "{machine.ROOT}[wandb]"'
+    assert {"[atari]", "[mujoco]", "[dev]"} <= fixes.keys()
 
 
-def test_extras_of_other_packages_are_followed() -> None:
-    mujoco = {requirement.name for requirement in packages.packages_of(packages.needs().extras["mujoco"])}
-    assert {"gymnasium", "mujoco"} <= mujoco
+@pytest.mark.parametrize(("extra", "packages"), [("mujoco", {"gymnasium", "mujoco"}), ("dev", {"onnx"})])
+def test_extras_of_other_packages_and_of_our_own_are_followed(extra: str, packages: set[str]) -> None:
+    assert packages <= {requirement.name for requirement in machine.expand(machine.requirements().extras[extra])}
 
 
-def test_extras_made_of_extras_are_followed() -> None:
-    assert "onnx" in {requirement.name for requirement in packages.packages_of(packages.needs().extras["dev"])}
-
-
-def test_what_is_required_and_missing_or_too_old(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(packages.__version__)
+def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    install(machine.__version__)
     monkeypatch.setattr(metadata, "version", lambda name: {"torch": "2.8.0+cu126"}.get(name, "9"))
-    found = list(packages.required())
-    assert [finding.name for finding in found] == ["torch", "required"], "what is for other systems is not asked for"
-    assert found[0].verdict == "warning"
-    assert found[0].words == "torch 2.8.0+cu126 is not >=2.9"
-    assert found[0].fix == 'pip install "torch>=2.9"'
+    old, rest = machine.required()
+    assert (old.name, rest.name) == ("torch", "required"), "what is for other systems is not required"
+    assert (old.verdict, old.words) == ("warning", "torch 2.8.0+cu126 is not >=2.9")
+    assert old.fix == 'pip install "torch>=2.9"'
 
 
-def test_an_installation_older_than_the_code_is_named(install: Any) -> None:
+def test_an_installation_older_than_the_code_is_a_warning(install: Callable[[str], None]) -> None:
     install("0.0.1")
-    (finding,) = packages.own_version()
-    assert finding.verdict == "warning"
-    assert "installed as 0.0.1" in finding.words
-    assert "pip install" in finding.fix
+    result = machine.own_version()
+    assert result.verdict == "warning"
+    assert "installed as 0.0.1" in result.words
+    assert "pip install" in result.fix
 
 
-# the machine ----------------------------------------------------------------------------------------------------------
+# the machine ------------------------------------------------------------------------------------------------------------
+
+OLD_CPU = {"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}
 
 
-def test_limits_of_a_container_are_read_in_both_forms(tmp_path: Path) -> None:
-    assert machine.cpu_limit(tmp_path) is None
-    assert machine.memory_limit(tmp_path) is None
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("150000\n")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory/memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert machine.cpu_limit(tmp_path) == 1.5
-    assert machine.memory_limit(tmp_path) is None, "that is none"
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    (tmp_path / "memory.max").write_text("2000000\n")
-    assert machine.cpu_limit(tmp_path) == 1.5
-    assert machine.memory_limit(tmp_path) == 2_000_000
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine.cpu_limit(tmp_path) == 0.5
+@pytest.mark.parametrize(
+    ("files", "cpu", "memory"),
+    [
+        ({}, None, None),
+        (OLD_CPU, 1.5, None),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, None),  # that is no limit
+        ({"cpu.max": "max 100000", "memory.max": "2000000", **OLD_CPU}, 1.5, 2_000_000),
+        ({"cpu.max": "50000 100000", **OLD_CPU}, 0.5, None),
+    ],
+)
+def test_limits_of_a_container_are_read_in_both_forms(
+    files: dict[str, str], cpu: float | None, memory: int | None, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{content}\n")
+    assert (machine.cpu_limit(tmp_path), machine.memory_limit(tmp_path)) == (cpu, memory)
 
 
 def test_cores_that_a_container_may_not_use_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,77 +217,56 @@ def test_cores_that_a_container_may_not_use_are_not_counted(monkeypatch: pytest.
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
     for module in (machine, import_module("tightrope.engine.threads")):  # which has a class of its name beside it
         monkeypatch.setattr(module, "cpu_limit", lambda: 2.5)
-    (finding,) = machine.processor()
-    assert finding.verdict == "ok"
-    assert "2 cores to use of 16, by a limit of 2.5" in finding.words
+    result = machine.processor()
+    assert result.verdict == "ok"
+    assert "2 cores to use of 16, by a limit of 2.5" in result.words
 
 
-def test_a_directory_that_runs_can_live_in(tmp_path: Path) -> None:
-    (finding,) = machine.disk(tmp_path)
-    assert finding.verdict == "ok"
-    assert finding.facts["free"] > 0
+def test_a_directory_for_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = machine.disk(tmp_path)
+    assert result.verdict == "ok"
+    assert result.facts["free"] > 0
     assert list(tmp_path.iterdir()) == []
+    result = machine.disk(tmp_path / "gone")
+    assert (result.verdict, "--run-dir" in result.fix) == ("broken", True)
+    monkeypatch.setattr(machine, "has_locks", lambda path: False)
+    result = machine.disk(tmp_path)
+    assert (result.verdict, "without locks" in result.words) == ("warning", True)
+    monkeypatch.setattr(machine, "LOW_DISK", 1e30)
+    assert machine.disk(tmp_path).fix.startswith("make room")
 
 
-def test_a_directory_that_cannot_be_written_breaks_a_plain_run(tmp_path: Path) -> None:
-    (finding,) = machine.disk(tmp_path / "gone")
-    assert finding.verdict == "broken"
-    assert "--run-dir" in finding.fix
+def test_an_encoder_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "Video", raises(ImportError("No module named 'av'")))
+    result = machine.encoder()
+    assert (result.verdict, result.fix) == ("warning", "pip install av opencv-python-headless")
 
 
-def test_little_room_and_no_locks_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "lock_works", lambda path: False)
-    (finding,) = machine.disk(tmp_path)
-    assert (finding.verdict, "without locks" in finding.words) == ("warning", True)
-    monkeypatch.setattr(machine, "LITTLE", 1e30)
-    (finding,) = machine.disk(tmp_path)
-    assert finding.fix.startswith("make room")
+def test_an_opengl_that_fails_is_a_warning_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "installed_version", lambda name: "4.0.0")
+    monkeypatch.setattr(machine.offscreen, "prepare", lambda: None)
+    monkeypatch.setattr(machine, "RENDER", "raise ImportError('Unable to load EGL library')")
+    result = machine.rendering()
+    assert (result.verdict, result.fix.startswith("apt install libegl1")) == ("warning", True)
 
 
-# what is tried --------------------------------------------------------------------------------------------------------
+# devices ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "worked", "said"),
-    [
-        ("print('a'); print('b')", True, "b"),
-        ("raise ValueError('odd')", False, "ValueError: odd"),
-        (
-            "import sys; sys.excepthook = lambda *_: print('a.BError: odd\\n\\nread more', file=sys.stderr); 1 / 0",
-            False,
-            "a.BError: odd",
-        ),
-        ("import os; os.abort()", False, "its process died of SIGABRT"),
-        ("import time; time.sleep(60)", False, "not done after 1 s"),
-    ],
-)
-def test_a_trial_ends_however_it_goes(code: str, worked: bool, said: str) -> None:
-    tried = trial(code, 1.0 if "sleep" in code else 30.0)
-    assert (tried.worked, tried.said) == (worked, said)
-
-
-def test_a_phase_that_fails_means_that_no_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise RuntimeError("no kernel image is available")
-
-    monkeypatch.setattr(devices, "build", broken)
-    (finding,) = devices.training("cpu")
-    assert finding.verdict == "broken"
-    assert "no kernel image" in finding.words
-
-
-def test_training_in_which_nothing_moves_means_that_no_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_fails_or_changes_nothing_means_that_no_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = replace(devices.ALGORITHMS["ppo"], loop=lambda state, config: iter(()))
     monkeypatch.setitem(devices.ALGORITHMS, "ppo", idle)
-    (finding,) = devices.training("cpu")
-    assert finding.verdict == "broken"
-    assert "moved by 0" in finding.words
+    result = devices.training("cpu")
+    assert (result.verdict, "changed by 0" in result.words) == ("broken", True)
+    monkeypatch.setattr(devices, "build", raises(RuntimeError("no kernel image is available")))
+    result = devices.training("cpu")
+    assert (result.verdict, "no kernel image" in result.words) == ("broken", True)
 
 
 def test_a_device_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = [f for check in checks("cuda", quick=True) if check.part == "devices" for f in findings_of(check)]
-    assert [f.name for f in found if f.verdict == "broken"] == ["device"]
+    found = [r for check in checks("cuda", quick=True) if check.part == "devices" for r in run_check(check)]
+    assert [result.name for result in found if result.verdict == "broken"] == ["device"]
 
 
 @pytest.mark.parametrize(
@@ -297,113 +276,78 @@ def test_a_device_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatc
 def test_a_gpu_that_torch_cannot_use(
     built_for: str | None, hidden: str | None, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 14 2025"
-    (tmp_path / "version").write_text(line)
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Tue Jan 14 2025")
     monkeypatch.setattr(devices, "DRIVER", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", built_for)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    (finding,) = devices.gpus()
-    assert devices.driver() == "570.86.15"
-    assert (finding.verdict, finding.fix.startswith(fix)) == ("warning", True)
+    (result,) = devices.gpus()
+    assert devices.driver_version() == "570.86.15"
+    assert (result.verdict, result.fix.startswith(fix)) == ("warning", True)
 
 
 @pytest.mark.parametrize(
-    ("complaint", "fix"),
+    ("error", "fix"),
     [
-        ("InductorError: InvalidCxxCompiler: No working C++ compiler found", devices.REMEDIES["InvalidCxxCompiler"]),
+        ("InductorError: InvalidCxxCompiler: No working C++ compiler", devices.COMPILE_FIXES["InvalidCxxCompiler"]),
         ("fatal error: Python.h: No such file or directory", "apt install python3-dev"),
         ("RuntimeError: Cannot find a working triton installation", "pip install triton"),
         ("something else", "train without"),
     ],
 )
-def test_what_helps_against_a_failing_compilation(complaint: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "trial", lambda *_, **__: Trial(False, complaint, complaint, 1.0))
-    (finding,) = devices.compiling("cpu", quick=False)
-    assert finding.verdict == "absent"
-    assert fix in finding.fix
+def test_a_compilation_that_fails_has_a_fix(error: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(False, error, error))
+    result = devices.compilation("cpu", quick=False)
+    assert (result.verdict, fix in result.fix) == ("absent", True)
 
 
-def test_the_time_of_a_compilation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "trial", lambda *_, **__: Trial(True, "12.5", "", 14.0))
-    (finding,) = devices.compiling("cpu", quick=False)
-    assert finding.facts == {"works": True, "seconds": 12.5}
-    assert "12.5 s" in finding.words
+def test_a_compilation_that_works_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(True, "12.5", ""))
+    result = devices.compilation("cpu", quick=False)
+    assert result.facts == {"works": True, "seconds": 12.5}
+    assert "12.5 s" in result.words
 
 
-def test_an_encoder_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise ImportError("No module named 'av'")
-
-    monkeypatch.setattr(pictures, "Video", broken)
-    (finding,) = pictures.encoder()
-    assert (finding.verdict, finding.fix) == ("warning", "pip install av opencv-python-headless")
+# ranks ------------------------------------------------------------------------------------------------------------------
 
 
-def test_an_opengl_that_fails_is_a_warning_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "installed", lambda name: "4.0.0")
-    monkeypatch.setattr(pictures.offscreen, "prepare", lambda: None)
-    monkeypatch.setattr(pictures, "PICTURE", "raise ImportError('Unable to load EGL library')")
-    (finding,) = pictures.rendering()
-    assert finding.verdict == "warning"
-    assert finding.fix.startswith("apt install libegl1")
-
-
-# ranks ----------------------------------------------------------------------------------------------------------------
-
-
-def a_rank(number: int, **changes: Any) -> Rank:
-    versions = {"tightrope": "1", "torch": "2", "python": "3"}
+def report(rank: int, **changes: Any) -> RankReport:
+    versions = {"tightrope": "1", "torch": "2", "python": "3"} | changes.pop("versions", {})
     usual = dict(host="a", device="cpu", model="cpu", threads=1, cores=8, versions=versions, work=1e-3)
-    return Rank(**{"rank": number, "sums": [1e-3] * len(MESSAGES), **usual, **changes})
+    return RankReport(**{"rank": rank, "sums": [1e-3] * len(MESSAGES), **usual, **changes})
 
 
-def warnings_about(*ranks: Rank) -> list[Finding]:
-    return [finding for finding in together.described(list(ranks)) if finding.verdict == "warning"]
+GPU0 = dict(device="cuda:0", model="H200")
 
 
-def test_ranks_that_are_alike_are_listed_and_nothing_else() -> None:
-    found = list(together.described([a_rank(0), a_rank(1)]))
-    assert [finding.name for finding in found] == ["rank 0", "rank 1"]
-    assert warnings_about(a_rank(0), a_rank(1)) == []
-
-
-@pytest.mark.parametrize("name", ["tightrope", "torch", "python"])
-def test_ranks_with_other_versions_are_named(name: str) -> None:
-    other = a_rank(1, versions={**a_rank(1).versions, name: "other"})
-    (finding,) = warnings_about(a_rank(0), other)
-    assert finding.name == name
-    assert "other on rank 1" in finding.words
-
-
-def test_ranks_on_other_devices_or_on_one_gpu_are_named() -> None:
-    first = a_rank(0, device="cuda:0", model="H200")
-    (finding,) = warnings_about(first, a_rank(1, device="cuda:1", model="A100"))
-    assert "A100 on rank 1" in finding.words
-    (finding,) = warnings_about(first, a_rank(1, device="cuda:0", model="H200"))
-    assert finding.words == "several ranks use cuda:0 of a"
-    assert warnings_about(first, a_rank(1, host="b", device="cuda:0", model="H200")) == []
-
-
-def test_a_slow_rank_is_named() -> None:
-    (finding,) = warnings_about(a_rank(0), a_rank(1, work=3e-3), a_rank(2))
-    assert finding.name == "rank 1"
-    assert finding.words.startswith("3.0 times as slow")
-    (finding,) = warnings_about(a_rank(0, work=3e-3), a_rank(1))
-    assert finding.name == "rank 0", "also of two"
-
-
-def test_more_ranks_than_cores_are_a_warning() -> None:
-    (finding,) = warnings_about(a_rank(0, cores=1), a_rank(1, cores=1))
-    assert "2 ranks share 1 core" in finding.words
+@pytest.mark.parametrize(
+    ("several", "warnings"),
+    [
+        ([{}, {}], []),
+        ([{}, {"versions": {"tightrope": "other"}}], ["tightrope: differs: 1 on rank 0, other on rank 1"]),
+        ([{}, {"versions": {"torch": "other"}}], ["torch: differs: 2 on rank 0, other on rank 1"]),
+        ([{}, {"versions": {"python": "other"}}], ["python: differs: 3 on rank 0, other on rank 1"]),
+        ([GPU0, {"device": "cuda:1", "model": "A100"}], ["devices: differs: H200 on rank 0, A100 on rank 1"]),
+        ([GPU0, GPU0], ["devices: several ranks use cuda:0 of a"]),
+        ([GPU0, {**GPU0, "host": "b"}], []),
+        ([{}, {"work": 3e-3}, {}], ["rank 1: 3.0 times as slow as the others at the same work, and holds them up"]),
+        ([{"work": 3e-3}, {}], ["rank 0: 3.0 times as slow as the others at the same work, and holds them up"]),
+        ([{"cores": 1}, {"cores": 1}], ["cores: 2 ranks share 1 core of a"]),
+    ],
+)
+def test_ranks_are_listed_and_compared(several: list[dict[str, Any]], warnings: list[str]) -> None:
+    found = list(ranks.compare_ranks([report(i, **changes) for i, changes in enumerate(several)]))
+    assert [r.name for r in found if r.verdict == "ok"] == [f"rank {i}" for i in range(len(several))]
+    assert [f"{r.name}: {r.words}" for r in found if r.verdict == "warning"] == warnings
+    assert all(r.fix for r in found if r.verdict == "warning")
 
 
 def test_bandwidths_follow_from_the_median_over_ranks() -> None:
     times = [1e-3, 2e-3, 2e-3, 4e-3]
-    found = list(together.sums([a_rank(i, sums=[t] * len(MESSAGES)) for i, t in enumerate(times)]))
-    assert [finding.facts["bytes"] for finding in found] == [message.size for message in MESSAGES]
+    found = list(ranks.all_reduces([report(i, sums=[t] * len(MESSAGES)) for i, t in enumerate(times)]))
+    assert [result.facts["bytes"] for result in found] == [size for size, _, _ in MESSAGES]
     largest = found[-1]
     assert largest.facts["algorithm_bytes_per_second"] == pytest.approx(64e6 / 2e-3)
     assert largest.facts["bus_bytes_per_second"] == pytest.approx(64e6 / 2e-3 * 1.5)  # 2 (n - 1) / n
@@ -415,42 +359,20 @@ def test_more_ranks_than_gpus_are_named_before_any_joins(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert together.crowded() is None
+    assert ranks.too_many_ranks() is None
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    finding = together.crowded()
-    assert finding is not None
-    assert (finding.verdict, "--nproc-per-node 2" in finding.fix) == ("broken", True)
+    result = ranks.too_many_ranks()
+    assert result is not None
+    assert (result.verdict, "--nproc-per-node 2" in result.fix) == ("broken", True)
 
 
-def test_gpus_are_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: abs(i - j) == 1)
-    monkeypatch.setattr(peers, "bandwidth", lambda i, j: 2e11 if abs(i - j) == 1 else 1e10)
-    found = list(peers.copies())
-    assert [finding.name for finding in found] == ["cuda:0 to", "cuda:1 to", "cuda:2 to"]
-    assert found[0].words == "1: 200 GB/s, 2: 10 GB/s (no P2P)"
-
-
-# on a GPU -------------------------------------------------------------------------------------------------------------
+# on a GPU ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
-def test_on_cuda_graphs_are_captured_and_training_uses_them() -> None:
-    found = [finding for check in checks("cuda", quick=True) for finding in findings_of(check)]
-    assert named(found, "CUDA graph").facts == {"works": True}
-    assert named(found, "training").facts["mode"] == "graph"
-    assert named(found, "training").verdict == "ok"
-    assert named(found, "cuda:0").facts["total"] > 1e9
-    assert not [finding for finding in found if "cannot be looked at" in finding.words]
-
-
-@pytest.mark.gpu
-def test_on_cuda_something_tiny_compiles() -> None:
-    (finding,) = devices.compiling("cuda", quick=False)
-    assert finding.facts["works"], finding.words
-
-
-@pytest.mark.gpu
-def test_a_copy_on_a_gpu_has_a_bandwidth() -> None:
-    assert peers.bandwidth(0, 0) > 1e9
+def test_on_cuda_training_uses_graphs_and_something_tiny_compiles() -> None:
+    found = run_all("cuda", quick=False)
+    assert (found["training"].facts["mode"], found["training"].verdict) == ("graph", "ok")
+    assert found["cuda:0"].facts["total"] > 1e9
+    assert found["compile"].facts["works"], found["compile"].words
+    assert not [result for result in found.values() if "the check failed" in result.words]

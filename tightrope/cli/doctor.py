@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ..arguments import show_help, wants_help
 from ..engine import ranks
@@ -17,13 +18,13 @@ from ..version import __version__
 from .options import read_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..runs.doctor import Check, Finding
+    from ..runs.doctor import Check, CheckResult
 
 MARKS = {"ok": "ok", "absent": "-", "warning": "!", "broken": "X"}
-COLORS = {"ok": "green", "absent": "dim", "warning": "yellow", "broken": "bold red"}
-WIDE = 15  # letters of a name
+MARK_COLORS = {"ok": 32, "absent": 2, "warning": 33, "broken": 31}  # green, dim, yellow, red
+NAME_WIDTH = 15
+NARROW = 60  # columns, below which a name has a line of its own
+wrap = partial(textwrap.fill, break_on_hyphens=False)
 
 
 @dataclass(kw_only=True)
@@ -37,148 +38,98 @@ class DoctorOptions:
 
 
 def doctor(args: list[str]) -> int:
-    """Look at versions, devices, threads and disk, try what a run needs, and say what is missing and what installs it.
+    """Check versions, devices, threads and disk, try what a run needs, and print what is missing and what installs it.
 
-    Exit code 1 if no run would work. Under torchrun it measures what ranks say to each other, too:
+    Exit code 1 if no run would work. Under torchrun it also measures the communication between ranks:
     torchrun --nproc-per-node 2 -m tightrope doctor. Example: tightrope doctor --quick
     """
     if wants_help(args):
         return show_help(DoctorOptions, "doctor", doctor.__doc__)
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
-    from ..runs.doctor import checks, of_ranks
+    from ..runs.doctor import RANKS, checks, run_check
 
-    together = of_ranks() if ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1 else []
-    if together and os.environ["RANK"] != "0":
-        return take_part(together[0])
-    found = seen([*together, *checks(options.device, options.quick)], display(options.json))
-    return 1 if any(finding.verdict == "broken" for finding in found) else 0
+    several = ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1
+    if several and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
+        failed = [result for result in run_check(RANKS) if result.verdict == "broken" and not result.fix]
+        for result in failed:
+            print(f"tightrope: rank {os.environ['RANK']}: {result.words}", file=sys.stderr)
+        return 1 if failed else 0
+    to_do = [*[RANKS] * several, *checks(options.device, options.quick)]
+    if options.json:
+        found = [result for check in to_do for result in run_check(check)]
+        works = all(result.verdict != "broken" for result in found)
+        records = [asdict(result) for result in found]
+        print(json.dumps({"tightrope": __version__, "works": works, "findings": records}, allow_nan=False))
+    else:
+        terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        found = print_report(to_do, Lines(shutil.get_terminal_size().columns if terminal else None))
+    return 1 if any(result.verdict == "broken" for result in found) else 0
 
 
-def take_part(check: Check) -> int:
-    """A rank that is not the first says nothing here, unless it could not even join."""
-    from ..runs.doctor import findings_of
+def print_report(to_do: Sequence[Check], lines: Lines) -> list[CheckResult]:
+    """Run the checks and print each result at once, then a summary."""
+    from ..runs.doctor import run_check
 
-    broken = [finding for finding in findings_of(check) if finding.verdict == "broken" and not finding.fix]
-    for finding in broken:
-        print(f"tightrope: rank {os.environ['RANK']}: {finding.words}", file=sys.stderr)
-    return 1 if broken else 0
-
-
-def seen(to_do: Sequence[Check], shown: Display) -> list[Finding]:
-    """Everything that was found, shown as it comes."""
-    from ..runs.doctor import findings_of
-
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for check in to_do:
-        with shown.busy(check.name):
-            new = findings_of(check)
-        shown.show(new)
+        lines.status(f"checking {check.name}")
+        new = run_check(check)
+        lines.status("")
+        lines.results(new)
         found += new
-    shown.close(found)
+    lines.summary(found)
     return found
 
 
-# how it is shown ------------------------------------------------------------------------------------------------------
+class Lines:
+    """One line for each result under the title of its part: for a terminal in color and wrapped, for a pipe plain."""
 
+    def __init__(self, width: int | None) -> None:
+        self.width = width  # None: not a terminal
+        self.color = width is not None and "NO_COLOR" not in os.environ
+        self.part = ""
 
-class Display(Protocol):
-    def busy(self, name: str) -> AbstractContextManager[Any]: ...
-    def show(self, found: list[Finding]) -> None: ...
-    def close(self, found: list[Finding]) -> None: ...
+    def results(self, found: list[CheckResult]) -> None:
+        for result in found:
+            if result.part != self.part:
+                self.title(result.part)
+                self.part = result.part
+            self.row(result, result.words)
 
-
-def display(as_json: bool) -> Display:
-    if as_json:
-        return JsonObject()
-    alive = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-    return Screen() if alive else PlainLines()
-
-
-class JsonObject:
-    """Everything at the end, for machines."""
-
-    def busy(self, name: str) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def show(self, found: list[Finding]) -> None:
-        pass
-
-    def close(self, found: list[Finding]) -> None:
-        works = all(finding.verdict != "broken" for finding in found)
-        records = [finding.as_record() for finding in found]
-        print(json.dumps({"tightrope": __version__, "works": works, "findings": records}, allow_nan=False))
-
-
-class PlainLines:
-    """One line each, under the name of its part."""
-
-    part = ""
-
-    def busy(self, name: str) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def show(self, found: list[Finding]) -> None:
-        for finding in found:
-            if finding.part != self.part:
-                self.title(finding.part)
-                self.part = finding.part
-            self.row(MARKS[finding.verdict], finding.name, finding.words, COLORS[finding.verdict])
-
-    def close(self, found: list[Finding]) -> None:
-        """What is missing comes last, where it is read."""
-        wrong = [finding for finding in found if finding.verdict in ("broken", "warning")]
-        missing = [finding for finding in found if finding.verdict == "absent" and finding.fix]
+    def summary(self, found: list[CheckResult]) -> None:
+        wrong = [result for result in found if result.verdict in ("broken", "warning")]
+        missing = [result for result in found if result.verdict == "absent" and result.fix]
+        broken = [result.name for result in found if result.verdict == "broken"]
         if wrong:
             self.title("what to look at")
-        for finding in wrong:
-            words = f"{finding.fix} ({finding.words})" if finding.fix else finding.words
-            self.row(MARKS[finding.verdict], finding.name, words, COLORS[finding.verdict])
+        for result in wrong:
+            self.row(result, f"{result.fix} ({result.words})" if result.fix else result.words)
         if missing:
             self.title("what could be added")
-        for finding in missing:
-            self.row(MARKS[finding.verdict], finding.name, finding.fix, COLORS[finding.verdict])
-        broken = [finding.name for finding in found if finding.verdict == "broken"]
+        for result in missing:
+            self.row(result, result.fix)
         works = "runs work here: tightrope train CartPole-v1"
         self.title(f"no run works here: see {', '.join(broken)}" if broken else works)
 
-    def title(self, words: str) -> None:
-        print(f"{words}" if not self.part else f"\n{words}", flush=True)
-
-    def row(self, mark: str, name: str, words: str, color: str) -> None:
-        print(f"  {mark:<2}  {name:<{WIDE}}  {words}", flush=True)
-
-
-class Screen(PlainLines):
-    """The same on a terminal: in colours, folded to its width, with a word about what takes its time."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        from rich.console import Console
-
-        self.console = console or Console(highlight=False)
-
-    def busy(self, name: str) -> AbstractContextManager[Any]:
-        return self.console.status(f"looking at {name}")
+    def status(self, words: str) -> None:
+        """What is being checked, on a terminal; the next line replaces it."""
+        if self.width is not None:
+            print(f"\r\x1b[K{words[: self.width - 1]}", end="", flush=True)
 
     def title(self, words: str) -> None:
-        from rich.text import Text
+        text = wrap(words, self.width or len(words))
+        print("\n" * bool(self.part) + (f"\x1b[1m{text}\x1b[0m" if self.color else text), flush=True)
 
-        if self.part:
-            self.console.print()
-        self.console.print(Text(words, "bold"))
-
-    def row(self, mark: str, name: str, words: str, color: str) -> None:
-        """Words beside the name, or below it where there is little room."""
-        from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
-
-        if self.console.width < 60:
-            self.console.print(Text.assemble("  ", (f"{mark:<2}", color), f"  {name}"))
-            self.console.print(Padding(Text(words, overflow="fold"), (0, 0, 0, 6)))
-            return
-        line = Table.grid(padding=(0, 2, 0, 0))
-        line.add_column(width=4)
-        line.add_column(width=WIDE)
-        line.add_column(overflow="fold")
-        line.add_row(Text(f"  {mark}", color), Text(name), Text(words))
-        self.console.print(line)
+    def row(self, result: CheckResult, words: str) -> None:
+        mark = f"{MARKS[result.verdict]:<2}"
+        start = f"  {mark}  {result.name:<{NAME_WIDTH}}  "
+        if self.width is None:
+            text = start + words
+        elif self.width < NARROW:
+            text = start.rstrip() + "\n" + textwrap.indent(wrap(words, self.width - 6), " " * 6)
+        else:
+            text = start + textwrap.indent(wrap(words, self.width - len(start)), " " * len(start)).lstrip()
+        print(
+            text.replace(mark, f"\x1b[{MARK_COLORS[result.verdict]}m{mark}\x1b[0m", 1) if self.color else text,
+            flush=True,
+        )

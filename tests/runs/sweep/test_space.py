@@ -5,31 +5,29 @@ from typing import Any
 
 import optuna
 import pytest
+import yaml
 
 from tightrope.errors import UsageError
-from tightrope.runs.config import configure, settings_of
+from tightrope.runs.config import configure
 from tightrope.runs.presets import PRESETS
 from tightrope.runs.sweep.space import (
     Choices,
     Range,
     check_space,
+    decode,
     default_space,
-    fitted,
-    read_space,
-    suggested,
-    usual_point,
+    fit_divisors,
+    nearest_point,
+    read_search_space,
 )
 
 CARTPOLE = configure("CartPole-v1", "ppo")
 
 
-def read(tmp_path: Path, text: str, fixed: tuple[str, ...] = (), algo: str = "ppo") -> Any:
+def read(tmp_path: Path, text: str, fixed: tuple[str, ...] = ()) -> Any:
     path = tmp_path / "search.yaml"
     path.write_text(text)
-    config = configure("CartPole-v1", algo)
-    space = read_space(path, config, fixed)
-    check_space(space, config)
-    return space
+    return read_search_space(path, CARTPOLE, fixed)
 
 
 @pytest.mark.parametrize(("env", "algo"), [*PRESETS, ("Acrobot-v1", "vpg"), ("Unheard-v0", "ppo")])
@@ -39,13 +37,13 @@ def test_every_draw_from_our_ranges_is_a_run(env: str, algo: str) -> None:
     check_space(space, config)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(15):
-        settings = suggested(study.ask(), space, settings_of(algo))
-        made = config.changed(**fitted(settings, config.flat()))
-        assert made.algorithm.phases >= 1
+        trial = study.ask()
+        settings = decode({name: dimension.suggest(trial, name) for name, dimension in space.items()}, space)
+        assert config.changed(**fit_divisors(settings, config.flat())).algorithm.phases >= 1
 
 
 def test_the_first_trial_is_the_preset_as_near_as_the_ranges_allow() -> None:
-    point = usual_point(default_space(CARTPOLE, [], images=False), CARTPOLE.flat())
+    point = nearest_point(default_space(CARTPOLE, [], images=False), CARTPOLE.flat())
     assert (point["learning_rate"], point["num_steps"], point["hidden_sizes"]) == (0.015, 16, "32 32")
     assert point["ent_coef"] == 1e-6  # 0 has no logarithm
 
@@ -75,10 +73,8 @@ anneal_lr: [true, false]
 
 
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
-    import yaml
-
     space = default_space(CARTPOLE, [], images=False)
-    assert read(tmp_path, yaml.safe_dump({name: where.data() for name, where in space.items()})) == space
+    assert read(tmp_path, yaml.safe_dump({name: dimension.as_yaml() for name, dimension in space.items()})) == space
 
 
 @pytest.mark.parametrize(
@@ -95,15 +91,15 @@ def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
         ("gamma: {low: 0.9}", "search gamma has no high"),
         ("gamma: {low: 0.9, high: 1, width: 3}", "search gamma has an unknown 'width'"),
         ("gamma: {low: 0, high: 1, log: true}", "search gamma low 0.0 has no logarithm"),
-        ("gamma: {low: 0.5, high: 1, log: true, step: 0.1}", "search gamma step 0.1 will not do with log"),
-        ("gamma: {low: 0.5, high: 1, step: 0}", "search gamma step 0.0 will not do"),
-        ("gamma: {low: 0.9, high: 1.5}", "search gamma 1.5 will not do: gamma 1.5 is out of range"),
+        ("gamma: {low: 0.5, high: 1, log: true, step: 0.1}", "search gamma step 0.1 is invalid with log"),
+        ("gamma: {low: 0.5, high: 1, step: 0}", "search gamma step 0.0 is invalid"),
+        ("gamma: {low: 0.9, high: 1.5}", "search gamma 1.5 is invalid: gamma 1.5 is out of range"),
         ("update_epochs: {low: 1.5, high: 3}", "search update_epochs low 1.5 is not a whole number"),
-        ("activation: {low: 1, high: 2}", "search activation has no range"),
+        ("activation: {low: 1, high: 2}", "search activation is not a number and has no range"),
         ("activation: [tanh, wavy]", "search activation 'wavy' is not a choice"),
-        ("num_steps: [100000]", "search num_steps 100000 will not do: total_timesteps"),
-        ("seed: [1, 2]", "search seed will not do"),
-        ("total_timesteps: [1000]", "search total_timesteps will not do"),
+        ("num_steps: [100000]", "search num_steps 100000 is invalid: total_timesteps"),
+        ("seed: [1, 2]", "search seed is invalid"),
+        ("total_timesteps: [1000]", "search total_timesteps is invalid"),
         ("rollout_uses: [1, 2]", "belongs to vpg"),
         ("ent_coef: [0.1]", "search ent_coef is also given as a flag"),
         ("- gamma", "is not a list of"),
@@ -119,6 +115,6 @@ def test_a_mistake_in_a_file_is_one_line(text: str, said: str, tmp_path: Path) -
 
 def test_counts_of_parts_are_lowered_until_they_divide() -> None:
     whole = CARTPOLE.flat() | {"num_envs": 10, "num_steps": 6}
-    assert fitted({"num_minibatches": 32}, whole) == {"num_minibatches": 30}
-    assert fitted({"num_minibatches": 64, "num_steps": 4}, whole)["num_minibatches"] == 40
-    assert fitted({"gamma": 0.9}, whole) == {"gamma": 0.9}
+    assert fit_divisors({"num_minibatches": 32}, whole) == {"num_minibatches": 30}
+    assert fit_divisors({"num_minibatches": 64, "num_steps": 4}, whole)["num_minibatches"] == 40
+    assert fit_divisors({"gamma": 0.9}, whole) == {"gamma": 0.9}

@@ -1,6 +1,5 @@
-"""Where a study is kept: lines cut short, passwords, URLs that will not do, and two who want the same trial."""
+"""Where a study is stored: partial lines, passwords, invalid URLs, errors of a storage."""
 
-import threading
 from pathlib import Path
 
 import optuna
@@ -8,38 +7,11 @@ import pytest
 from optuna.trial import TrialState
 
 from tightrope.errors import UsageError
-from tightrope.runs.sweep.places import Places
-from tightrope.runs.sweep.storage import StorageLost, close_storage, connected, masked, open_storage
-from tightrope.runs.sweep.study import quiet_optuna
-
-
-@pytest.mark.parametrize("kind", ["{}/a.journal", "sqlite:///{}/a.db"])
-def test_a_trial_is_taken_by_one_only(kind: str, tmp_path: Path) -> None:
-    quiet_optuna()
-    url = kind.format(tmp_path)
-    first = open_storage(url)
-    study = optuna.create_study(storage=first, study_name="s")
-    Places(study, 30, {}).fill()
-    taken: list[int] = []
-
-    def work() -> None:
-        storage = open_storage(url)
-        places = Places(optuna.load_study(study_name="s", storage=storage), 30, {})
-        while (trial := places.take()) is not None:
-            taken.append(trial.number)
-        close_storage(storage)
-
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    close_storage(first)
-    assert sorted(taken) == list(range(30))
+from tightrope.runs.sweep.storage import StorageLost, connected, hide_password, open_storage, silence_optuna
 
 
 def test_a_line_that_was_cut_short_is_taken_away(tmp_path: Path) -> None:
-    quiet_optuna()
+    silence_optuna()
     path = tmp_path / "a.journal"
     study = optuna.create_study(storage=open_storage(str(path)), study_name="s")
     study.enqueue_trial({})
@@ -63,12 +35,12 @@ def test_a_line_that_was_cut_short_is_taken_away(tmp_path: Path) -> None:
         ("me:secret@host/db", "me:***@host/db"),
     ],
 )
-def test_passwords_are_not_for_eyes(url: str, shown: str) -> None:
-    assert masked(url) == shown
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("redis://host/1", "give sqlite:///FILE"),
         ("postgres://me:word@host/db", "postgresql"),
@@ -77,22 +49,18 @@ def test_passwords_are_not_for_eyes(url: str, shown: str) -> None:
         ("/proc/none/a.journal", "cannot be written"),
         ("/", "is a directory"),
         ("postgresql://me:word@127.0.0.1:1/db", "cannot be opened"),
+        ("postgresql:/me:word@h/db", "is not a URL"),
+        ("postgresql:me:word@h/db", "is not a URL"),
+        (" mysql:/me:word@h/db", "is not a URL"),
+        ("u:word@h/db", "is not a URL"),
+        ("sqlite:/a.db", "is not a URL"),
     ],
 )
-def test_a_storage_that_will_not_do_is_one_line(url: str, said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        open_storage(url)
-    assert said in str(error.value)
-    assert "word" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["postgresql:/me:word@h/db", "postgresql:me:word@h/db", " mysql:/me:word@h/db", "u:word@h/db", "sqlite:/a.db"],
-)
-def test_a_url_with_a_slash_too_few_is_no_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_storage_is_one_line(
+    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="is no URL") as error:
+    with pytest.raises(UsageError, match=message) as error:
         open_storage(url)
     assert "word" not in str(error.value)
     assert list(tmp_path.iterdir()) == []

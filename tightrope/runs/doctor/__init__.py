@@ -1,67 +1,42 @@
-"""A look at this machine as a run would find it: what is there, whether it works, what is missing and what installs it."""
+"""What works on this machine and what is missing: one line each, with the command that fixes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..devices import available
-from . import devices, machine, packages, peers, pictures, together
-from .findings import Check, Finding, findings_of
-from .together import Rank
+from . import devices, machine, ranks
+from .findings import Check, CheckResult, run_check
+
+RANKS = Check("ranks", "ranks", ranks.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
 
 def checks(device: str = "auto", quick: bool = False) -> list[Check]:
-    """All that one process can look at, in the order in which it is shown."""
-    return [
-        Check("versions", "tightrope", packages.own_version),
-        Check("versions", "python", packages.python),
-        Check("versions", "torch", packages.torch_build),
-        Check("versions", "required", packages.required),
-        Check("versions", "besides", packages.besides),
-        Check("extras", "extras", packages.extras),
+    """The checks of one process, in the order of the report."""
+    found = [
+        Check("versions", "tightrope", machine.own_version),
+        Check("versions", "python", machine.python),
+        Check("versions", "torch", machine.torch_build),
+        Check("versions", "required", machine.required),
+        Check("versions", "jax", machine.jax),
+        Check("extras", "extras", machine.extras),
         Check("machine", "system", machine.system),
         Check("machine", "cpu", machine.processor),
         Check("machine", "memory", machine.memory),
-        Check("machine", "threads", machine.threads),
+        Check("machine", "threads", machine.thread_counts),
         Check("machine", "variables", machine.variables),
-        Check("machine", "runs", machine.disk, if_it_fails="broken"),
-        Check("pictures", "videos", pictures.encoder),
-        Check("pictures", "MuJoCo pictures", pictures.rendering),
+        Check("machine", "runs", machine.disk, if_it_raises="broken"),
+        Check("pictures", "videos", machine.encoder),
+        Check("pictures", "MuJoCo pictures", machine.rendering),
         Check("devices", "gpu", devices.gpus),
-        Check("devices", "between GPUs", peers.copies),
-        Check("devices", "torchrun", peers.backends),
-        Check("devices", "device", lambda: devices.chosen(device), if_it_fails="broken"),
-        *(on_device(device, quick) if device == "auto" or available(device) else []),
+        Check("devices", "torchrun", devices.backends),
+        Check("devices", "device", lambda: devices.chosen_device(device), if_it_raises="broken"),
     ]
-
-
-def on_device(device: str, quick: bool) -> list[Check]:
-    """What is tried on the device of a run."""
+    if device != "auto" and not available(device):
+        return found
     return [
-        Check("devices", "precision", lambda: devices.precision(device)),
-        Check("devices", "CUDA graph", lambda: devices.graphs(device)),
-        Check("training", "training", lambda: devices.training(device), if_it_fails="broken"),
-        Check("training", "compile", lambda: devices.compiling(device, quick)),
+        *found,
+        Check("training", "training", lambda: devices.training(device), if_it_raises="broken"),
+        Check("training", "compile", lambda: devices.compilation(device, quick)),
     ]
 
 
-def of_ranks() -> list[Check]:
-    """What several processes look at together, on the first of them. The talk itself is had once, by whichever comes first."""
-    heard: list[Rank] = []
-
-    def ranks() -> Iterator[Finding]:
-        too_many = together.crowded()
-        if too_many is not None:
-            yield too_many
-            return
-        heard.extend(together.speak())
-        if heard:  # on the first rank
-            yield from together.described(heard)
-
-    def sums() -> Iterator[Finding]:
-        return together.sums(heard) if heard else iter(())
-
-    return [Check("ranks", "ranks", ranks, if_it_fails="broken"), Check("all-reduce", "all-reduce", sums)]
-
-
-__all__ = ["Check", "Finding", "checks", "findings_of", "of_ranks"]
+__all__ = ["RANKS", "Check", "CheckResult", "checks", "run_check"]

@@ -1,68 +1,76 @@
-"""What a look at this machine finds; and checks, which cannot fail: one that does is itself a finding."""
+"""Results of checks, checks that cannot fail, and code that runs in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ...errors import UsageError, plain
+from ...processes import start
 
-Verdict = Literal["ok", "absent", "warning", "broken"]  # absent: not here and not needed; broken: no run without it
+Verdict = Literal[
+    "ok", "absent", "warning", "broken"
+]  # absent: not here and not needed; broken: no run works without it
+ROOT = Path(__file__).parents[3]  # the directory of the package, which need not be installed
+FOLLOW_PARENT = "from tightrope.processes import follow_parent\nfollow_parent()\n"
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+ERROR_LENGTH = 300  # letters
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at. `fix` is a command, or a few words, where something can be done about it."""
+class CheckResult:
+    """One line of the report. `fix` is a command or a short instruction; `facts` are the numbers, in bytes and seconds."""
 
     name: str
     words: str
     verdict: Verdict = "ok"
     fix: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)  # the same for machines: numbers in bytes and seconds
+    facts: dict[str, Any] = field(default_factory=dict)
     part: str = ""
-
-    def as_record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Check(NamedTuple):
-    """A look at something, and what follows if the look itself fails."""
+    """A function that looks at something, and the verdict if it raises."""
 
     part: str
     name: str
-    look: Callable[[], Iterable[Finding]]
-    if_it_fails: Verdict = "warning"
+    function: Callable[[], CheckResult | Iterable[CheckResult]]
+    if_it_raises: Verdict = "warning"
 
 
-def findings_of(check: Check) -> list[Finding]:
-    """What a check finds, its failure included. What it prints goes where it is in nobody's way."""
-    found: list[Finding] = []
+def run_check(check: Check) -> list[CheckResult]:
+    """The results of a check; an exception is one of them. What the check prints goes to stderr."""
+    results: list[CheckResult] = []
     try:
         with warnings.catch_warnings(), redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
-            found.extend(check.look())
+            found = check.function()
+            results.extend([found] if isinstance(found, CheckResult) else found)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a library's panic is none of Python's ordinary exceptions
-        words = in_words(error) if isinstance(error, UsageError) else f"cannot be looked at: {in_words(error)}"
-        found.append(Finding(check.name, words, check.if_it_fails))
-    return [replace(finding, part=check.part) for finding in found]
+    except BaseException as error:  # also the panic of a library in another language
+        words = str(error) if isinstance(error, UsageError) else f"the check failed: {error_line(error)}"
+        results.append(CheckResult(check.name, words, check.if_it_raises))
+    return [replace(result, part=result.part or check.part, words=plain(result.words)) for result in results]
 
 
-def in_words(error: BaseException) -> str:
-    """An exception in one line; the first of what it says is what matters."""
-    if isinstance(error, UsageError):
-        return str(error)
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return plain(f"{type(error).__name__}: {said}" if said else type(error).__name__)[:300]
+def error_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return plain(f"{type(error).__name__}: {first}" if first else type(error).__name__)[:ERROR_LENGTH]
 
 
-def in_bytes(count: float) -> str:
-    """40 kB, 7 MB, 64 GiB would be too fine for anyone: powers of a thousand, three digits."""
+def format_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -70,9 +78,40 @@ def in_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def in_seconds(seconds: float) -> str:
-    """With the unit that suits it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
+def format_seconds(seconds: float) -> str:
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
+    return f"{seconds / size:.3g} {unit}"
+
+
+class ProcessResult(NamedTuple):
+    """How a process ended: its last line, or its error; and all that it printed."""
+
+    worked: bool
+    line: str
+    output: str
+
+
+def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult:
+    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    path = os.pathsep.join([str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])])
+    process = start(
+        [sys.executable, "-c", FOLLOW_PARENT + code], {**inherited, "PYTHONPATH": path, **environment},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # its children too
+        process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return ProcessResult(False, f"not done after {seconds:g} s", "")
+    if process.returncode < 0:
+        return ProcessResult(False, f"its process died of {signal.Signals(-process.returncode).name}", out + err)
+    # the exception that a traceback ends with, whatever a library prints after it
+    raised = [line for line in err.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
+    lines = out.split("\n") if process.returncode == 0 else raised or err.split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ProcessResult(process.returncode == 0, plain(last)[:ERROR_LENGTH], out + err)

@@ -1,4 +1,4 @@
-"""The machine under a run: system, processor, memory, threads, and the disk that runs are written to."""
+"""Checks of what is installed and of the machine: packages, processor, memory, disk, and whether videos can be made."""
 
 from __future__ import annotations
 
@@ -6,138 +6,290 @@ import contextlib
 import os
 import platform
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, own_groups, read
-from ...files import write_file
-from ...types import Settings
-from .findings import Finding, in_bytes, in_words
+from ...envs import offscreen
+from ...errors import plural
+from ...files import Place, write_file
+from ...version import __version__
+from ...view.video import Video
+from .findings import ROOT, CheckResult, error_line, format_bytes, run_isolated
 
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+PACKAGE = "tightrope"
+DEVELOPER_EXTRAS = ("dev", "docs")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MUJOCO_GL")
-LITTLE = 1e9  # bytes: videos, a report and the last few checkpoints of some runs
-ENDLESS = 2**60  # what a cgroup says that has no limit
+LOW_DISK = 1e9  # bytes
+NO_LIMIT = 2**60  # bytes, from which on a cgroup's number means that there is no limit
+RENDER_SECONDS = 30.0
+RENDER = """
+import mujoco
+model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light/><geom size=".1"/></worldbody></mujoco>')
+data = mujoco.MjData(model)
+mujoco.mj_forward(model, data)
+renderer = mujoco.Renderer(model, 48, 64)
+renderer.update_scene(data)
+print(renderer.render().shape)
+"""
 
 
-def system() -> Iterator[Finding]:
+# packages ---------------------------------------------------------------------------------------------------------------
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+class Requirements(NamedTuple):
+    """What the package needs: always, and for each of its extras."""
+
+    always: list[Requirement]
+    extras: dict[str, list[Requirement]]
+    installed: bool  # or only on the path
+
+
+@cache
+def requirements() -> Requirements:
+    """From the metadata of the installation, or else from the pyproject.toml beside the package."""
+    from packaging.requirements import Requirement
+
+    try:
+        own = metadata.metadata(PACKAGE)
+    except metadata.PackageNotFoundError:
+        project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        optional = {extra: [*map(Requirement, lines)] for extra, lines in project["optional-dependencies"].items()}
+        return Requirements([*map(Requirement, project["dependencies"])], optional, False)
+    needed = [Requirement(line) for line in own.get_all("Requires-Dist") or []]
+    extras = {extra: [x for x in needed if applies(x, extra)] for extra in own.get_all("Provides-Extra") or []}
+    return Requirements([x for x in needed if applies(x, "")], extras, True)
+
+
+def applies(requirement: Requirement, extra: str) -> bool:
+    """Whether a requirement holds on this system because of an extra; '' for those that always hold."""
+    marker = requirement.marker
+    if marker is None:
+        return not extra
+    always = marker.evaluate({"extra": ""})
+    return always if not extra else not always and marker.evaluate({"extra": extra})
+
+
+def expand(needed: Iterable[Requirement]) -> Iterator[Requirement]:
+    """The requirements, with those of their own extras."""
+    from packaging.requirements import Requirement
+
+    for requirement in needed:
+        if requirement.name == PACKAGE:
+            for extra in sorted(requirement.extras):
+                yield from expand(requirements().extras[extra])
+            continue
+        yield requirement
+        if requirement.extras and installed_version(requirement.name) is not None:
+            theirs = [Requirement(line) for line in metadata.requires(requirement.name) or []]
+            yield from expand(x for x in theirs if any(applies(x, extra) for extra in requirement.extras))
+
+
+def problem_with(requirement: Requirement) -> str:
+    """'' if the requirement is met."""
+    version = installed_version(requirement.name)
+    if version is None:
+        return f"{requirement.name} is not installed"
+    fits = requirement.specifier.contains(version, prereleases=True)
+    return "" if fits else f"{requirement.name} {version} is not {requirement.specifier}"
+
+
+def own_version() -> CheckResult:
+    version, words = installed_version(PACKAGE), f"{__version__}, in {ROOT / PACKAGE}"
+    facts = {"version": __version__, "installed": version}
+    if version not in (None, __version__):
+        fix = f"install it again: pip install -e {ROOT}"
+        return CheckResult(PACKAGE, f"{words}, but installed as {version}", "warning", fix, facts)
+    return CheckResult(PACKAGE, f"{words}{'' if version else ', not installed but on the path'}", facts=facts)
+
+
+def python() -> CheckResult:
+    version = platform.python_version()
+    return CheckResult("python", f"{version}, {sys.executable}", facts={"version": version})
+
+
+def torch_build() -> CheckResult:
+    parts: dict[str, Any] = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+    if torch.version.cuda is not None:
+        parts["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+            parts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    there = {name: value for name, value in parts.items() if value is not None}
+    build = ", ".join(f"{name} {value}" for name, value in there.items()) or "built without CUDA"
+    return CheckResult("torch", f"{torch.__version__}, {build}", facts={"version": str(torch.__version__), **there})
+
+
+def required() -> Iterator[CheckResult]:
+    met = {}
+    for requirement in requirements().always:
+        if problem := problem_with(requirement):
+            fix = f'pip install "{requirement.name}{requirement.specifier}"'
+            yield CheckResult(requirement.name, problem, "warning", fix)
+        elif requirement.name != "torch":
+            met[requirement.name] = installed_version(requirement.name)
+    yield CheckResult("required", ", ".join(f"{name} {version}" for name, version in met.items()), facts=met)
+
+
+def jax() -> CheckResult:
+    """JAX, of which pip installs a build for the CPU unless told otherwise."""
+    version = installed_version("jax")
+    if version is None:
+        return CheckResult("jax", "not installed; Brax and MuJoCo Playground need it", "absent")
+    has_cuda = any(installed_version(f"jax-cuda{major}-plugin") for major in (11, 12, 13))
+    if torch.cuda.is_available() and not has_cuda:
+        fix = f'pip install "jax[cuda{(torch.version.cuda or "12").partition(".")[0]}]"'
+        return CheckResult("jax", f"{version}, without CUDA: its environments run on the CPU", "warning", fix)
+    return CheckResult("jax", version, facts={"version": version})
+
+
+def extras() -> Iterator[CheckResult]:
+    """Each extra with its packages, or with the command that installs it."""
+    for extra, needed in requirements().extras.items():
+        packages = {requirement.name: requirement for requirement in expand(needed)}
+        problems = [problem for problem in map(problem_with, packages.values()) if problem]
+        versions = {name: installed_version(name) for name in packages}
+        if not problems:
+            yield CheckResult(f"[{extra}]", ", ".join(f"{k} {v}" for k, v in versions.items()), facts=versions)
+            continue
+        words = "; ".join(problems) if any(versions.values()) else "not installed"
+        words += " (for work on Tightrope itself)" if extra in DEVELOPER_EXTRAS else ""
+        target = f'"{PACKAGE}[{extra}]"' if requirements().installed else f'-e "{ROOT}[{extra}]"'
+        yield CheckResult(f"[{extra}]", words, "absent", f"pip install {target}", versions)
+
+
+# the machine ------------------------------------------------------------------------------------------------------------
+
+
+def system() -> CheckResult:
     name = f"{platform.system()} {platform.release()}, {platform.machine()}"
     with contextlib.suppress(OSError):
         name = f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {name}"
-    yield Finding("system", name)
+    return CheckResult("system", name)
 
 
-def processor() -> Iterator[Finding]:
-    """How many cores there are, and how many of them are ours: a container may have less than it sees."""
-    there, usable, limit = os.cpu_count() or 1, cores(), cpu_limit()
-    facts: Settings = {"model": cpu_model(), "cores": there, "usable": usable, "limit": limit}
-    words = f"{cpu_model()}, {torch.backends.cpu.get_cpu_capability()}; {counted(usable, 'core')} to use"
-    words += f" of {there}" if usable < there else ""
-    words += f", by a limit of {limit:g} on their time (cgroup)" if limit is not None and limit < there else ""
-    yield Finding("cpu", words, facts=facts)
+def processor() -> CheckResult:
+    """The cores of the machine, and those that this process may use: a container may have fewer."""
+    present, usable, limit = os.cpu_count() or 1, cores(), cpu_limit()
+    lines = read(Path("/proc/cpuinfo")).splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
+    model = models[0] if models else platform.processor() or platform.machine()
+    words = f"{model}, {torch.backends.cpu.get_cpu_capability()}; {plural(usable, 'core')} to use"
+    words += f" of {present}" if usable < present else ""
+    words += f", by a limit of {limit:g} on their time (cgroup)" if limit is not None and limit < present else ""
+    facts = {"model": model, "cores": present, "usable": usable, "limit": limit}
+    return CheckResult("cpu", words, facts=facts)
 
 
-def cpu_model() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def memory() -> Iterator[Finding]:
-    total, free, limit = *memory_there(), memory_limit()
-    facts: Settings = {"total": total, "free": free, "limit": limit}
-    words = f"{in_bytes(total)}, {in_bytes(free)} free" if total else "cannot be told here"
-    if limit is not None and total and limit < total:
-        words += f", but a limit of {in_bytes(limit)} (cgroup)"
-    yield Finding("memory", words, facts=facts)
-
-
-def memory_there() -> tuple[int, int]:
-    """(in all, free) in bytes; zeros where the system does not say."""
-    with contextlib.suppress(OSError, KeyError, IndexError):
-        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
-        return sizes["MemTotal"], sizes["MemAvailable"]
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
-    return 0, 0
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-# limits of the container -----------------------------------------------------------------------------------------------
+def memory() -> CheckResult:
+    rows = [line.split() for line in read(Path("/proc/meminfo")).splitlines()]
+    sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+    total, free, limit = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0), memory_limit()
+    words = f"{format_bytes(total)}, {format_bytes(free)} free" if total else "unknown on this system"
+    if limit is not None and limit < total:
+        words += f", but a limit of {format_bytes(limit)} (cgroup)"
+    return CheckResult("memory", words, facts={"total": total, "free": free, "limit": limit})
 
 
 def memory_limit(root: Path = CGROUP) -> int | None:
     """Bytes that a cgroup allows."""
     files = [folder / "memory.max" for folder in own_groups(root)] + [root / "memory/memory.limit_in_bytes"]
-    limits = [int(said) for said in map(read, files) if said.isdigit()]
-    return min((limit for limit in limits if limit < ENDLESS), default=None)
+    limits = [int(content) for content in map(read, files) if content.isdigit()]
+    return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 
-# threads ---------------------------------------------------------------------------------------------------------------
-
-
-def threads() -> Iterator[Finding]:
-    """By the rule that training follows, whatever torch would do by itself."""
+def thread_counts() -> CheckResult:
     small, images = choose_threads(nn.Linear(4, 64), 256), choose_threads(nn.Conv2d(4, 32, 8), 256)
-    words = f"{small} for small networks, which more would slow down; {images} for images, as many as cores to use"
-    facts: Settings = {"small": small, "images": images, "torch": torch.get_num_threads()}
-    yield Finding("threads", f"{words}. --threads decides otherwise", facts=facts)
+    words = f"{small} for small networks, which more would slow down; {images} for images. --threads overrides"
+    return CheckResult("threads", words, facts={"small": small, "images": images, "torch": torch.get_num_threads()})
 
 
-def variables() -> Iterator[Finding]:
-    given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if given:
-        yield Finding("variables", ", ".join(f"{name}={value}" for name, value in given.items()), facts=dict(given))
+def variables() -> Iterator[CheckResult]:
+    values = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    if values:
+        yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts={**values})
 
 
-# disk ------------------------------------------------------------------------------------------------------------------
-
-
-def disk(here: Path | None = None) -> Iterator[Finding]:
-    """Whether a run could live in the working directory: a file written through and renamed, a lock, room."""
-    here = here or Path.cwd()
-    elsewhere = "cd to a directory of yours, or train with --run-dir"
+def disk(folder: Path | None = None) -> CheckResult:
+    """Whether a run can be written to the working directory: files that are renamed, locks, room."""
+    folder, elsewhere = folder or Path.cwd(), "cd to a directory of yours, or train with --run-dir"
     try:
-        with tempfile.TemporaryDirectory(prefix=".tightrope-doctor-", dir=here) as folder:
-            write_file(Path(folder) / "file", b"whole or not there")
-            locks = lock_works(Path(folder) / "lock")
+        with tempfile.TemporaryDirectory(prefix=".tightrope-doctor-", dir=folder) as scratch:
+            write_file(Path(scratch) / "file", b"whole or not there")
+            locks = has_locks(Path(scratch) / "lock")
     except OSError as error:
-        yield Finding("runs", f"cannot be written in {here}: {in_words(error)}", "broken", elsewhere)
-        return
-    free = shutil.disk_usage(here).free
-    words = f"can be written in {here}, {in_bytes(free)} free"
-    facts: Settings = {"free": free, "locks": locks}
-    if free < LITTLE:
-        yield Finding("runs", words, "warning", f"make room, or {elsewhere}", facts)
-    elif not locks:
-        words += ", without locks: two processes could write to one run"
-        yield Finding(
-            "runs", words, "warning", f"take care that one run is trained once at a time, or {elsewhere}", facts
-        )
-    else:
-        yield Finding("runs", f"{words}, with locks", facts=facts)
+        return CheckResult("runs", f"cannot be written in {folder}: {error_line(error)}", "broken", elsewhere)
+    free = shutil.disk_usage(folder).free
+    words = f"can be written in {folder}, {format_bytes(free)} free, {'with' if locks else 'without'} locks"
+    fix = "" if locks else f"train each run by one process at a time, or {elsewhere}"
+    fix = f"make room, or {elsewhere}" if free < LOW_DISK else fix
+    return CheckResult("runs", words, "warning" if fix else "ok", fix, {"free": free, "locks": locks})
 
 
-def lock_works(path: Path) -> bool:
-    """Whether the file system knows record locks; `runs.lock` does without where it does not."""
+def has_locks(path: Path) -> bool:
     try:
         import fcntl
-    except ImportError:
-        return False
-    with path.open("wb") as file:
-        try:
+
+        with path.open("wb") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
+    except (ImportError, OSError):
+        return False
     return True
+
+
+# videos -----------------------------------------------------------------------------------------------------------------
+
+
+def encoder() -> CheckResult:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "two.mp4"
+            with Video(Place.of(path), threads=1) as video:
+                for shade in (0, 255):
+                    video.add(np.full((48, 64, 3), shade, np.uint8))
+            size = path.stat().st_size
+    except Exception as error:
+        missing = isinstance(error, ImportError)
+        fix = (
+            "pip install av opencv-python-headless" if missing else "pip install -U av, or train without --video-every"
+        )
+        return CheckResult("videos", f"cannot be encoded: {error_line(error)}", "warning", fix)
+    return CheckResult("videos", f"H.264 by PyAV {installed_version('av')}: two frames encoded, {format_bytes(size)}")
+
+
+def rendering() -> CheckResult:
+    """One picture by MuJoCo, in a process of its own: graphics drivers may crash."""
+    name = "MuJoCo pictures"
+    if installed_version("mujoco") is None:
+        return CheckResult(name, "not checked: mujoco is not installed", "absent")
+    offscreen.prepare()
+    backend = os.environ.get("MUJOCO_GL", "its own choice")
+    done = run_isolated(RENDER, RENDER_SECONDS)
+    if done.worked:
+        return CheckResult(name, f"drawn without a screen (OpenGL: {backend})", facts={"opengl": backend})
+    fix = "set MUJOCO_GL to egl, osmesa or glfw, or train without --video-every"
+    if offscreen.explained(done.output) == offscreen.MISSING:
+        fix = offscreen.MISSING.partition(": ")[2]
+    words = f"cannot be drawn (OpenGL: {backend}): {done.line}"
+    return CheckResult(name, words, "warning", fix, {"opengl": backend})

@@ -1,4 +1,4 @@
-"""What a sweep searches: for each setting a range or a list of choices, by default around the preset or from a file."""
+"""The search space of a sweep: a range or a list of choices per setting, around the preset or from a YAML file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ..config import Config, coerce, parts_of, settings_of, unknown_setting
 from ..settings_file import read_yaml
 
 MOST_CHOICES = 1000
-FEW_PHASES = 20  # a rollout so long that fewer are left is not worth a trial
-PARTS_OF = {"num_minibatches": ("num_envs", "num_steps"), "num_batches": ("num_envs",)}  # what each has to divide
-NOT_SEARCHED = ("total_timesteps", "network", "stop_when_solved")  # more of these is not better, only more
+MIN_PHASES = 20  # rollouts so long that a run has fewer phases are not searched
+DIVISORS = {"num_minibatches": ("num_envs", "num_steps"), "num_batches": ("num_envs",)}  # what each has to divide
+NOT_SEARCHED = ("total_timesteps", "network", "stop_when_solved")
+GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`."""
+    """Numbers from `low` to `high`; whole numbers if both are."""
 
     low: float
     high: float
@@ -29,14 +30,29 @@ class Range:
     step: float | None = None
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def limits(self) -> tuple[Any, ...]:
         return (self.low, self.high)
+
+    @property
+    def is_whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
     def nearest(self, value: Any) -> Any:
         return self.low if value is None else min(max(value, self.low), self.high)
 
-    def data(self) -> Any:
-        """As it stands in a file."""
+    def suggest(self, trial: Any, name: str) -> Any:
+        if self.is_whole:
+            return trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step or 1)
+        return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
+
+    def decode(self, name: str, stored: Any) -> Any:
+        """The setting that a storage holds as `stored`; a UsageError if it is outside the space."""
+        is_number = isinstance(stored, (int, float)) and not isinstance(stored, bool)
+        if not is_number or not self.low <= stored <= self.high or (self.is_whole and stored != int(stored)):
+            raise UsageError(f"{name} {stored!r} is not in the search space")
+        return int(stored) if self.is_whole else stored
+
+    def as_yaml(self) -> Any:
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
 
@@ -47,108 +63,101 @@ class Choices:
     values: tuple[Any, ...]
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def limits(self) -> tuple[Any, ...]:
         return self.values
 
     @property
-    def words(self) -> list[Any]:
-        """The values as a study keeps them, which knows no lists."""
+    def encoded(self) -> list[Any]:
+        """The values as a storage holds them: it has no tuples."""
         return [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in self.values]
 
     def nearest(self, value: Any) -> Any:
-        known = value in self.values
-        return self.words[self.values.index(value)] if known else self.words[0]
+        return self.encoded[self.values.index(value) if value in self.values else 0]
 
-    def data(self) -> Any:
+    def suggest(self, trial: Any, name: str) -> Any:
+        return trial.suggest_categorical(name, self.encoded)
+
+    def decode(self, name: str, stored: Any) -> Any:
+        """The setting that a storage holds as `stored`; a UsageError if it is outside the space."""
+        if stored not in self.encoded:
+            raise UsageError(f"{name} {stored!r} is not in the search space")
+        return self.values[self.encoded.index(stored)]
+
+    def as_yaml(self) -> Any:
         return [list(value) if isinstance(value, tuple) else value for value in self.values]
 
 
 Space = dict[str, Range | Choices]
 
 
-# ours -----------------------------------------------------------------------------------------------------------------
+# the default space ------------------------------------------------------------------------------------------------------
 
 
 def default_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
-    """Ranges around what the preset, or the default, says; without what was fixed."""
-    space = DEFAULTS[config.algo](config.algorithm) | ({} if images else network_space(config))
-    return {name: where for name, where in space.items() if name not in set(fixed)}
+    """Ranges around the preset or the defaults, without the settings that the user fixed."""
+    space = DEFAULTS[config.algo](config.algorithm)
+    if not images and config.network.network is None:  # a network of the user's own has its own shape
+        widths = [(32, 32), (64, 64), (128, 128), (256, 256)]
+        space["hidden_sizes"] = choices_with(config.network.hidden_sizes, widths)
+        space["activation"] = choices_with(config.network.activation, ["tanh", "relu"])
+    return {name: dimension for name, dimension in space.items() if name not in set(fixed)}
 
 
-def ppo_space(algorithm: Any) -> Space:
-    batch = algorithm.batch_size
+def ppo_space(config: Any) -> Space:
+    longest, steps = config.total_timesteps // (MIN_PHASES * config.num_envs), config.num_steps
+    lengths = [n for n in (steps // 4, steps // 2, 2 * steps, 4 * steps) if 4 <= n <= longest]
+    counts = [n for n in (1, 2, 4, 8, 16, 32) if 32 * n <= config.batch_size]
     return {
-        "learning_rate": rate(algorithm.learning_rate),
-        "num_steps": lengths(algorithm),
-        "num_minibatches": Choices(with_value([m for m in (1, 2, 4, 8, 16, 32) if 32 * m <= batch], algorithm.num_minibatches)),
-        "update_epochs": around(algorithm.update_epochs, 1, 16, log=True),
-        "gamma": Choices(with_value([0.9, 0.95, 0.98, 0.99, 0.995, 0.999], algorithm.gamma)),
-        "gae_lambda": around(algorithm.gae_lambda, 0.8, 1.0),
-        "clip_coef": around(algorithm.clip_coef, 0.1, 0.4),
-        "ent_coef": around(algorithm.ent_coef or 1e-6, 1e-6, 0.03, log=True),
-        "vf_coef": around(algorithm.vf_coef or 0.5, 0.25, 1.0),
-        "max_grad_norm": around(algorithm.max_grad_norm or 0.5, 0.2, 5.0, log=True),
-    }  # fmt: skip
+        "learning_rate": learning_rates(config.learning_rate),
+        "num_steps": choices_with(steps, lengths),
+        "num_minibatches": choices_with(config.num_minibatches, counts),
+        "update_epochs": range_with(config.update_epochs, 1, 16, log=True),
+        "gamma": choices_with(config.gamma, GAMMAS),
+        "gae_lambda": range_with(config.gae_lambda, 0.8, 1.0),
+        "clip_coef": range_with(config.clip_coef, 0.1, 0.4),
+        "ent_coef": range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
+        "vf_coef": range_with(config.vf_coef or 0.5, 0.25, 1.0),
+        "max_grad_norm": range_with(config.max_grad_norm or 0.5, 0.2, 5.0, log=True),
+    }
 
 
-def vpg_space(algorithm: Any) -> Space:
-    envs = algorithm.num_envs
-    sizes = [n for n in (envs // 2, envs, 2 * envs) if n >= 2 and algorithm.total_timesteps >= n * algorithm.num_steps]
+def vpg_space(config: Any) -> Space:
+    envs = config.num_envs
+    counts = [n for n in (envs // 2, envs, 2 * envs) if n >= 2 and config.total_timesteps >= n * config.num_steps]
     return {
-        "learning_rate": rate(algorithm.learning_rate),
-        "num_envs": Choices(with_value(sizes, envs)),
-        "gamma": Choices(with_value([0.9, 0.95, 0.98, 0.99, 0.995, 0.999], algorithm.gamma)),
+        "learning_rate": learning_rates(config.learning_rate),
+        "num_envs": choices_with(envs, counts),
+        "gamma": choices_with(config.gamma, GAMMAS),
         "normalize_returns": Choices((False, True)),
-        "ent_coef": around(algorithm.ent_coef or 1e-6, 1e-6, 0.03, log=True),
-        "max_grad_norm": Choices(with_value([0.5, 1.0, 5.0], algorithm.max_grad_norm)),
+        "ent_coef": range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
+        "max_grad_norm": choices_with(config.max_grad_norm, [0.5, 1.0, 5.0]),
     }
 
 
 DEFAULTS: dict[str, Callable[[Any], Space]] = {"ppo": ppo_space, "vpg": vpg_space}
 
 
-def network_space(config: Config) -> Space:
-    if config.network.network is not None:  # one of the user's own has its own shape
-        return {}
-    widths = [(32, 32), (64, 64), (128, 128), (256, 256)]
-    return {
-        "hidden_sizes": Choices(with_value(widths, config.network.hidden_sizes)),
-        "activation": Choices(with_value(["tanh", "relu"], config.network.activation)),
-    }
+def learning_rates(usual: float) -> Range:
+    """A factor of ten either way, at most 0.1."""
+    return range_with(usual, float(f"{usual / 10:.3g}"), float(f"{min(10 * usual, 0.1):.3g}"), log=True)
 
 
-def rate(learning_rate: float) -> Range:
-    """A factor of ten either way, but no rates that never learn anything."""
-    return around(learning_rate, three_digits(learning_rate / 10), three_digits(min(10 * learning_rate, 0.1)), log=True)
+def range_with(usual: Any, low: Any, high: Any, log: bool = False) -> Range:
+    """The range, widened to include the usual value."""
+    return Range(min(low, usual), max(high, usual), log)
 
 
-def lengths(algorithm: Any) -> Choices:
-    """Rollouts from a quarter to four times as long, as long as there are some phases of them."""
-    most = algorithm.total_timesteps // (FEW_PHASES * algorithm.num_envs)
-    usual = algorithm.num_steps
-    return Choices(with_value([n for n in (usual // 4, usual // 2, 2 * usual, 4 * usual) if 4 <= n <= most], usual))
+def choices_with(usual: Any, values: Iterable[Any]) -> Choices:
+    """The choices and the usual value, in order; None comes last."""
+    order = sorted({*values, usual}, key=lambda v: (v is None, v if not isinstance(v, str) else 0, str(v)))
+    return Choices(tuple(order))
 
 
-def around(value: Any, low: Any, high: Any, log: bool = False) -> Range:
-    """The range, made wider where the usual value lies outside of it."""
-    return Range(min(low, value), max(high, value), log)
+# a space from a file ----------------------------------------------------------------------------------------------------
 
 
-def with_value(values: Iterable[Any], usual: Any) -> tuple[Any, ...]:
-    """In order, with the usual value among them; None comes last."""
-    several = {*values, usual}
-    return tuple(sorted(several, key=lambda v: (v is None, v if not isinstance(v, str) else 0, str(v))))
-
-
-def three_digits(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
-# a user's ---------------------------------------------------------------------------------------------------------------
-
-
-def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
-    """The search space in a YAML file; every mistake in it is one line that names the setting."""
+def read_search_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
+    """The search space in a YAML file; a mistake in it is one line that names the setting."""
     try:
         content = read_yaml(path)
     except UsageError as error:
@@ -156,132 +165,94 @@ def read_space(path: Path, config: Config, fixed: Iterable[str]) -> Space:
     if not content:
         raise UsageError(f"search {path} is empty: give lines such as 'gamma: [0.95, 0.99]'")
     algorithm, network, _ = parts_of(config.algo)
-    searched = {field.name for part in (algorithm, network) for field in fields(part)} - {*NOT_SEARCHED}
+    searchable = {field.name for part in (algorithm, network) for field in fields(part)} - {*NOT_SEARCHED}
     types = settings_of(config.algo)
     space: Space = {}
     for key, entry in content.items():
         name = key.replace("-", "_")
         if name not in types:
             raise unknown_setting(name, config.algo, types)
-        if name not in searched:
-            raise UsageError(f"search {name} will not do: it is no setting to search. Give it as a flag")
+        if name not in searchable:
+            raise UsageError(f"search {name} is invalid: this setting cannot be searched. Give it as a flag")
         if name in fixed:
             raise UsageError(f"search {name} is also given as a flag: drop one of them")
-        space[name] = choices(name, entry, types[name]) if isinstance(entry, list) else span(name, entry, types[name])
+        space[name] = (read_choices if isinstance(entry, list) else read_range)(name, entry, types[name])
+    check_space(space, config)
     return space
 
 
-def choices(name: str, entry: list[Any], annotation: Any) -> Choices:
+def read_choices(name: str, entry: Any, annotation: Any) -> Choices:
     if not 1 <= len(entry) <= MOST_CHOICES:
         raise UsageError(f"search {name} has {plural(len(entry), 'choice')}: give 1 to {MOST_CHOICES}")
-    given = [one.split() if isinstance(one, str) and tuple in kinds(annotation) else one for one in entry]
-    values = tuple(named(name, one, annotation) for one in given)
+    is_tuple = getattr(annotation, "__origin__", None) is tuple
+    words = [one.split() if isinstance(one, str) and is_tuple else one for one in entry]
+    values = tuple(read_value(name, one, annotation) for one in words)
     if len({repr(value) for value in values}) < len(values):
         raise UsageError(f"search {name} {entry} has a choice twice: give each once")
     return Choices(values)
 
 
-def span(name: str, entry: Any, annotation: Any) -> Range:
-    number = next((kind for kind in kinds(annotation) if kind in (int, float)), None)
+def read_range(name: str, entry: Any, annotation: Any) -> Range:
+    number = next((kind for kind in (annotation, *get_args(annotation)) if kind in (int, float)), None)
     if not isinstance(entry, dict):
         raise UsageError(
             f"search {name} {entry!r} is neither a list of choices nor a range: give {{low: ..., high: ...}}"
         )
     if number is None:
-        raise UsageError(f"search {name} has no range, since it is no number: give a list of choices")
-    unknown = [key for key in entry if key not in ("low", "high", "log", "step")]
-    if unknown:
-        raise UsageError(
-            f"search {name} has an unknown {unknown[0]!r}: a range is low, high and, if wanted, log or step"
-        )
-    if missing := [key for key in ("low", "high") if key not in entry]:
-        raise UsageError(f"search {name} has no {missing[0]}: give it, as in {{low: 0.1, high: 0.4}}")
-    low, high = (named(f"{name} {end}", entry[end], number) for end in ("low", "high"))
-    log = named(f"{name} log", entry.get("log", False), bool)
-    step = None if entry.get("step") is None else named(f"{name} step", entry["step"], number)
+        raise UsageError(f"search {name} is not a number and has no range: give a list of choices")
+    for key in [key for key in entry if key not in ("low", "high", "log", "step")]:
+        raise UsageError(f"search {name} has an unknown {key!r}: a range has low, high and optionally log or step")
+    for key in [key for key in ("low", "high") if key not in entry]:
+        raise UsageError(f"search {name} has no {key}: give it, as in {{low: 0.1, high: 0.4}}")
+    low, high = (read_value(f"{name} {key}", entry[key], number) for key in ("low", "high"))
+    log = read_value(f"{name} log", entry.get("log", False), bool)
+    step = None if entry.get("step") is None else read_value(f"{name} step", entry["step"], number)
     if low > high:
-        raise UsageError(f"search {name} goes from low {low} to high {high}: give them the other way round")
+        raise UsageError(f"search {name} goes from low {low} to high {high}: swap them")
     if log and low <= 0:
         raise UsageError(f"search {name} low {low} has no logarithm: give one above 0, or drop log")
     if step is not None and (log or step <= 0):
-        raise UsageError(
-            f"search {name} step {step} will not do{' with log' if log else ': give one above 0'}: drop it"
-        )
+        raise UsageError(f"search {name} step {step} is invalid{' with log' if log else ': give one above 0'}: drop it")
     return Range(low, high, log, step)
 
 
-def kinds(annotation: Any) -> tuple[Any, ...]:
-    """The types that a setting may have: (float, None) of `float | None`."""
-    origin = getattr(annotation, "__origin__", None)
-    return (tuple,) if origin is tuple else (annotation, *get_args(annotation))
-
-
-def named(name: str, value: Any, annotation: Any) -> Any:
+def read_value(name: str, value: Any, annotation: Any) -> Any:
     try:
         return coerce(name, value, annotation)
     except UsageError as error:
         raise UsageError(f"search {error}") from None
 
 
-# both -------------------------------------------------------------------------------------------------------------------
+def check_space(space: Space, config: Config) -> None:
+    """Check that every limit and every choice is valid while all other settings are as usual."""
+    for name, dimension in space.items():
+        for value in dimension.limits:
+            try:
+                config.changed(**fit_divisors({name: value}, config.flat()))
+            except UsageError as error:
+                raise UsageError(f"search {name} {value} is invalid: {error}") from None
 
 
-def suggested(trial: Any, space: Space, types: dict[str, Any]) -> Settings:
-    """What a trial is to try."""
-    return {name: suggestion(trial, name, where, types[name]) for name, where in space.items()}
+# points of a space ------------------------------------------------------------------------------------------------------
 
 
-def suggestion(trial: Any, name: str, where: Range | Choices, annotation: Any) -> Any:
-    if isinstance(where, Choices):
-        kept = trial.suggest_categorical(name, where.words)
-    elif int in kinds(annotation):
-        step = 1 if where.step is None else int(where.step)
-        kept = trial.suggest_int(name, int(where.low), int(where.high), log=where.log, step=step)
-    else:
-        kept = trial.suggest_float(name, where.low, where.high, log=where.log, step=where.step)
-    return kept_value(name, kept, where, annotation)
+def decode(params: Settings, space: Space) -> Settings:
+    """A trial's stored parameters as settings, as far as it has them."""
+    return {name: dimension.decode(name, params[name]) for name, dimension in space.items() if name in params}
 
 
-def kept_value(name: str, kept: Any, where: Range | Choices, annotation: Any) -> Any:
-    """The setting behind what a study keeps; a UsageError if it lies outside of what is searched."""
-    if isinstance(where, Choices):
-        if kept in where.words:
-            return where.values[where.words.index(kept)]
-    elif isinstance(kept, (int, float)) and not isinstance(kept, bool) and where.low <= kept <= where.high:
-        if int not in kinds(annotation):
-            return kept
-        if kept == int(kept):
-            return int(kept)
-    raise UsageError(f"{name} {kept!r} is not in the search space")
+def nearest_point(space: Space, settings: Settings) -> Settings:
+    """The stored parameters of the point nearest to some settings."""
+    tuples = {name: tuple(v) if isinstance(v := settings[name], list) else v for name in space}
+    return {name: dimension.nearest(tuples[name]) for name, dimension in space.items()}
 
 
-def kept_settings(params: Settings, space: Space, types: dict[str, Any]) -> Settings:
-    """The settings of a trial as a study keeps them, as far as it has them."""
-    return {name: kept_value(name, params[name], where, types[name]) for name, where in space.items() if name in params}
-
-
-def usual_point(space: Space, settings: Settings) -> Settings:
-    """The point of the space that is nearest to given settings: what the first trial tries."""
-    as_kept = {name: tuple(v) if isinstance(v := settings[name], list) else v for name in space}
-    return {name: where.nearest(as_kept[name]) for name, where in space.items()}
-
-
-def fitted(settings: Settings, whole: Settings) -> Settings:
-    """With every count of parts lowered until it divides what it is to divide: a search does not stumble over it."""
-    together = whole | settings
-    for count, factors in PARTS_OF.items():
+def fit_divisors(settings: Settings, defaults: Settings) -> Settings:
+    """The settings, each count of parts lowered until it divides its whole, so that no trial is lost to that."""
+    together = defaults | settings
+    for count, factors in DIVISORS.items():
         if count in settings:
             size = math.prod(together[factor] for factor in factors)
-            parts = min(settings[count], size)
-            settings = settings | {count: next(d for d in range(parts, 0, -1) if size % d == 0)}
+            largest = min(settings[count], size)
+            settings = settings | {count: next(n for n in range(largest, 0, -1) if size % n == 0)}
     return settings
-
-
-def check_space(space: Space, config: Config) -> None:
-    """That every end of every range and every choice is a setting that a run can have, all others being as usual."""
-    for name, where in space.items():
-        for value in where.ends:
-            try:
-                config.changed(**fitted({name: value}, config.flat()))
-            except UsageError as error:
-                raise UsageError(f"search {name} {value} will not do: {error}") from None

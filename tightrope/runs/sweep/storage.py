@@ -1,184 +1,227 @@
-"""Where a study is kept: a journal file or SQLite for one machine, PostgreSQL or MySQL for several.
+"""Where a study is stored: a journal file or SQLite for one machine, PostgreSQL or MySQL for several.
 
-A process may die at any moment, also while it writes. The journal's lock is one that the system drops with the process, and a
-line that was cut short is taken away before the next is written. SQLite's transactions take their lock when they begin:
-otherwise two processes can both read that a trial is free, and both take it.
+A process may be killed while it writes. The journal's lock ends with its process, and a partial last line is cut off before the
+next write. SQLite's transactions take their lock at the start, so that what was read is still true when it is written.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import logging
+import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
+from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import UsageError
+from ...types import Settings
 
-DRIVERS = {
-    "postgresql": ("psycopg", "postgresql+psycopg", 'pip install -c constraints.txt -e ".[postgres]"'),
-    "mysql": ("pymysql", "mysql+pymysql", 'pip install -c constraints.txt -e ".[mysql]"'),
-}
-TROUBLES = (StorageInternalError, SQLAlchemyError, OSError)  # what a storage raises that fails
-URL = re.compile(r"\s*[A-Za-z][\w+.-]*:(?![\\/])|\s*[A-Za-z][\w+.-]+:")  # or meant to be one; not a drive, as in C:/
-SECRET = re.compile(r"://([^:@/]*):(.*)@")  # user, password: whatever is in it
-ATTEMPTS = 8  # to open: processes that start together may all want to make the tables
-
-
-class Lock(JournalFileOpenLock):
-    """One process at a time appends to the journal; a lock of a process that is no more does not exist."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self.path, self.file = path, Path(f"{path}.lock")
-        self.held: Any = None
-
-    def acquire(self) -> bool:
-        try:
-            import fcntl
-        except ImportError:  # where there are no such locks, Optuna's own, which waits for those of the dead
-            return super().acquire()
-        self.held = self.file.open("ab")
-        fcntl.flock(self.held, fcntl.LOCK_EX)
-        mend(self.path)
-        return True
-
-    def release(self) -> None:
-        if self.held is None:
-            super().release()
-        else:
-            self.held.close()
-            self.held = None
-
-
-def mend(path: Path) -> None:
-    """Take away a last line that was cut short: whoever wrote it died, or the disk was full."""
-    with path.open("r+b") as file:
-        size = file.seek(0, 2)
-        if size == 0:
-            return
-        file.seek(size - 1)
-        if file.read(1) == b"\n":
-            return
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
-
-
-def open_storage(storage: str) -> BaseStorage:
-    """The storage behind a URL, or behind the path of a journal; a UsageError in one line, without passwords."""
-    if "://" not in storage and URL.match(storage) is None:
-        return journal(Path(storage))
-    if "://" not in storage:
-        raise UsageError(
-            f"storage {masked(storage)} is no URL: those begin as in postgresql://; or, if it is a file, give it as ./NAME"
-        )
-    scheme = storage.partition("://")[0]
-    kind = scheme.partition("+")[0]
-    if kind == "postgres":
-        raise UsageError(f"storage {masked(storage)} will not do: its scheme is called postgresql")
-    if kind not in ("sqlite", *DRIVERS):
-        raise UsageError(
-            f"storage {masked(storage)} will not do: give sqlite:///FILE, postgresql://USER@HOST/DB, mysql://USER@HOST/DB, "
-            "or the path of a journal file"
-        )
-    if kind == "sqlite":
-        return opened(storage, lambda: sqlite(storage))
-    package, full, hint = DRIVERS[kind]
-    if scheme == kind:
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"storage {masked(storage)} needs {package}, which is not installed: {hint}")
-        storage = full + storage[len(scheme) :]
-    return opened(storage, lambda: RDBStorage(storage, {"pool_pre_ping": True}))
+DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("pymysql", "mysql")}  # driver, extra that installs it
+STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
+URL = re.compile(r"\s*[A-Za-z][\w+.-]*:(?![\\/])|\s*[A-Za-z][\w+.-]+:")  # also one with a slash too few; not C:/
+PASSWORD = re.compile(r"://([^:@/]*):(.*)@")  # user, password
+OPEN_ATTEMPTS = 8  # at opening a database: processes that start together may all create the tables
+IDENTITY = "tightrope"  # study attribute: what the sweep is about
+IDENTITY_SECONDS = 5.0  # for the process that creates a study to set that attribute
 
 
 class StorageLost(RuntimeError):
-    """The storage no longer answers, or takes nothing more. Its message is one line."""
+    """The storage failed during the sweep. The message is one line."""
 
 
 @contextmanager
-def connected(storage: str) -> Iterator[BaseStorage]:
-    """The storage, while it is used; what goes wrong with it then is one line."""
-    made = open_storage(storage)
+def connected(url: str) -> Iterator[BaseStorage]:
+    """The storage, closed at the end; an error of the storage becomes StorageLost."""
+    storage = open_storage(url)
     try:
-        yield made
-    except TROUBLES as error:
-        raise StorageLost(f"storage {masked(storage)} failed: {without_secrets(error, storage)}") from error
+        yield storage
+    except STORAGE_ERRORS as error:
+        raise StorageLost(f"storage {hide_password(url)} failed: {driver_message(error, url)}") from error
     finally:
         with suppress(Exception):
-            close_storage(made)
+            close_storage(storage)
+
+
+def open_storage(url: str) -> BaseStorage:
+    """The storage behind a URL or the path of a journal file; otherwise a UsageError without passwords."""
+    shown = hide_password(url)
+    if "://" not in url:
+        if URL.match(url):
+            raise UsageError(
+                f"storage {shown} is not a URL, such as postgresql://USER@HOST/DB: for a file, give ./NAME"
+            )
+        return open_journal(Path(url))
+    scheme = url.partition("://")[0]
+    kind = scheme.partition("+")[0]
+    if kind == "sqlite":
+        return open_database(url, lambda: open_sqlite(url))
+    if kind not in DRIVERS:
+        raise UsageError(
+            f"storage {shown} is invalid: give sqlite:///FILE, postgresql://USER@HOST/DB, mysql://USER@HOST/DB, "
+            "or the path of a journal file"
+        )
+    driver, extra = DRIVERS[kind]
+    if scheme == kind:
+        if importlib.util.find_spec(driver) is None:
+            install = f'pip install -c constraints.txt -e ".[{extra}]"'
+            raise UsageError(f"storage {shown} needs {driver}, which is not installed: {install}")
+        url = f"{kind}+{driver}{url[len(scheme) :]}"
+    return open_database(url, lambda: RDBStorage(url, {"pool_pre_ping": True}))
 
 
 def close_storage(storage: BaseStorage) -> None:
-    """Hang up, where there is a line to hang up."""
     if isinstance(storage, RDBStorage):
         storage.scoped_session.remove()
         storage.engine.dispose()
 
 
-def journal(path: Path) -> BaseStorage:
+# journal files ----------------------------------------------------------------------------------------------------------
+
+
+class JournalLock(JournalFileOpenLock):
+    """A file lock that the system releases when its process ends. Without fcntl (Windows), Optuna's own lock."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+        self.file: Any = None
+
+    def acquire(self) -> bool:
+        try:
+            import fcntl
+        except ImportError:
+            return super().acquire()
+        self.file = Path(f"{self.path}.lock").open("ab")  # noqa: SIM115
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        drop_partial_line(self.path)
+        return True
+
+    def release(self) -> None:
+        if self.file is None:
+            super().release()
+        else:
+            self.file.close()
+            self.file = None
+
+
+def drop_partial_line(path: Path) -> None:
+    """Cut off a last line that does not end: its writer was killed, or the disk was full."""
+    with path.open("r+b") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+        if file.read(1) not in (b"", b"\n"):
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def open_journal(path: Path) -> BaseStorage:
     path = path.expanduser().absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise UsageError(f"storage {path} is a directory: give the name of a file in it")
         path.open("ab").close()
-        return JournalStorage(JournalFileBackend(str(path), Lock(path)))
+        return JournalStorage(JournalFileBackend(str(path), JournalLock(path)))
     except OSError as error:
         raise UsageError(f"storage {path} cannot be written: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AssertionError):
         raise UsageError(f"storage {path} is not a journal of Optuna: give another file") from None
 
 
-def sqlite(url: str) -> BaseStorage:
-    """SQLite whose transactions take their lock at once, so that what was read holds until it is written."""
-    from sqlalchemy import event
+# databases --------------------------------------------------------------------------------------------------------------
 
+
+def open_sqlite(url: str) -> BaseStorage:
     file = url.partition(":///")[2].partition("?")[0]
     if file in ("", ":memory:"):
         raise UsageError(f"storage {url} names no file: give one, as in sqlite:///study.db")
     Path(file).parent.mkdir(parents=True, exist_ok=True)
     storage = RDBStorage(url, {"connect_args": {"timeout": 60}})
-    event.listen(storage.engine, "connect", begin_ourselves)
+    # sqlite3 itself begins a transaction at the first write, when what was read may be out of date
+    event.listen(storage.engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    storage.engine.dispose()  # of connections that do not know it
+    storage.engine.dispose()  # connections from before
     return storage
 
 
-def begin_ourselves(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # sqlite3 would begin at the first write only
-
-
-def opened(url: str, make: Callable[[], BaseStorage]) -> BaseStorage:
-    """Tried a few times: of two that make the same tables at the same moment one is told that they are there."""
-    for left in reversed(range(ATTEMPTS)):
+def open_database(url: str, connect: Callable[[], BaseStorage]) -> BaseStorage:
+    """Several attempts: two processes that create the tables at the same moment are in each other's way."""
+    for left in reversed(range(OPEN_ATTEMPTS)):
         try:
-            return make()
+            return connect()
         except UsageError:
             raise
-        except Exception as error:  # whatever a driver raises
+        except Exception as error:  # each driver has its own
             if "authentication" in str(error) or not left:
-                raise UsageError(f"storage {masked(url)} cannot be opened: {without_secrets(error, url)}") from None
+                message = driver_message(error, url)
+                raise UsageError(f"storage {hide_password(url)} cannot be opened: {message}") from None
             time.sleep(0.25)
     raise AssertionError
 
 
-def masked(storage: str) -> str:
-    """For eyes: without a password, and without what follows the database's name, which may hold one."""
-    if "://" not in storage:
-        return re.sub(r":.*@", ":***@", storage).partition("?")[0] if URL.match(storage) else storage
-    return SECRET.sub(r"://\1:***@", storage).partition("?")[0]
+def hide_password(url: str) -> str:
+    """A storage as it may be shown: without the password and without the query, which may hold one."""
+    if "://" in url:
+        return PASSWORD.sub(r"://\1:***@", url).partition("?")[0]
+    return re.sub(r":.*@", ":***@", url).partition("?")[0] if URL.match(url) else url
 
 
-def without_secrets(error: BaseException, url: str) -> str:
-    """The gist of a driver's message in one line."""
+def driver_message(error: BaseException, url: str) -> str:
+    """The first line of a driver's message, without the password."""
     line = next((line for line in str(error.__cause__ or error).splitlines() if line.strip()), type(error).__name__)
-    secret = SECRET.search(url)
-    return line.replace(secret[2], "***") if secret and secret[2] else line
+    found = PASSWORD.search(url)
+    return line.replace(found[2], "***") if found and found[2] else line
+
+
+# studies ----------------------------------------------------------------------------------------------------------------
+
+
+def open_study(storage: BaseStorage, name: str, identity: Settings) -> tuple[optuna.Study, bool]:
+    """(the study of that name, whether it is new). A UsageError if it belongs to another sweep than `identity` says."""
+    silence_optuna()
+    identity = json.loads(json.dumps(identity))  # as a storage returns it
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize", pruner=pruner)
+        study.set_user_attr(IDENTITY, identity)
+        return study, True
+    except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
+    deadline = time.monotonic() + IDENTITY_SECONDS
+    while IDENTITY not in study.user_attrs and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if IDENTITY not in study.user_attrs and not study.get_trials(deepcopy=False):
+        study.set_user_attr(IDENTITY, identity)  # the process that created the study died before it could
+    check_identity(name, study.user_attrs.get(IDENTITY), identity)
+    return study, False
+
+
+def check_identity(name: str, stored: Any, ours: Settings) -> None:
+    if not isinstance(stored, dict):
+        raise UsageError(f"study {name!r} of that storage was not made by tightrope: give another name with --study")
+    for key in [*ours, *stored]:
+        old, new = stored.get(key), ours.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            check_identity(name, old, new)
+        elif old != new:
+            old, new = ("nothing" if value is None else value for value in (old, new))
+            raise UsageError(
+                f"{key} {new} differs from {old}, with which study {name!r} was started: use that, or start another study "
+                "with --study NAME"
+            )
+
+
+def silence_optuna() -> None:
+    optuna.logging.set_verbosity(logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

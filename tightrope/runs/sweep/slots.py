@@ -1,0 +1,256 @@
+"""Which process runs which trial, so that no trial is lost and none runs twice, whichever process is killed.
+
+A sweep of N trials has N slots. A worker claims a slot by creating a running trial with the slot's number in it, in one write.
+Storages number trials in the order of creation: if two workers claim a slot at once, the later trial sees the earlier one and
+withdraws. A complete or pruned trial fills its slot for good. A trial whose worker is dead is failed, which frees its slot; the
+next trial there gets the same settings. A worker that was only suspended cannot write to a failed trial, and drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+
+from ...errors import UsageError, warn
+from ...processes import alive
+from ...types import Settings
+from .space import Space, decode
+
+SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES = "place", "beat", "worker", "outcome", "scores"  # trial attributes
+FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be sampled
+DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes
+FAILED, GIVEN_UP = "failed", "given up"  # beginnings of outcomes
+MOST_FAILURES = 5  # in a slot, before it is given up: its settings may be what kills processes
+MOST_WARNINGS = 5  # about malformed trials
+
+
+@dataclass
+class TrialSlots:
+    """The slots of a study, as one worker sees them."""
+
+    study: optuna.Study
+    count: int
+    first: Settings  # parameters of the first trial
+    space: Space | None = None  # None: parameters are not checked
+    heartbeat_seconds: float = 5.0
+    grace_seconds: float = 60.0  # without a heartbeat, by this machine's clock
+    checked: dict[int, bool] = field(default_factory=dict)  # whether a trial is valid
+    heartbeats: dict[int, tuple[Any, float]] = field(default_factory=dict)  # the last of each trial, first seen when
+
+    @property
+    def storage(self) -> BaseStorage:
+        return self.study._storage
+
+    # reading ----------------------------------------------------------------------------------------------------------
+
+    def trials(self) -> list[FrozenTrial]:
+        """The started trials of this sweep. Malformed ones, which others wrote, are left out with a warning."""
+        return [t for t in self.study.get_trials(deepcopy=False) if t.state != TrialState.WAITING and self.is_valid(t)]
+
+    def is_valid(self, trial: FrozenTrial) -> bool:
+        if trial.number not in self.checked:
+            problem = find_problem(trial, self.space)
+            if problem is None and not trial.state.is_finished():
+                return True  # it may change
+            self.checked[trial.number] = problem is None
+            warnings = list(self.checked.values()).count(False)
+            if problem is not None and warnings <= MOST_WARNINGS:
+                more = ". Further ones are not named" if warnings == MOST_WARNINGS else ""
+                warn(f"trial {trial.number} of the storage is left out: {problem}{more}")
+        return self.checked[trial.number]
+
+    def by_slot(self) -> dict[int, list[FrozenTrial]]:
+        """The trials of each slot, oldest first."""
+        slots: dict[int, list[FrozenTrial]] = defaultdict(list)
+        for trial in self.trials():
+            if SLOT in trial.user_attrs:
+                slots[trial.user_attrs[SLOT]].append(trial)
+        return slots
+
+    def free(self) -> list[int]:
+        """Slots without a running or finished trial, those with the fewest failures first."""
+        slots = self.by_slot()
+        found = [slot for slot in range(self.count) if not any(map(fills_slot, slots[slot]))]
+        return sorted(found, key=lambda slot: sum(map(is_failure, slots[slot])))
+
+    def done(self) -> int:
+        slots = self.by_slot()
+        return sum(any(t.state.is_finished() and fills_slot(t) for t in slots[slot]) for slot in range(self.count))
+
+    def best(self) -> FrozenTrial | None:
+        """The complete trial with the highest score, the oldest of several."""
+        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
+        return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
+
+    def local_workers(self) -> int:
+        """How many processes on this machine work on a trial now, this one included."""
+        workers = [t.user_attrs.get(WORKER, {}) for t in self.trials() if t.state == TrialState.RUNNING]
+        here = {w["pid"] for w in workers if w.get("machine") == machine_id() and is_alive(w)}
+        return len(here | {os.getpid()})
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def claim(self) -> optuna.Trial | None:
+        """Start a trial in a free slot; None if there is none. Where others are at work too, any of the next slots."""
+        while free := self.free():
+            slots = self.by_slot()
+            running = sum(trial.state == TrialState.RUNNING for trials in slots.values() for trial in trials)
+            slot = secrets.choice(free[: 2 * running + 1])
+            earlier = [trial.params for trial in slots[slot] if outcome_of(trial) != WITHDRAWN]
+            params = (self.first if slot == 0 else {}) | (earlier[-1] if earlier else {})
+            own = {SLOT: slot, WORKER: process_id()}
+            new = optuna.create_trial(state=TrialState.RUNNING, user_attrs=own, system_attrs={FIXED: params})
+            trial = optuna.Trial(self.study, self.storage.create_new_trial(self.study._study_id, new))
+            if not any(fills_slot(other) for other in self.by_slot()[slot] if other.number < trial.number):
+                return trial
+            self.fail(trial._trial_id, WITHDRAWN)
+        return None
+
+    def fail(self, trial_id: int, outcome: str) -> bool:
+        """Mark a trial as failed, which frees its slot; False if it had ended already."""
+        if outcome.startswith((DEAD, FAILED)):
+            slot = self.storage.get_trial(trial_id).user_attrs[SLOT]
+            failures = 1 + sum(map(is_failure, self.by_slot()[slot]))
+            if failures >= MOST_FAILURES:
+                outcome = f"{GIVEN_UP} after {failures} attempts: {outcome}"
+        try:
+            self.storage.set_trial_user_attr(trial_id, OUTCOME, outcome)
+            self.storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        except UpdateFinishedTrialError:
+            return False
+        return True
+
+    def fail_dead_trials(self) -> list[int]:
+        """Fail the trials of dead workers; returns their numbers."""
+        running = [t for t in self.trials() if t.state == TrialState.RUNNING and SLOT in t.user_attrs]
+        return [trial.number for trial in running if self.is_dead(trial) and self.fail(trial._trial_id, DEAD)]
+
+    def is_dead(self, trial: FrozenTrial) -> bool:
+        """On this machine the process tells at once, elsewhere its heartbeat."""
+        worker = trial.user_attrs.get(WORKER, {})
+        if worker.get("machine") == machine_id() and os.name == "posix":
+            return not is_alive(worker)
+        beat, now = trial.user_attrs.get(HEARTBEAT), time.monotonic()
+        last, seen = self.heartbeats.get(trial.number, (None, now))
+        self.heartbeats[trial.number] = (beat, seen if beat == last else now)
+        return now - self.heartbeats[trial.number][1] > self.grace_seconds
+
+    @contextmanager
+    def heartbeat(self, trial: optuna.Trial) -> Iterator[None]:
+        """Write heartbeats while the trial runs. Optuna's own are for databases only, not for journal files."""
+        over = threading.Event()
+
+        def beat() -> None:
+            count = 0
+            while not over.wait(self.heartbeat_seconds if count else 0.0):
+                count += 1
+                with contextlib.suppress(Exception):  # a database that is away for a moment
+                    self.storage.set_trial_user_attr(trial._trial_id, HEARTBEAT, [os.getpid(), count])
+            with contextlib.suppress(Exception):
+                self.storage.remove_session()
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def fills_slot(trial: FrozenTrial) -> bool:
+    """Whether its slot needs no other trial."""
+    return trial.state != TrialState.FAIL or outcome_of(trial).startswith(GIVEN_UP)
+
+
+def is_failure(trial: FrozenTrial) -> bool:
+    """Whether the settings may be why it failed."""
+    return trial.state == TrialState.FAIL and outcome_of(trial).startswith((DEAD, FAILED))
+
+
+def outcome_of(trial: FrozenTrial) -> str:
+    """How a trial ended, in a few words."""
+    return str(trial.user_attrs.get(OUTCOME) or trial.state.name.lower())
+
+
+# checks of stored trials ------------------------------------------------------------------------------------------------
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
+    SLOT: lambda value: type(value) is int and value >= 0,
+    WORKER: lambda value: isinstance(value, dict),
+    OUTCOME: lambda value: isinstance(value, str),
+    SCORES: lambda value: isinstance(value, list) and all(map(is_number, value)),
+}
+
+
+def find_problem(trial: FrozenTrial, space: Space | None) -> str | None:
+    """Why a trial cannot be one of this sweep; None if it can."""
+    for name, is_well_formed in ATTRIBUTES.items():
+        if name in trial.user_attrs and not is_well_formed(trial.user_attrs[name]):
+            return f"{name} {trial.user_attrs[name]!r} is malformed"
+    complete = trial.state == TrialState.COMPLETE
+    if complete and not is_number(trial.value):
+        return f"score {trial.value!r} is not a finite number"
+    if space is None:
+        return None
+    for name in [name for name in trial.params if name not in space]:
+        return f"{name} is not searched"
+    for name in [name for name in space if complete and name not in trial.params]:
+        return f"it has no {name}"
+    try:
+        decode(trial.params, space)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+# processes --------------------------------------------------------------------------------------------------------------
+
+
+def process_id() -> dict[str, Any]:
+    """This process, for processes on any machine."""
+    pid = os.getpid()
+    return {"machine": machine_id(), "host": socket.gethostname(), "pid": pid, "born": start_time(pid)}
+
+
+def machine_id() -> str:
+    """This machine since it was booted, and the namespace in which its process numbers hold."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def is_alive(worker: dict[str, Any]) -> bool:
+    """Whether a process of this machine is running. Its start time tells it from a later one with the same number."""
+    pid = worker.get("pid")
+    return isinstance(pid, int) and 0 < pid < 2**31 and alive(pid) and start_time(pid) == worker.get("born")
+
+
+def start_time(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
