@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from tightrope.engine import ranks
+from tightrope.engine import distributed
 from tightrope.errors import RankLost
 
 
@@ -22,27 +22,27 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help="leave behind a process that holds what was open open")
     args = parser.parse_args()
     if args.silence:
-        ranks.Vigil = functools.partial(ranks.Vigil, silence=args.silence, beat=args.silence / 5)
-    world = ranks.join()
+        distributed.Vigil = functools.partial(distributed.Vigil, silence=args.silence, beat=args.silence / 5)
+    world = distributed.join()
     print(f"rank {world.rank} pid {os.getpid()} attempt {world.restarts}", flush=True)
     if args.child and os.fork() == 0:
         time.sleep(args.seconds)
         os._exit(0)
-    with ranks.watched():
+    with distributed.propagate_errors():
         loop(world, args)
-    ranks.leave()
+    distributed.leave()
     print(f"rank {world.rank} is done", flush=True)
 
 
-def loop(world: ranks.World, args: argparse.Namespace) -> None:
+def loop(world: distributed.World, args: argparse.Namespace) -> None:
     end = time.monotonic() + args.seconds
     going = torch.ones(())
-    while float(ranks.greatest(going)):
+    while float(distributed.all_reduce_max(going)):
         if world.rank == world.size - 1:
             hold_all_threads(args.busy)
         if world.rank == args.fails:
             raise ValueError("made up")
-        if float(ranks.summed(torch.ones(()))) != world.size:
+        if float(distributed.all_reduce_sum(torch.ones(()))) != world.size:
             raise AssertionError("not everyone was counted")
         going = torch.tensor(float(time.monotonic() < end))
         time.sleep(0.01)

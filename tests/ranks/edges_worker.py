@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 import tightrope as tr
-from tightrope.engine import Agreement, ranks
+from tightrope.engine import Agreement, distributed
 from tightrope.runs import directory
 
 folder, out = map(Path, sys.argv[1:])
 SMALL: dict[str, Any] = {"num_envs": 8, "num_steps": 16, "total_timesteps": 512, "device": "cpu", "video_every": 0}
-world = ranks.join()
+world = distributed.join()
 found: dict[str, Any] = {}
 
 
@@ -35,10 +35,10 @@ class Sick(tr.envs.CartPole):
 
 
 found["learning rate"] = complaint(learning_rate=1e-3 if world.rank else 2e-3)
-found["eval_every"] = complaint(eval_every=128 if world.is_first else 0)
+found["eval_every"] = complaint(eval_every=128 if world.is_rank0 else 0)
 agent = tr.PPO("CartPole-v1", **SMALL)
 try:
-    agent.learn(quiet=True, run_dir=folder / "one" if world.is_first else None)
+    agent.learn(quiet=True, run_dir=folder / "one" if world.is_rank0 else None)
 except tr.UsageError as error:
     found["run_dir"] = str(error)
 
@@ -46,10 +46,10 @@ try:
     tr.PPO(Sick(num_envs=4), **{k: v for k, v in SMALL.items() if k != "num_envs"}).learn(quiet=True)
 except tr.NotFinite as error:
     found["nan"] = str(error)
-found["vigil lives"] = ranks._vigil is not None and ranks._vigil._last_word is None
+found["vigil lives"] = distributed._vigil is not None and distributed._vigil._last_word is None
 
 wishes = Agreement(2)
-found["granted"] = [wishes.on(0, world.is_first) for _ in range(6)]
+found["granted"] = [wishes.on(0, world.is_rank0) for _ in range(6)]
 wishes.close()
 
 

@@ -17,13 +17,13 @@ from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import (
     Optimizer,
     advantage_scales,
+    distributed,
     explained_variance,
     gradient,
     masked_mean,
     masked_moments,
     merge,
     moments,
-    ranks,
     running_mask,
     standardized,
     timestep_mean,
@@ -34,7 +34,7 @@ from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.normalizer import Moments
 from tightrope.types import Batch, Box, Discrete, Row, Trajectories
 
-world = ranks.join()
+world = distributed.join()
 agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 found: dict[str, float] = {}  # how far together and alone are apart
 moved: dict[str, float] = {}  # how far learning has come, so that there is something to compare
@@ -180,11 +180,11 @@ def config_passes(config: Any) -> int:
 @contextmanager
 def as_the_only_one() -> Iterator[None]:
     """As if there were one rank in all, so that both have the same whole."""
-    before, ranks._world = ranks._world, ranks.World()
+    before, distributed._world = distributed._world, distributed.World()
     try:
         yield
     finally:
-        ranks._world = before
+        distributed._world = before
 
 
 statistics()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import tightrope as tr
-from tightrope.engine import ranks
+from tightrope.engine import distributed
 from tightrope.runs import train as training
 
-world = ranks.join()
+world = distributed.join()
 print(f"restarts {world.restarts}", flush=True)
 add, phases = training.Log.add, []
 
@@ -27,5 +27,5 @@ def dying(self: Any, state: Any, metrics: Any) -> Any:
 training.Log.add = dying  # type: ignore[method-assign]
 agent = tr.PPO("CartPole-v1", num_envs=8, num_steps=16, total_timesteps=1280, device="cpu", save_seconds=0.0)
 agent.learn(run_dir=sys.argv[1], quiet=True)
-if world.is_first:
+if world.is_rank0:
     Path(sys.argv[1], "program.txt").write_text(f"{phases[0]} {agent.steps}")

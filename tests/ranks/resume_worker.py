@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tightrope as tr
-from tightrope.engine import ranks
+from tightrope.engine import distributed
 
 what, folder, out = sys.argv[1:]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -33,4 +33,4 @@ for algo, settings in SETTINGS.items():
         "obs": agent.state.obs.tolist(),
         "envs": agent.state.env.num_envs,
     }
-Path(out, f"{ranks.world().rank}.json").write_text(json.dumps(found))
+Path(out, f"{distributed.world().rank}.json").write_text(json.dumps(found))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.runs.shares import share_of
+from tightrope.runs.shares import per_rank_config
 
 from .launcher import finished, pid_of, results, started, wait_for
 
@@ -252,14 +252,14 @@ def test_an_uneven_split_is_refused_once(tmp_path: Path) -> None:
 
 def test_what_does_not_divide_a_share_is_refused_with_what_would() -> None:
     whole = tr.algorithms.PPOConfig(num_envs=8, num_steps=4, num_minibatches=16)
-    assert share_of(whole, 1) is whole
-    assert share_of(whole, 2).phases == whole.phases
+    assert per_rank_config(whole, 1) is whole
+    assert per_rank_config(whole, 2).phases == whole.phases
     with pytest.raises(
         tr.UsageError, match=r"on each of 4 ranks, with num_envs 2: num_minibatches 16 .* try num_minibatches 8"
     ):
-        share_of(whole, 4)
+        per_rank_config(whole, 4)
     with pytest.raises(tr.UsageError, match="num_envs 8 does not split evenly over 16 ranks: give 16"):
-        share_of(whole, 16)
+        per_rank_config(whole, 16)
 
 
 STUCK = """

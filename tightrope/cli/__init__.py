@@ -167,9 +167,9 @@ def complain(error: Exception) -> None:
     """One line; of several ranks that say the same, the first says it."""
     rank = ""
     if os.environ.keys() >= LAUNCHED:
-        from ..engine.ranks import said_by_first, world
+        from ..engine.distributed import printed_by_rank0, world
 
-        if said_by_first(str(error)):
+        if printed_by_rank0(str(error)):
             return
         rank = f"rank {world().rank}: " if world().rank else ""
     print(f"tightrope: {rank}{error}", file=sys.stderr)
@@ -189,11 +189,11 @@ def dispatch(args: list[str]) -> int:
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
 
     def load() -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[list[str]], int]]:
-        from ..engine.ranks import watched
+        from ..engine.distributed import propagate_errors
 
         module, function = COMMANDS[args[0]]
-        return watched, getattr(importlib.import_module(f".{module}", __name__), function)
+        return propagate_errors, getattr(importlib.import_module(f".{module}", __name__), function)
 
-    watched, command = uninterrupted(load)
-    with watched():
+    propagate_errors, command = uninterrupted(load)
+    with propagate_errors():
         return command(args[1:])

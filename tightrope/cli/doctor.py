@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..arguments import show_help, wants_help
-from ..engine import ranks
+from ..engine import distributed
 from ..version import __version__
 from .options import read_options
 
@@ -47,7 +47,7 @@ def doctor(args: list[str]) -> int:
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
     from ..runs.doctor import checks, of_ranks
 
-    together = of_ranks() if ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1 else []
+    together = of_ranks() if distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1 else []
     if together and os.environ["RANK"] != "0":
         return take_part(together[0])
     found = seen([*together, *checks(options.device, options.quick)], display(options.json))

@@ -14,7 +14,7 @@ import yaml
 
 from ..agent import Agent
 from ..arguments import read_arguments, show_help, wants_help
-from ..engine.ranks import launched
+from ..engine.distributed import is_launched
 from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
 from ..runs.config import Config, settings_of, unknown_setting
@@ -79,7 +79,7 @@ def sweep(args: list[str]) -> int:
     """
     if wants_help(args):
         return show_help(SweepOptions, "sweep", sweep.__doc__)
-    if launched():
+    if is_launched():
         raise UsageError("sweep shares its trials by itself: start it once or more often, without torchrun")
     options, flags = read_sweep(args)
     layer = read_settings(options.config) if options.config else {}

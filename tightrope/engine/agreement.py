@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from ..errors import UsageError
-from .ranks import greatest, handed_to_first, told_by_first, waiting, world
+from .distributed import all_reduce_max, broadcast_from_rank0, communicating, gather_to_rank0, world
 
 
 class Agreement:
     """What one rank wishes at the end of a phase, all do at the end of the same phase.
 
     Alone, a wish is granted at once. Among many it is granted one phase later: the ranks then hear of each other's wishes
-    while they work, and nobody waits. The greatest of different wishes counts; what is granted is not wished for again.
+    while they work, and nobody waits. The all_reduce_max of different wishes counts; what is granted is not wished for again.
     """
 
     def __init__(self, wishes: int) -> None:
@@ -26,7 +26,7 @@ class Agreement:
 
     def on(self, *wishes: float) -> list[float]:
         """Say what this rank wishes; returns what all of them do now."""
-        if not world().talks:
+        if not world().is_distributed:
             return [*wishes]
         granted = self.close()
         said = torch.tensor([0.0 if g else w for w, g in zip(wishes, granted, strict=True)], dtype=torch.float64)
@@ -39,29 +39,29 @@ class Agreement:
             return self.nothing
         said, work = self.under_way
         self.under_way = None
-        with waiting():
+        with communicating():
             work.wait()
         return said.tolist()
 
 
-def told_by_first_at_work(word: Callable[[Callable[[], float]], bytes], wish: Callable[[], float]) -> bytes:
-    """What the first rank says after long work. Meanwhile it calls the function that it is given, which returns the greatest
+def broadcast_after_work(word: Callable[[Callable[[], float]], bytes], wish: Callable[[], float]) -> bytes:
+    """What the first rank says after long work. Meanwhile it calls the function that it is given, which returns the maximum
     of what all ranks wish; the others wait, and answer it."""
-    if not world().talks:
+    if not world().is_distributed:
         return word(wish)
 
     def working(still: bool) -> bool:
         flag = torch.tensor(int(still))
-        with waiting():
+        with communicating():
             dist.broadcast(flag, 0)
         return bool(flag)
 
     def asked() -> float:
         working(True)
-        return float(greatest(torch.tensor(float(wish()))))
+        return float(all_reduce_max(torch.tensor(float(wish()))))
 
     said, mistake = b"", None
-    if world().is_first:
+    if world().is_rank0:
         try:
             said = word(asked)
         except UsageError as error:
@@ -69,21 +69,21 @@ def told_by_first_at_work(word: Callable[[Callable[[], float]], bytes], wish: Ca
         working(False)
     else:
         while working(False):
-            greatest(torch.tensor(float(wish())))
+            all_reduce_max(torch.tensor(float(wish())))
 
     def result() -> bytes:
         if mistake is not None:
             raise mistake
         return said
 
-    return told_by_first(result)
+    return broadcast_from_rank0(result)
 
 
-def check_all_do_the_same(settings: dict[str, Any]) -> None:
+def check_same_settings(settings: dict[str, Any]) -> None:
     """Refuse to begin where ranks have been asked for different things: they would wait for each other, or drift apart."""
-    if not world().talks:
+    if not world().is_distributed:
         return
-    asked = [json.loads(words) for words in handed_to_first(json.dumps(settings, sort_keys=True, default=str).encode())]
+    asked = [json.loads(words) for words in gather_to_rank0(json.dumps(settings, sort_keys=True, default=str).encode())]
 
     def word() -> bytes:
         for rank, theirs in enumerate(asked):
@@ -94,4 +94,4 @@ def check_all_do_the_same(settings: dict[str, Any]) -> None:
                     )
         return b""
 
-    told_by_first(word)
+    broadcast_from_rank0(word)

@@ -1,166 +1,298 @@
-"""Statistics over all ranks. With one process they are the plain computation."""
+"""The processes that train one run together, as torchrun has started them, and what they say to each other.
+
+Each process is a rank. Alone, which is the usual case, nobody speaks: every function here then gives back what it was given.
+Numbers on a GPU travel by NCCL, also from within a CUDA graph; everything on the host travels by Gloo.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from itertools import repeat
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
-import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from .. import functional
-from ..functional import standardize
-from ..models import ActorCritic
-from ..models.normalizer import Moments, moments_of
-from ..types import Batch
-from . import kernels
-from .accelerate import compilable, compiling, kernels_wanted
-from .device import reads_are_free
-from .kernels import has_device
-from .ranks import gathered, greatest, summed, world
+from .. import activity
+from ..errors import NotFinite, RankLost, UsageError
+from .network import address_toward, is_loopback, open_ear, speak_toward
+from .roll import Roll, call_roll, this_process
+from .vigil import Vigil
 
-STD_EPS = 1e-8  # that of `standardize`
-Scale = tuple[Tensor, Tensor]  # mean and standard deviation
+ECHO = timedelta(seconds=2)  # for what the first rank says to be heard
+MESSAGE = timedelta(days=7)  # for a message to arrive: who holds it up is found by `overdue`, much earlier
 
 
-# of a tensor ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class World:
+    """One rank's place among all of them. `is_distributed` if there is someone to talk to."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # on this machine
+    local_size: int = 1
+    is_distributed: bool = False
+    restarts: int = 0  # of the whole run, by torchrun
+    store: Store | None = None  # a few words that all ranks can read, also after a restart
+
+    @property
+    def is_rank0(self) -> bool:
+        """Whether this is the rank that writes, scores and speaks to the user."""
+        return self.rank == 0
 
 
-def standardized(x: Tensor, scale: Scale | None = None) -> Tensor:
-    """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
-    if scale is not None or world().talks:
-        return standardize(x, *(moments(x) if scale is None else scale))
-    if kernels_wanted() is not None and has_device(x.device):
-        return kernels.standardized(x)
-    if reads_are_free(x.device) and not compiling():
-        return standardized_on_host(x)
-    return plainly_standardized(x)
+ALONE = World()
+_world = ALONE
+_vigil: Vigil | None = None
 
 
-@np.errstate(all="ignore")  # what is not finite is reported once a phase
-def standardized_on_host(x: Tensor) -> Tensor:
-    """The same over an array, whose calls cost less."""
-    array = x.numpy()
-    centred = array - float(np.add.reduce(array, None)) / array.size
-    std = math.sqrt(float(np.vdot(centred, centred)) / max(array.size - 1, 1))
-    centred /= std + STD_EPS
-    return torch.from_numpy(centred)
+def world() -> World:
+    return _world
 
 
-@compilable()
-def plainly_standardized(x: Tensor) -> Tensor:
-    return standardize(x, *moments(x))
+def is_launched() -> bool:
+    """Whether torchrun, or whatever speaks as it does, has started this process."""
+    return dist.is_available() and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
-def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, unbiased if not told otherwise (0 for a single number)."""
-    if not world().talks:
-        std, mean = torch.std_mean(x, correction=min(correction, x.numel() - 1))
-        return mean, std
-    return with_std(*everyones(x.flatten(), None), correction)
+def join(collectives: bool | None = None) -> World:
+    """Take the place that the launcher has given this process, once; without a launcher, remain alone.
+
+    `collectives` makes a lone process use its collectives all the same, which a test wants.
+    """
+    global _world
+    if _world is not ALONE or not is_launched():
+        return _world
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "run")
+    is_distributed = size > 1 if collectives is None else collectives
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        board = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
+    except dist.DistError as error:
+        raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
+    if is_distributed:
+        roll = keep_vigil(board, rank, size, restarts, host, port)
+        restarts = roll.restarts
+        store = PrefixStore(f"{roll.attempt}", board)  # or a restart reads addresses of processes that are gone
+        backend = "gloo"
+        if torch.cuda.is_available():
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        if dist.is_initialized() and "gloo" not in dist.get_backend_config():
+            raise UsageError(
+                f"the process group that is there speaks {dist.get_backend_config()}: make it of cpu:gloo,cuda:nccl, or none"
+            )
+        if not dist.is_initialized():  # or by whoever called
+            with propagate_errors():
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=MESSAGE)
+    _world = World(
+        rank, size, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        is_distributed, restarts, board,
+    )  # fmt: skip
+    return _world
 
 
-def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation over the entries where the mask is True."""
-    if world().talks:
-        return with_std(*everyones(x.flatten(), mask.flatten()), correction=1)
-    count = mask.sum()
-    mean = (x * mask).sum() / count.clamp(min=1)
-    variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)
-    return mean, variance.sqrt()
+def spans_machines() -> bool:
+    return int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1
 
 
-def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int = 1) -> Scale:
-    return mean, (variance * count / (count - correction).clamp(min=1)).sqrt().to(mean.dtype)
+def keep_vigil(board: Store, rank: int, size: int, restarts: int, host: str, port: int) -> Roll:
+    """Find out who the others are, and from now on whether they live."""
+    global _vigil
+    address = address_toward(host, port)
+    ear = open_ear(address if is_loopback(address) and not spans_machines() else "")
+    me = this_process(rank, restarts, address, ear.getsockname()[1])
+    roll = call_roll(board, me, size)
+    elsewhere = [m.address for m in roll.members if m.machine != me.machine and not is_loopback(m.address)]
+    if elsewhere:
+        speak_toward(elsewhere[0], port)
+    if size > 1:
+        _vigil = Vigil(rank, roll, ear, host)
+        _vigil.start()
+    return roll
 
 
-def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale | None]:
-    """Mean and unbiased standard deviation of the advantages of each minibatch of all ranks, in the order in which they will
-    come: one message for a whole phase. Nothing to say where there is one rank, which has them at hand when it needs them."""
-    if not world().talks:
-        return repeat(None)
-    shuffled, sizes = batch.advantage[order], batch.sizes(count)
-    if len({*sizes}) == 1:
-        variance, mean = torch.var_mean(shuffled.view(-1, sizes[0]), 1, correction=0)
-        rows = torch.full_like(mean, sizes[0])
-    else:
-        pieces = [torch.var_mean(piece, 0, correction=0) for row in shuffled for piece in row.split(sizes)]
-        variance, mean = (torch.stack(column) for column in zip(*pieces, strict=True))
-        rows = torch.tensor(sizes * len(order), device=mean.device)
-    means, stds = with_std(*pooled(gathered(torch.stack([rows, mean, variance]).double()), mean.dtype))
-    return zip(means, stds, strict=True)
+@contextmanager
+def propagate_errors() -> Iterator[None]:
+    """What fails in here for want of a rank that is gone raises RankLost; what fails by itself ends the other ranks too, if
+    they have not found the same."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if _vigil is not None and not isinstance(error, (NotFinite, SharedUsageError)):
+            _vigil.explain(error)
+        raise
 
 
-def everyones(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of the rows of all ranks, from one message of each."""
-    rows, mean, variance = moments_of(x, mask)
-    if not world().talks:
-        return rows, mean, variance
-    own = torch.stack([rows.expand(mean.shape).double(), mean.double(), variance.double()])
-    total, centre, spread = pooled(gathered(own), x.dtype)
-    return total.flatten()[0].to(rows.dtype), centre, spread
+class SharedUsageError(UsageError):
+    """A mistake that all ranks know of."""
 
 
-@compilable()
-def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of several groups together, from theirs (groups, 3, ...), exactly (Chan et al. 1983)."""
-    counts, means, variances = table.unbind(1)
-    total = counts.sum(0)
-    share = counts / total.clamp(min=1)
-    centre = (share * means).sum(0)
-    spread = (share * (variances + (means - centre).square())).sum(0)
-    return total, centre.to(dtype), spread.to(dtype)
+def set_loss_advice(words: Callable[[], str]) -> None:
+    """What the line that names a lost rank ends with, such as how to go on; it is said from a thread of its own."""
+    if _vigil is not None:
+        _vigil.epilogue = words
 
 
-def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:
-    """Add a batch (B, ...), or those of its rows where the mask is True, of every rank."""
-    statistics.add(*everyones(x, mask))
+def set_rank_timeout(seconds: float) -> None:
+    """End the run once ranks have waited so long for one that makes no progress; 0 waits for ever."""
+    if _vigil is not None:
+        _vigil.overdue.set_limit(seconds)
 
 
-def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = None) -> None:
-    """Merge a rollout's observations (T, N, ...) into the policy's normalizer, once its learning is done."""
-    if policy.normalizer is not None:
-        merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
+@contextmanager
+def communicating() -> Iterator[None]:
+    """For messages: other ranks may have to do something before they arrive. RankLost if one of them is gone."""
+    with activity.during("exchanging messages with the other ranks", waits=True):
+        try:
+            yield
+        except RuntimeError as error:
+            if _vigil is not None:
+                _vigil.explain(error)
+            raise
 
 
-# of a rollout --------------------------------------------------------------------------------------------------------
+def leave() -> None:
+    """Be alone again."""
+    global _world, _vigil
+    if _vigil is not None:
+        _vigil.stop()
+        _vigil = None
+    if _world.is_distributed and dist.is_initialized():
+        dist.destroy_process_group()
+    _world = ALONE
 
 
-def timestep_mean(x: Tensor, alive: Tensor) -> Tensor:
-    """Mean over the environments still alive at each time step. (T, 1)"""
-    if not world().talks:
-        return functional.timestep_mean(x, alive)
-    total, count = summed(torch.stack([(x * alive).sum(1), alive.sum(1).to(x.dtype)]))
-    return (total / count.clamp(min=1)).unsqueeze(1)
+@contextmanager
+def local_only() -> Iterator[None]:
+    """Inside, this rank speaks to nobody: what it does there the others do not do with it."""
+    global _world
+    before, _world = _world, replace(_world, is_distributed=False)
+    try:
+        yield
+    finally:
+        _world = before
 
 
-def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-    """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
-    if fraction is None or not world().talks:
-        return functional.running_mask(terminated, fraction)
-    before = functional.deaths_before(terminated)
-    return summed(before) < fraction * terminated.shape[1] * world().size
+# what they say -------------------------------------------------------------------------------------------------------
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the entries where the mask is True."""
-    if not world().talks:
-        return functional.masked_mean(x, mask)
-    total, count = summed(torch.stack([torch.where(mask, x, 0.0).sum(), mask.sum().to(x.dtype)]))
-    return total / count.clamp(min=1)
+def all_reduce_sum(x: Tensor) -> Tensor:
+    """The sum over all ranks."""
+    if not _world.is_distributed:
+        return x
+    total = x.clone()
+    with communicating():
+        dist.all_reduce(total)
+    return total
 
 
-def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
-    """How much of the target's variance the prediction explains."""
-    if not world().talks:
-        return functional.explained_variance(prediction, target)
-    _, _, (variance, residual) = everyones(torch.stack([target, target - prediction], -1).flatten(0, -2), None)
-    top, bottom = greatest(torch.stack([target.max(), -target.min()]))
-    return torch.where(top > -bottom, 1 - residual / variance, 0.0)
+def all_reduce_max(x: Tensor) -> Tensor:
+    """The greatest over all ranks, number by number."""
+    if not _world.is_distributed:
+        return x
+    most = x.clone()
+    with communicating():
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+    return most
 
 
-def anywhere(flag: Tensor) -> Tensor:
-    """Whether it is so on any rank."""
-    return greatest(flag.float()) > 0
+def all_gather(x: Tensor) -> Tensor:
+    """What each rank has, as (ranks, ...), the same on all of them."""
+    if not _world.is_distributed:
+        return x[None]
+    rows = x.new_empty(_world.size, *x.shape)
+    with communicating():
+        dist.all_gather(list(rows), x.contiguous())
+    return rows
+
+
+def copy_from_rank0(*tensors: Tensor) -> None:
+    """Make these what they are on the first rank."""
+    if _world.is_distributed:
+        with communicating():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+
+def broadcast_from_rank0(word: Callable[[], bytes]) -> bytes:
+    """What the first rank says; the others are not asked. A mistake that it finds is everyone's."""
+    return broadcast_from(0, word)
+
+
+def broadcast_from(rank: int, word: Callable[[], bytes]) -> bytes:
+    """The same of another rank."""
+    if not _world.is_distributed:
+        return word()
+    said = b""
+    if _world.rank == rank:
+        try:
+            said = b"+" + word()
+        except UsageError as error:
+            said = b"!" + str(error).encode()
+    size = torch.tensor(len(said))
+    with communicating():
+        dist.broadcast(size, rank)
+        content = torch.frombuffer(bytearray(said or bytes(int(size))), dtype=torch.uint8)
+        dist.broadcast(content, rank)
+    said = content.numpy().tobytes()
+    if said.startswith(b"!"):
+        raise SharedUsageError(said[1:].decode())
+    return said[1:]
+
+
+def keep_for_restart(name: str, words: str) -> None:
+    """Leave a few words for whoever is started after us in our place."""
+    if _world.store is not None and _world.is_rank0:
+        _world.store.set(name, json.dumps(words))  # a path need not be UTF-8
+
+
+def kept_for_restart(name: str) -> str | None:
+    """What was left by those who trained before a restart; the first rank reads it to all."""
+    board = _world.store
+    if board is None or not _world.restarts:
+        return None
+    return json.loads(broadcast_from_rank0(lambda: board.get(name) if board.check([name]) else b"null"))
+
+
+def printed_by_rank0(line: str) -> bool:
+    """Whether the first rank says this line too, so that another need not."""
+    board, key = _world.store, f"{_world.restarts}/said"
+    if board is None or _world.size == 1:
+        return False
+    try:
+        if _world.is_rank0:
+            board.set(key, line)
+            return False
+        board.wait([key], ECHO)
+        return board.get(key) == line.encode()
+    except (RuntimeError, ValueError):  # nobody has said anything, or nobody is there to ask
+        return False
+
+
+def gather_to_rank0(content: bytes) -> list[bytes]:
+    """What each rank has to give, in their order, on the first; nothing on the others."""
+    if not _world.is_distributed:
+        return [content]
+    received = [content] if _world.is_rank0 else []
+    with communicating():
+        if not _world.is_rank0:
+            dist.send(torch.tensor(len(content)), 0)
+            dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0)
+        for rank in range(1, _world.size if _world.is_rank0 else 1):
+            size = torch.tensor(0)
+            dist.recv(size, rank)
+            theirs = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(theirs, rank)
+            received.append(theirs.numpy().tobytes())
+            activity.mark()
+    return received

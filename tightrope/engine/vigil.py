@@ -44,7 +44,7 @@ class Vigil:
         self.beat, self.silence, self.grace = beat, silence, grace
         self.overdue = Overdue(rank, self.me.name, len(roll.members))
         self.verdict: str | None = None
-        self.epilogue: Callable[[], str] = what_follows
+        self.epilogue: Callable[[], str] = restart_notice
         self._after, self._before = (rank + 1) % len(roll.members), (rank - 1) % len(roll.members)
         self._listener = listener
         self._lines: list[Line] = []
@@ -278,7 +278,7 @@ class Vigil:
         return self.first_host if is_loopback(member.address) and member.machine != self.me.machine else member.address
 
 
-def what_follows() -> str:
+def restart_notice() -> str:
     """As far as the launcher tells."""
     done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return "torchrun starts the run again" if done < most else "the run ends here"

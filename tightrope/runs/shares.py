@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UsageError
 
 
-def share_of(algorithm: Any, ranks: int) -> Any:
+def per_rank_config(algorithm: Any, ranks: int) -> Any:
     """The settings as one rank has them; refused where they do not split evenly, for then ranks would count differently."""
     if ranks == 1:
         return algorithm

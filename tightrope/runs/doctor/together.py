@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ...engine import cores, ranks
+from ...engine import cores, distributed
 from ...errors import plural
 from ...version import __version__
 from .findings import Finding, in_bytes, in_seconds
@@ -65,13 +65,13 @@ class Rank:
 
 def speak() -> list[Rank]:
     """Join the other ranks, measure with them and part again: all of them on the first rank, nothing elsewhere."""
-    world = ranks.join()
+    world = distributed.join()
     try:
         device = torch.device("cuda", world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         own = myself(world.rank, device)
-        received = ranks.handed_to_first(json.dumps(asdict(own)).encode())
+        received = distributed.gather_to_rank0(json.dumps(asdict(own)).encode())
     finally:
-        ranks.leave()
+        distributed.leave()
     return [Rank(**json.loads(content)) for content in received]
 
 
