@@ -17,7 +17,7 @@ from .engine.agreement import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
-from .runs.build import build, check_env, configured, configured_with, make_env, settled
+from .runs.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
@@ -40,7 +40,6 @@ from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.scoring import finished, options_of, other_env, reached
-from .runs.shares import per_rank_config
 from .runs.signals import Interrupted, Interrupts
 from .runs.train import Outcome, train
 from .types import Env

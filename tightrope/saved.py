@@ -18,6 +18,7 @@ from .envs.engines import ENGINES
 from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
+from .runs.build import per_rank_config
 from .runs.checkpoint import CONFIG
 from .runs.config import Config
 from .runs.devices import available, device_name, name_of_device, resolve_device
@@ -35,7 +36,6 @@ from .runs.given import (
 )
 from .runs.policy import Policy, loaded
 from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
-from .runs.shares import per_rank_config
 from .types import Settings
 
 MOST_SHOWN = 4  # settings in one line

@@ -16,13 +16,13 @@ from tightrope.errors import RankLost
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--silence", type=float, help="of the vigil, where the usual one is too long to wait for")
+    parser.add_argument("--silence", type=float, help="of the heartbeat, where the usual one is too long to wait for")
     parser.add_argument("--busy", type=float, default=0, help="seconds for which the last rank is busy")
     parser.add_argument("--fails", type=int, help="a rank that raises an error")
     parser.add_argument("--child", action="store_true", help="leave behind a process that holds what was open open")
     args = parser.parse_args()
     if args.silence:
-        distributed.Vigil = functools.partial(distributed.Vigil, silence=args.silence, beat=args.silence / 5)
+        distributed.Heartbeat = functools.partial(distributed.Heartbeat, silence=args.silence, period=args.silence / 5)
     world = distributed.join()
     print(f"rank {world.rank} pid {os.getpid()} attempt {world.restarts}", flush=True)
     if args.child and os.fork() == 0:
@@ -49,7 +49,7 @@ def loop(world: distributed.World, args: argparse.Namespace) -> None:
 
 
 def hold_all_threads(seconds: float) -> None:
-    """As a long call into a library may: no other thread of this process gets to run, the vigil's neither."""
+    """As a long call into a library may: no other thread of this process gets to run, nor does the heartbeat's."""
     ctypes.PyDLL(None).usleep(int(1e6 * seconds))
 
 

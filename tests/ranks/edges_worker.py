@@ -46,10 +46,10 @@ try:
     tr.PPO(Sick(num_envs=4), **{k: v for k, v in SMALL.items() if k != "num_envs"}).learn(quiet=True)
 except tr.NotFinite as error:
     found["nan"] = str(error)
-found["vigil lives"] = distributed._vigil is not None and distributed._vigil._last_word is None
+found["is watched"] = distributed._heartbeat is not None and distributed._heartbeat._farewell is None
 
 wishes = Agreement(2)
-found["granted"] = [wishes.on(0, world.is_rank0) for _ in range(6)]
+found["granted"] = [wishes.decide(0, world.is_rank0) for _ in range(6)]
 wishes.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.runs.shares import per_rank_config
+from tightrope.runs.build import per_rank_config
 
 from .launcher import finished, pid_of, results, started, wait_for
 
@@ -206,13 +206,11 @@ def test_a_nan_on_one_rank_ends_all_of_them_with_one_line_that_names_it(tmp_path
 def test_what_one_rank_alone_is_asked_for_cannot_do_or_finds_hangs_nobody(tmp_path: Path) -> None:
     first, second = results("edges_worker.py", str(tmp_path))
     for row in (first, second):
-        assert (
-            "learning_rate is 0.002 on rank 0 and 0.001 on rank 1: ask all ranks for the same" in row["learning rate"]
-        )
+        assert "learning_rate is 0.002 on rank 0 and 0.001 on rank 1: give all ranks the same" in row["learning rate"]
         assert "eval_every is 128 on rank 0 and 0 on rank 1" in row["eval_every"]
         assert "run_dir is True on rank 0 and False on rank 1" in row["run_dir"]
         assert row["nan"].startswith("rank 1: ")
-        assert row["vigil lives"]
+        assert row["is watched"]
         assert row["granted"] == [[0, 0], [0, 1], [0, 0], [0, 1], [0, 0], [0, 1]]  # not twice for one wish
         assert row["unsaved"] == "No space left on device"
         assert row["steps"] == 512

@@ -4,7 +4,7 @@ from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mo
 from .agreement import Agreement, broadcast_after_work
 from .collect import collect, final_values
 from .device import reads_are_free
-from .distributed import all_gather, all_reduce_max, all_reduce_sum, world
+from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
 from .guard import Guard, guarded, unguarded
 from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
@@ -14,7 +14,6 @@ from .snapshot import Snapshot
 from .state import State
 from .statistics import (
     advantage_scales,
-    any_rank,
     explained_variance,
     masked_mean,
     masked_moments,

@@ -1,4 +1,4 @@
-"""Decisions that no rank may take alone: to stop, to save."""
+"""Decisions that no rank may take alone: to stop, to save, to begin."""
 
 from __future__ import annotations
 
@@ -14,84 +14,71 @@ from .distributed import all_reduce_max, broadcast_from_rank0, communicating, ga
 
 
 class Agreement:
-    """What one rank wishes at the end of a phase, all do at the end of the same phase.
+    """What one rank requests at the end of a phase, all do at the end of the same phase: to stop, to save.
 
-    Alone, a wish is granted at once. Among many it is granted one phase later: the ranks then hear of each other's wishes
-    while they work, and nobody waits. The all_reduce_max of different wishes counts; what is granted is not wished for again.
+    A single process does it at once. Several do it one phase later: the requests then travel while they work, and none waits.
+    The maximum of different requests counts; one that was granted in a phase is not requested again in it.
     """
 
-    def __init__(self, wishes: int) -> None:
-        self.under_way: tuple[torch.Tensor, dist.Work] | None = None
-        self.nothing = [0.0] * wishes
+    def __init__(self, requests: int) -> None:
+        self.pending: tuple[torch.Tensor, dist.Work] | None = None
+        self.none = [0.0] * requests
 
-    def on(self, *wishes: float) -> list[float]:
-        """Say what this rank wishes; returns what all of them do now."""
+    def decide(self, *requests: float) -> list[float]:
+        """Say what this rank requests; returns what all of them do now."""
         if not world().is_distributed:
-            return [*wishes]
+            return [*requests]
         granted = self.close()
-        said = torch.tensor([0.0 if g else w for w, g in zip(wishes, granted, strict=True)], dtype=torch.float64)
-        self.under_way = said, dist.all_reduce(said, dist.ReduceOp.MAX, async_op=True)
+        sent = torch.tensor([0.0 if g else r for r, g in zip(requests, granted, strict=True)], dtype=torch.float64)
+        with communicating():
+            self.pending = sent, dist.all_reduce(sent, dist.ReduceOp.MAX, async_op=True)
         return granted
 
     def close(self) -> list[float]:
-        """The wishes that are still on their way, once they have arrived."""
-        if self.under_way is None:
-            return self.nothing
-        said, work = self.under_way
-        self.under_way = None
+        """The requests that are still on their way, once they have arrived."""
+        if self.pending is None:
+            return self.none
+        sent, work = self.pending
+        self.pending = None
         with communicating():
             work.wait()
-        return said.tolist()
+        return sent.tolist()
 
 
-def broadcast_after_work(word: Callable[[Callable[[], float]], bytes], wish: Callable[[], float]) -> bytes:
-    """What the first rank says after long work. Meanwhile it calls the function that it is given, which returns the maximum
-    of what all ranks wish; the others wait, and answer it."""
+def broadcast_after_work(work: Callable[[Callable[[], float]], bytes], value: Callable[[], float]) -> bytes:
+    """What `work` returns on rank 0, where it may take long. It is given a function that returns the maximum of `value` over
+    all ranks; the others answer that while they wait."""
     if not world().is_distributed:
-        return word(wish)
+        return work(value)
 
-    def working(still: bool) -> bool:
-        flag = torch.tensor(int(still))
-        with communicating():
-            dist.broadcast(flag, 0)
-        return bool(flag)
+    def exchange(works: bool) -> tuple[float, float]:
+        works_still, most = all_reduce_max(torch.tensor([works, value()], dtype=torch.float64)).tolist()
+        return works_still, most
 
-    def asked() -> float:
-        working(True)
-        return float(all_reduce_max(torch.tensor(float(wish()))))
-
-    said, mistake = b"", None
-    if world().is_rank0:
+    def make() -> bytes:
         try:
-            said = word(asked)
-        except UsageError as error:
-            mistake = error
-        working(False)
-    else:
-        while working(False):
-            all_reduce_max(torch.tensor(float(wish())))
+            return work(lambda: exchange(True)[1])
+        finally:
+            exchange(False)
 
-    def result() -> bytes:
-        if mistake is not None:
-            raise mistake
-        return said
-
-    return broadcast_from_rank0(result)
+    while not world().is_rank0 and exchange(False)[0]:
+        pass
+    return broadcast_from_rank0(make)
 
 
 def check_same_settings(settings: dict[str, Any]) -> None:
-    """Refuse to begin where ranks have been asked for different things: they would wait for each other, or drift apart."""
+    """Refuse to begin where ranks have different settings: they would wait for each other, or drift apart."""
     if not world().is_distributed:
         return
-    asked = [json.loads(words) for words in gather_to_rank0(json.dumps(settings, sort_keys=True, default=str).encode())]
+    each = [json.loads(words) for words in gather_to_rank0(json.dumps(settings, sort_keys=True, default=str).encode())]
 
-    def word() -> bytes:
-        for rank, theirs in enumerate(asked):
-            for name, value in asked[0].items():
+    def make() -> bytes:
+        for rank, theirs in enumerate(each):
+            for name, value in each[0].items():
                 if theirs.get(name) != value:
                     raise UsageError(
-                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: ask all ranks for the same"
+                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: give all ranks the same"
                     )
         return b""
 
-    broadcast_from_rank0(word)
+    broadcast_from_rank0(make)

@@ -159,8 +159,3 @@ def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
     _, _, (variance, residual) = pooled_moments(torch.stack([target, target - prediction], -1).flatten(0, -2), None)
     top, bottom = all_reduce_max(torch.stack([target.max(), -target.min()]))
     return torch.where(top > -bottom, 1 - residual / variance, 0.0)
-
-
-def any_rank(flag: Tensor) -> Tensor:
-    """Whether it is so on any rank."""
-    return all_reduce_max(flag.float()) > 0

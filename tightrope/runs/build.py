@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .given import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
-from .shares import per_rank_config
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -178,6 +177,21 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
     if needed > there:
         rows = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
+
+
+def per_rank_config(algorithm: Any, ranks: int) -> Any:
+    """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
+    if ranks == 1:
+        return algorithm
+    if algorithm.num_envs % ranks:
+        below = algorithm.num_envs // ranks * ranks
+        near = f"{below} or {below + ranks}" if below else f"{ranks}"
+        raise UsageError(f"num_envs {algorithm.num_envs} does not split evenly over {ranks} ranks: give {near}")
+    try:
+        num_envs = algorithm.num_envs // ranks
+        return replace(algorithm, num_envs=num_envs, total_timesteps=algorithm.phases * num_envs * algorithm.num_steps)
+    except UsageError as error:
+        raise UsageError(f"on each of {ranks} ranks, with num_envs {num_envs}: {error}") from None
 
 
 def _build(config: Config, env: Env | None, network: Network | None) -> State:

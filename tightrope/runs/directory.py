@@ -14,7 +14,7 @@ from typing import Any
 from .. import activity
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for_restart, kept_for_restart
-from ..engine.vigil import restart_notice
+from ..engine.heartbeat import restart_notice
 from ..errors import UsageError, warn
 from ..files import Place
 from ..view import MetricsFile

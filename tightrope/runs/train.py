@@ -83,7 +83,7 @@ def train(
                     activity.begin("recording a phase", waits=on_device)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
-                    stop, to_save = agreement.on(interrupts.received or 0, due)
+                    stop, to_save = agreement.decide(interrupts.received or 0, due)
                     to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
                     if to_score or to_save:
                         guard.look()  # nothing bad is scored or kept
