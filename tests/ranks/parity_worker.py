@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +31,7 @@ from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.normalizer import Moments
 from tightrope.types import Batch, Box, Discrete, Row, Trajectories
 
-world = distributed.join()
+world = distributed.world()
 agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 found: dict[str, float] = {}  # how far together and alone are apart
 moved: dict[str, float] = {}  # how far learning has come, so that there is something to compare
@@ -187,12 +184,12 @@ def as_the_only_one() -> Iterator[None]:
         distributed._world = before
 
 
-statistics()
-gradients()
-learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
-learning(
-    "ppo", {"num_minibatches": 1, "update_epochs": 6, "target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
-)
-learning("vpg", {"baseline": "timestep", "normalize_returns": True})
-learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
-Path(sys.argv[-1], f"{world.rank}.json").write_text(json.dumps({"found": found, "moved": moved}))
+def main() -> dict[str, dict[str, float]]:
+    statistics()
+    gradients()
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
+    early_stop = {"target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 6, **early_stop})
+    learning("vpg", {"baseline": "timestep", "normalize_returns": True})
+    learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
+    return {"found": found, "moved": moved}

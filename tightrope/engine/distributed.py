@@ -280,8 +280,11 @@ def printed_by_rank0(line: str) -> bool:
     try:
         if _world.is_rank0:
             store.set(key, line)
+            store.wait([f"{key} {rank}" for rank in range(1, _world.size)], PRINTED_TIMEOUT)  # the store may end with us
             return False
         store.wait([key], PRINTED_TIMEOUT)
-        return store.get(key) == line.encode()
-    except (RuntimeError, ValueError):  # rank 0 prints nothing, or is gone
+        same = store.get(key) == line.encode()
+        store.set(f"{key} {_world.rank}", "read")
+    except (RuntimeError, ValueError):  # rank 0 prints nothing, another rank does not, or the store is gone
         return False
+    return same
