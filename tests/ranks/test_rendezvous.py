@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
-from tightrope.engine import rendezvous
+from tightrope.engine import distributed, rendezvous
 from tightrope.engine.rendezvous import (
     SOCKET_NAMES,
     Member,
@@ -39,7 +39,7 @@ def meet_all(server: TCPStore, size: int) -> list[Rendezvous]:
     found: dict[int, Rendezvous] = {}
 
     def come(rank: int) -> None:
-        found[rank] = meet(connected(server), rank, size, "127.0.0.1", 10)
+        found[rank] = meet(connected(server), rank, size, 0, "127.0.0.1", 10)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in reversed(range(size))]
     for thread in threads:
@@ -99,9 +99,23 @@ def test_strangers_are_sent_away_and_a_rank_may_die_and_come_again(server, monke
 
 def test_a_rank_that_does_not_come_is_named(server):
     with pytest.raises(RankLost, match="rank 1 did not come within 0 s"):
-        meet(connected(server), 0, 2, "127.0.0.1", 0.2)
+        meet(connected(server), 0, 2, 0, "127.0.0.1", 0.2)
     with pytest.raises(RankLost, match=r"rank 0 did not come within 0 s \(last tried: port"):
-        meet(connected(server), 1, 2, "127.0.0.1", 0.2)
+        meet(connected(server), 1, 2, 0, "127.0.0.1", 0.2)
+
+
+def test_a_single_rank_under_torchrun_meets_nobody_and_knows_of_its_restarts(monkeypatch, server):
+    variables = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": server.port}
+    for name, value in {**variables, "TORCHELASTIC_RESTART_COUNT": 2, "TORCHELASTIC_USE_AGENT_STORE": True}.items():
+        monkeypatch.setenv(name, str(value))
+    world = distributed.join()
+    try:
+        assert not world.is_distributed
+        assert (world.size, world.restarts) == (1, 2)
+        distributed.keep_for_restart("name", "words")
+        assert distributed.kept_for_restart("name") == "words"
+    finally:
+        distributed.leave()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")

@@ -83,9 +83,10 @@ def join(collectives: bool | None = None) -> World:
         store = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
     except dist.DistError as error:
         raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
-    is_distributed, restarts = size > 1 if collectives is None else collectives, 0
+    is_distributed = size > 1 if collectives is None else collectives
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if is_distributed:
-        meeting = meet(store, rank, size, host)
+        meeting = meet(store, rank, size, restarts, host)
         restarts = meeting.restarts
         if size > 1:
             _heartbeat = Heartbeat(rank, meeting)
@@ -280,7 +281,9 @@ def printed_by_rank0(line: str) -> bool:
     try:
         if _world.is_rank0:
             store.set(key, line)
-            store.wait([f"{key} {rank}" for rank in range(1, _world.size)], PRINTED_TIMEOUT)  # the store may end with us
+            store.wait(
+                [f"{key} {rank}" for rank in range(1, _world.size)], PRINTED_TIMEOUT
+            )  # the store may end with us
             return False
         store.wait([key], PRINTED_TIMEOUT)
         same = store.get(key) == line.encode()

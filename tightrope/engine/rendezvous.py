@@ -89,10 +89,9 @@ class Rendezvous:
         return max(self.attempt, *(member.restarts for member in self.members))
 
 
-def meet(store: Store, rank: int, size: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
+def meet(store: Store, rank: int, size: int, restarts: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
     """Wait for all ranks of this attempt. `host` is rank 0's machine."""
     machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun no two ranks are known to share one
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     me = Member(rank, socket.gethostname(), os.getpid(), machine, restarts)
     try:
         return receive_all(store, me, size, host, seconds) if rank == 0 else reach_rank0(store, me, host, seconds)
