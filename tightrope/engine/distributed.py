@@ -86,8 +86,8 @@ def join(collectives: bool | None = None) -> World:
     is_distributed = size > 1 if collectives is None else collectives
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if is_distributed:
-        meeting = meet(store, rank, size, restarts, host)
-        restarts = meeting.restarts
+        meeting = meet(store, rank, size, host)
+        restarts = meeting.attempt
         if size > 1:
             _heartbeat = Heartbeat(rank, meeting)
             _heartbeat.start()

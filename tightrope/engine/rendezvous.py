@@ -26,9 +26,8 @@ from ..errors import RankLost
 from ..processes import PROC
 
 ARRIVAL_SECONDS = 120.0  # from the first rank to the last one; torchrun starts them together
-EXIT_CHECK_AFTER = 2.0  # seconds, by when every rank has its process
+EXIT_CHECK_AFTER = 4.0  # seconds, by when every rank has its process
 POLL_SECONDS = 0.1
-LONGEST_MESSAGE = 1 << 24  # bytes
 SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
@@ -41,7 +40,6 @@ class Member:
     host: str
     pid: int
     machine: int  # as the launcher numbers them: ranks of one machine can look at each other's processes
-    restarts: int  # that its launcher has counted
 
     @property
     def name(self) -> str:
@@ -61,7 +59,7 @@ class Connection:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived in whole. EOFError at the end, ValueError for what no rank has sent."""
+        """The messages that have arrived in whole. EOFError at the end."""
         try:
             content = self.socket.recv(1 << 16)
         except TimeoutError:
@@ -69,10 +67,7 @@ class Connection:
         if not content:
             raise EOFError
         *lines, self._rest = (self._rest + content).split(b"\n")
-        messages = [json.loads(line) for line in lines]
-        if len(self._rest) > LONGEST_MESSAGE or not all(isinstance(message, dict) for message in messages):
-            raise ValueError("not from a rank")
-        return messages
+        return [json.loads(line) for line in lines]
 
 
 @dataclass(frozen=True)
@@ -82,28 +77,27 @@ class Rendezvous:
     attempt: int
     members: tuple[Member, ...]
     connections: dict[int, Connection]
-
-    @property
-    def restarts(self) -> int:
-        """How often the run has started before. A store on a new machine has not seen all of them."""
-        return max(self.attempt, *(member.restarts for member in self.members))
+    address: str | None = None  # of this machine, as the others reach it, unless that is the loopback
 
 
-def meet(store: Store, rank: int, size: int, restarts: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
+def meet(store: Store, rank: int, size: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
     """Wait for all ranks of this attempt. `host` is rank 0's machine."""
     machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun no two ranks are known to share one
-    me = Member(rank, socket.gethostname(), os.getpid(), machine, restarts)
+    me = Member(rank, socket.gethostname(), os.getpid(), machine)
     try:
-        return receive_all(store, me, size, host, seconds) if rank == 0 else reach_rank0(store, me, host, seconds)
+        met = receive_all(store, me, size, seconds) if rank == 0 else reach_rank0(store, me, host, seconds)
     except DistError as error:
         raise RankLost(f"rank {rank} has not met the others, who may have died: {error}") from error
+    if met.address is not None and len({member.machine for member in met.members}) > 1:
+        use_interface(met.address)
+    return met
 
 
-def receive_all(store: Store, me: Member, size: int, host: str, seconds: float) -> Rendezvous:
+def receive_all(store: Store, me: Member, size: int, seconds: float) -> Rendezvous:
     """Rank 0's part."""
     attempt, token, began = store.add("attempts", 1) - 1, uuid.uuid4().hex, time.monotonic()
     found: dict[int, tuple[Member, Connection]] = {}
-    with open_listener(host) as listener, selectors.DefaultSelector() as selector:
+    with open_listener() as listener, selectors.DefaultSelector() as selector:
         store.set("rank0", json.dumps([listener.getsockname()[1], token]))
         selector.register(listener, selectors.EVENT_READ)
         while missing := set(range(1, size)) - set(found):
@@ -117,19 +111,17 @@ def receive_all(store: Store, me: Member, size: int, host: str, seconds: float) 
                         if message.pop("token", None) != token:
                             raise ValueError("not from a rank")
                         found[message["rank"]] = Member(**message), key.data
-                except (EOFError, OSError, ValueError):  # of a stranger, or of a rank that is gone: another may come
+                except Exception:  # of a stranger, or of a rank that is gone: another may come in its place
                     selector.unregister(key.data.socket)
                     key.data.socket.close()
                     found = {rank: one for rank, one in found.items() if one[1] is not key.data}
             check_still_coming(missing, began, seconds)
     members = (me, *(found[rank][0] for rank in range(1, size)))
     connections = {rank: connection for rank, (_, connection) in found.items()}
-    used = [connection.address for member, connection in found.values() if member.machine != me.machine]
-    address = next((address for address in used if not is_loopback(address)), None)
+    address = next((one.address for one in connections.values() if not is_loopback(one.address)), None)
     for connection in connections.values():
         connection.send(attempt=attempt, address=address, members=[asdict(member) for member in members])
-    use_interface(address)
-    return Rendezvous(attempt, members, connections)
+    return Rendezvous(attempt, members, connections, address)
 
 
 def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvous:
@@ -149,8 +141,8 @@ def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvo
             connection, answers = None, []
         if connection is not None and answers:
             members = tuple(Member(**member) for member in answers[0]["members"])
-            use_interface(answers[0]["address"] if members[0].machine == me.machine else connection.address)
-            return Rendezvous(answers[0]["attempt"], members, {0: connection})
+            address = answers[0]["address"] if is_loopback(connection.address) else connection.address
+            return Rendezvous(answers[0]["attempt"], members, {0: connection}, address)
         check_still_coming({0}, began, seconds, f" (last tried: port {port} of {host})")
         time.sleep(POLL_SECONDS)
 
@@ -158,11 +150,7 @@ def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvo
 def check_still_coming(missing: set[int], began: float, seconds: float, note: str = "") -> None:
     """RankLost if one of these has exited, or has not come in time."""
     waited = time.monotonic() - began
-    exited = exited_ranks() & missing if waited > EXIT_CHECK_AFTER else set()
-    if exited:
-        time.sleep(POLL_SECONDS)
-        exited &= exited_ranks()  # a second look, for reading may fail once
-    if exited:
+    if waited > EXIT_CHECK_AFTER and (exited := exited_ranks() & missing):
         raise RankLost(f"rank {min(exited)} has ended its program before it made an agent")
     if waited > seconds:
         raise RankLost(f"rank {' and '.join(map(str, sorted(missing)))} did not come within {seconds:.0f} s{note}")
@@ -184,25 +172,20 @@ def exited_ranks() -> set[int]:
     return set(range(first, first + local_size)) - running if rank in running else set()
 
 
-def open_listener(host: str) -> socket.socket:
-    """A socket on a free port: for this machine alone if all ranks are here, otherwise on all addresses, IPv4 and IPv6."""
-    if os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE"):
-        with contextlib.suppress(OSError):
-            family, *_, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-            return socket.create_server(place[:2], family=family)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))
+def open_listener() -> socket.socket:
+    """A socket on a free port, for IPv4 and IPv6 where there are both."""
+    dual = socket.has_dualstack_ipv6()
+    return socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual)
 
 
 def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def use_interface(address: str | None) -> None:
+def use_interface(address: str) -> None:
     """Have Gloo and NCCL use the interface with this address, unless the user has named one. They would take the one that the
     host's name leads to, which is often the loopback."""
-    name = None if address is None or is_loopback(address) else interface_of(address)
+    name = interface_of(address)
     if name is not None:
         for variable in SOCKET_NAMES:
             os.environ.setdefault(variable, name)
