@@ -72,29 +72,30 @@ def join(collectives: bool | None = None) -> World:
     global _world, _heartbeat
     if _world is not SINGLE or not is_launched():
         return _world
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    host, port, run = (
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        os.environ.get("TORCHELASTIC_RUN_ID", "run"),
-    )
+    rank, size, host, port = number("RANK"), number("WORLD_SIZE"), os.environ["MASTER_ADDR"], number("MASTER_PORT")
+    name = f"tightrope/{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}"
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
     try:
-        store = PrefixStore(f"tightrope/{run}", TCPStore(host, port, size, serves))
+        store = PrefixStore(name, TCPStore(host, port, size, serves))
     except dist.DistError as error:
         raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
-    is_distributed = size > 1 if collectives is None else collectives
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    is_distributed, restarts = size > 1 if collectives is None else collectives, number("TORCHELASTIC_RESTART_COUNT")
     if is_distributed:
-        meeting = meet(store, rank, size, host)
-        restarts = meeting.attempt
+        met = meet(store, rank, size, host)
+        restarts = met.attempt
         if size > 1:
-            _heartbeat = Heartbeat(rank, meeting)
+            _heartbeat = Heartbeat(rank, met)
             _heartbeat.start()
-        make_process_group(PrefixStore(f"{meeting.attempt}", store), rank, size)
-    local_rank, local_size = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    _world = World(rank, size, local_rank, local_size, is_distributed, restarts, store)
+        make_process_group(PrefixStore(f"{met.attempt}", store), rank, size)
+    _world = World(
+        rank, size, number("LOCAL_RANK", rank), number("LOCAL_WORLD_SIZE", 1), is_distributed, restarts, store
+    )
     return _world
+
+
+def number(variable: str, default: int = 0) -> int:
+    """Of an environment variable."""
+    return int(os.environ.get(variable, default))
 
 
 def make_process_group(store: Store, rank: int, size: int) -> None:
@@ -102,7 +103,7 @@ def make_process_group(store: Store, rank: int, size: int) -> None:
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        torch.cuda.set_device(number("LOCAL_RANK") % torch.cuda.device_count())
     if not dist.is_initialized():
         with communicating():
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=MESSAGE_TIMEOUT)

@@ -28,16 +28,10 @@ from .rendezvous import Rendezvous
 REPORT_SECONDS = 1.0  # between two reports
 SILENCE_SECONDS = 30.0  # without a report, after which a rank, its machine or the link to it counts as lost
 GRACE_SECONDS = 3.0  # for the main thread to end by itself, if it can
-ERROR_GRACE_SECONDS = (
-    15.0  # the same where a rank has raised an error: others may have met it too, and be writing about it
-)
-LINGER_SECONDS = (
-    0.5  # for which a rank that has printed a loss stays, so that others of its machine see that it is there
-)
+ERROR_GRACE_SECONDS = 15.0  # the same after an error of a rank: others may have met it too, and be writing about it
+LINGER_SECONDS = 0.5  # before a rank that has printed a loss exits: others of its machine see by it that they need not
 RANK_TIMEOUT = 1800.0  # seconds without progress; Gloo's own limit for a message
-ALL_WAIT_SECONDS = (
-    3.0  # on top of it, before ranks that all wait count as waiting for each other: reports are not of one moment
-)
+ALL_WAIT_SECONDS = 3.0  # more, before all ranks count as waiting for each other: reports are not of one moment
 POLL_SECONDS = 0.1  # between two looks whether the main thread wants the watch to end
 
 
@@ -52,10 +46,8 @@ class Report(NamedTuple):
 class Heartbeat:
     """Watches from `start` to `stop`. `verdict` is the line about what was lost, `advice` gives its end."""
 
-    def __init__(
-        self, rank: int, meeting: Rendezvous, period: float = REPORT_SECONDS, silence: float = SILENCE_SECONDS
-    ):
-        self.me, self.members, self.connections = meeting.members[rank], meeting.members, meeting.connections
+    def __init__(self, rank: int, met: Rendezvous, period: float = REPORT_SECONDS, silence: float = SILENCE_SECONDS):
+        self.me, self.members, self.connections = met.members[rank], met.members, met.connections
         self.period, self.silence, self.rank_timeout = period, silence, RANK_TIMEOUT
         self.verdict: str | None = None
         self.advice: Callable[[], str] = restart_notice
@@ -139,7 +131,8 @@ class Heartbeat:
             messages = self.connections[rank].receive()
         except (EOFError, OSError, ValueError) as end:
             self._drop(rank)
-            return self._lose(rank, how_it_ended(end))
+            cut = isinstance(end, OSError) and end.errno not in (errno.ECONNRESET, errno.EPIPE)
+            return self._lose(rank, f"is out of reach ({end})" if cut else "has died")
         for message in messages:
             self._heard[rank] = time.monotonic()
             if "report" in message:
@@ -162,9 +155,10 @@ class Heartbeat:
     def _find_silent(self) -> None:
         for rank, heard in self._heard.items():
             member, quiet = self.members[rank], time.monotonic() - heard
-            # a long call can hold all threads of a process: where we see that it runs, it has the time of a rank that works
+            if quiet <= self.silence:
+                continue
             runs = member.machine == self.me.machine and alive(member.pid) and not standing_still(member.pid)
-            if quiet > (max(self.silence, self.rank_timeout) if runs else self.silence):
+            if not runs or quiet > self.rank_timeout:  # a long call can hold all threads of a process that runs
                 doing = f", last when {self._reports[rank].doing}" if rank in self._reports else ""
                 self._lose(rank, f"has not been heard for {quiet:.0f} s{doing}: it, its machine or the link is lost")
 
@@ -182,8 +176,9 @@ class Heartbeat:
         exit_at_once()
 
     def _print(self) -> None:
-        if self._printed.acquire(blocking=False) and self._prints:
-            os.write(2, plain(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
+        with contextlib.suppress(Exception):  # of a terminal that is gone: the process has to end all the same
+            if self._printed.acquire(blocking=False) and self._prints:
+                os.write(2, plain(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
 
     def _take_leave(self, farewell: dict[str, Any]) -> None:
         """Send a last message, and let it arrive: a socket that is closed with something unread would discard it."""
@@ -227,12 +222,6 @@ def restart_notice() -> str:
     """What the launcher does when a rank is lost."""
     done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return "torchrun starts the run again" if done < most else "the run ends here"
-
-
-def how_it_ended(end: Exception) -> str:
-    if isinstance(end, OSError) and end.errno not in (errno.ECONNRESET, errno.EPIPE):
-        return f"is out of reach ({end.strerror})"
-    return "has died"
 
 
 def exit_at_once() -> None:
