@@ -6,20 +6,14 @@ import errno
 from pathlib import Path
 from typing import Any
 
-import torch
+from odd_envs import Sick
 
 import tightrope as tr
-from tightrope.engine import Agreement, distributed
+from tightrope.engine import distributed
 from tightrope.runs import directory
 
 SMALL: dict[str, Any] = {"num_steps": 16, "total_timesteps": 512, "device": "cpu", "video_every": 0}
 world = distributed.world()
-
-
-class Sick(tr.envs.CartPole):
-    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        late = next_state[:, 2].abs() > 0.1  # not yet in the first steps, which are tried when the agent is made
-        return torch.where(late & (world.rank == 1), torch.nan, super().reward(state, action, next_state))
 
 
 def refused(run_dir: Path | None = None, env: Any = "CartPole-v1", **settings: Any) -> str:
@@ -55,9 +49,6 @@ def main(path: str) -> dict[str, Any]:
         "is watched": distributed._heartbeat is not None and distributed._heartbeat._farewell is None,
         "unsaved": unsaved(folder),
     }
-    agreement = Agreement(2)
-    found["granted"] = [agreement.decide(0, is_rank0) for _ in range(6)]
-    agreement.close()
     agent = tr.PPO("CartPole-v1", num_envs=8, **SMALL)
     agent.learn(quiet=True, run_dir=folder / "good")
     agent.save(folder / "saved")

@@ -1,6 +1,7 @@
 """Environments that misbehave on one rank, for the tests beside this file."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -44,6 +45,15 @@ class Stuck(Quiet):
             time.sleep(0.1)
         obs, reward, terminated, _, info = super().step(action)
         return obs, reward, terminated, self.steps % 9 == 0, info
+
+
+class Mortal(Quiet):
+    """Kills rank 1 in its sixth phase of 16 steps, unless torchrun has restarted it."""
+
+    def step(self, action):
+        if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and self.steps > 90:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class Sick(CartPole):

@@ -14,7 +14,7 @@ import pytest
 import tightrope as tr
 from tightrope.runs.build import per_rank_config
 
-from .launcher import HERE, Job
+from .launcher import Job
 
 SMALL = "--num-envs 4 --num-steps 16 --num-minibatches 2 --total-timesteps 640 --device cpu"
 FOREVER = "--total-timesteps 100000000"
@@ -57,28 +57,27 @@ def test_a_killed_rank_ends_the_others_in_seconds_and_is_named_once(tmp_path: Pa
     assert tr.load(run).steps > 0  # what was saved is whole
 
 
-def test_torchrun_restarts_a_run_and_it_goes_on_by_itself(tmp_path: Path) -> None:
-    run, steps = tmp_path / "run", 81920
-    flags = f"--total-timesteps {steps} --save-seconds 0.2 --eval-episodes 5"
-    with train(run, flags, torchrun=("--max-restarts=2",)) as job:
-        job.wait_for(lambda: (run / "checkpoints" / "latest").exists())
-        job.send(signal.SIGKILL, 1)
+PROGRAM = """
+import sys, odd_envs, tightrope as tr
+settings = dict(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=640, device="cpu", save_seconds=0)
+tr.PPO(odd_envs.Mortal, **settings).learn(run_dir=sys.argv[-1])
+"""
+
+
+@pytest.mark.parametrize("is_program", [False, True], ids=["command", "program"])
+def test_a_run_that_torchrun_restarts_goes_on_by_itself(tmp_path: Path, is_program: bool) -> None:
+    run, program, options = tmp_path / "run", tmp_path / "program.py", {"torchrun": ("--max-restarts=2",)}
+    program.write_text(PROGRAM)
+    flags = f"{SMALL} --save-seconds 0 --eval-episodes 1 --eval-seconds 1"
+    with (
+        Job(str(program), str(run), **options) if is_program else train(run, flags, "odd_envs:Mortal", **options) as job
+    ):
         assert job.codes() == [0], job.printed
         assert "has died: torchrun starts the run again" in job.printed
         assert "going on from" in job.printed
-        assert "greedy return mean" in job.printed
-    assert [row["phase"] for row in rows(run)] == list(range(1, steps // 1024 + 1))
-
-
-def test_a_program_that_torchrun_restarts_goes_on_by_itself(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with Job(str(HERE / "restart_worker.py"), str(run), torchrun=("--max-restarts=1",)) as job:
-        assert job.codes() == [0], job.printed
-        assert "restarts 1" in job.printed
-    began, steps = map(int, (run / "program.txt").read_text().split())
-    assert 1 < began <= 6
-    assert steps == 1280
+        assert is_program or "greedy return mean" in job.printed
     assert [row["phase"] for row in rows(run)] == list(range(1, 11))
+    assert rows(run)[-1]["step"] == 640
 
 
 def test_a_restart_does_not_touch_a_run_that_was_refused(tmp_path: Path) -> None:

@@ -164,15 +164,13 @@ def exit_code(args: list[str]) -> int:
 
 
 def complain(error: Exception) -> None:
-    """One line; of several ranks that say the same, the first says it."""
-    rank = ""
+    """One line; of several ranks that say the same, rank 0 says it."""
     if os.environ.keys() >= LAUNCHED:
-        from ..engine.distributed import printed_by_rank0, world
+        from ..engine.distributed import print_error
 
-        if printed_by_rank0(str(error)):
-            return
-        rank = f"rank {world().rank}: " if world().rank else ""
-    print(f"tightrope: {rank}{error}", file=sys.stderr)
+        return print_error(str(error))
+    print(f"tightrope: {error}", file=sys.stderr)
+    return None
 
 
 def dispatch(args: list[str]) -> int:

@@ -1,7 +1,7 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
 from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
-from .agreement import Agreement, broadcast_after_work
+from .agreement import broadcast_after_work
 from .collect import collect, final_values
 from .device import reads_are_free
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
@@ -29,7 +29,6 @@ from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "Accelerate",
-    "Agreement",
     "Execution",
     "Guard",
     "Mode",

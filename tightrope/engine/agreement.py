@@ -1,4 +1,4 @@
-"""Decisions that no rank may take alone: to stop, to save, to begin."""
+"""What ranks agree on: the settings that they begin with, and what rank 0 finds while the others wait."""
 
 from __future__ import annotations
 
@@ -7,42 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ..errors import UsageError
-from .distributed import all_reduce_max, broadcast_from_rank0, communicating, gather_to_rank0, world
-
-
-class Agreement:
-    """What one rank requests at the end of a phase, all do at the end of the same phase: to stop, to save.
-
-    A single process does it at once. Several do it one phase later: the requests then travel while they work, and none waits.
-    The maximum of different requests counts; one that was granted in a phase is not requested again in it.
-    """
-
-    def __init__(self, requests: int) -> None:
-        self.pending: tuple[torch.Tensor, dist.Work] | None = None
-        self.none = [0.0] * requests
-
-    def decide(self, *requests: float) -> list[float]:
-        """Say what this rank requests; returns what all of them do now."""
-        if not world().is_distributed:
-            return [*requests]
-        granted = self.close()
-        sent = torch.tensor([0.0 if g else r for r, g in zip(requests, granted, strict=True)], dtype=torch.float64)
-        with communicating():
-            self.pending = sent, dist.all_reduce(sent, dist.ReduceOp.MAX, async_op=True)
-        return granted
-
-    def close(self) -> list[float]:
-        """The requests that are still on their way, once they have arrived."""
-        if self.pending is None:
-            return self.none
-        sent, work = self.pending
-        self.pending = None
-        with communicating():
-            work.wait()
-        return sent.tolist()
+from .distributed import all_reduce_max, broadcast_from_rank0, gather_to_rank0, world
 
 
 def broadcast_after_work(work: Callable[[Callable[[], float]], bytes], value: Callable[[], float]) -> bytes:

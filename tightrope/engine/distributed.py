@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -25,10 +25,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from .. import activity
 from ..errors import NotFinite, RankLost, UsageError
+from ..output import print_line
 from .heartbeat import Heartbeat
 from .rendezvous import meet
 
-PRINTED_TIMEOUT = timedelta(seconds=2)  # for other ranks to learn what rank 0 prints
+PRINT_TIMEOUT = timedelta(seconds=2)  # for other ranks to learn what rank 0 prints
 MESSAGE_TIMEOUT = timedelta(days=7)  # of a collective: the heartbeat finds who holds it up, much earlier
 
 
@@ -274,21 +275,21 @@ def kept_for_restart(name: str) -> str | None:
     return json.loads(broadcast_from_rank0(lambda: store.get(name) if store.check([name]) else b"null"))
 
 
-def printed_by_rank0(line: str) -> bool:
-    """Whether rank 0 prints this line too, so that another rank need not."""
-    store, key = _world.store, f"{_world.restarts}/printed"
+def print_error(line: str) -> None:
+    """Print a line that several ranks may have found: rank 0 does, and another rank if rank 0 has not printed the same."""
+    store, rank, key = _world.store, _world.rank, f"{_world.restarts}/printed"
+    printed = False
+    if rank == 0:
+        print_line(f"tightrope: {line}", error=True)
     if store is None or _world.size == 1:
-        return False
-    try:
-        if _world.is_rank0:
+        return
+    with suppress(RuntimeError, ValueError):  # rank 0 prints nothing, another rank does not, or the store is gone
+        if rank == 0:
             store.set(key, line)
-            store.wait(
-                [f"{key} {rank}" for rank in range(1, _world.size)], PRINTED_TIMEOUT
-            )  # the store may end with us
-            return False
-        store.wait([key], PRINTED_TIMEOUT)
-        same = store.get(key) == line.encode()
-        store.set(f"{key} {_world.rank}", "read")
-    except (RuntimeError, ValueError):  # rank 0 prints nothing, another rank does not, or the store is gone
-        return False
-    return same
+            store.wait([f"{key} {other}" for other in range(1, _world.size)], PRINT_TIMEOUT)  # it may end with us
+        else:
+            store.wait([key], PRINT_TIMEOUT)
+            printed = store.get(key) == line.encode()
+            store.set(f"{key} {rank}", "read")
+    if rank and not printed:
+        print_line(f"tightrope: rank {rank}: {line}", error=True)

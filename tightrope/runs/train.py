@@ -7,9 +7,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from signal import SIGINT
 
+import torch
+
 from .. import activity
 from ..algorithms import ALGORITHMS
-from ..engine import Agreement, State, reads_are_free, threads, unguarded, world
+from ..engine import State, all_reduce_max, reads_are_free, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
 from ..errors import EnvError, NotFinite, plain, warn
 from ..output import print_line
@@ -73,7 +75,7 @@ def train(
         guard = CrashGuard(state, config, None if run is None else run.path)
         log = Log(state, audience, run, guard.late, say)
         evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
-        agreement, stop = Agreement(2), 0.0
+        stop = 0.0
         try:
             with threads(the_plan.threads), state.streams.in_force():
                 stop, steps_before = make_up_for(evaluations, log, run), state.steps
@@ -83,7 +85,7 @@ def train(
                     activity.begin("recording a phase", waits=on_device)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
-                    stop, to_save = agreement.decide(interrupts.received or 0, due)
+                    stop, to_save = all_ranks_do(interrupts.received or 0, due)
                     to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
                     if to_score or to_save:
                         guard.look()  # nothing bad is scored or kept
@@ -102,7 +104,6 @@ def train(
                     if stop or state.solved or (until is not None and state.steps >= until):
                         guard.look()
                         break
-                stop = max(stop, agreement.close()[0])
         except BaseException as error:
             guard.go_back()  # to after the last whole phase
             log.forget_after(state.phase)
@@ -141,6 +142,11 @@ def train(
         received = interrupts.received or SIGINT
     trouble = None if run is None else run.trouble
     return Outcome(evaluations.made, received or None, trouble, final, unscored, comparable_return(config, log))
+
+
+def all_ranks_do(*requests: float) -> list[float]:
+    """What any rank requests, each the maximum over ranks: none may stop or save alone."""
+    return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:
