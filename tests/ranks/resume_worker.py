@@ -7,10 +7,10 @@ from typing import Any
 import tightrope as tr
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"num_steps": 16, "total_timesteps": 960, "num_minibatches": 2, "target_kl": 0.01},
-    "vpg": {"num_steps": 64, "total_timesteps": 4000, "baseline": "critic", "dead_fraction": 0.5},
+    "ppo": {"num_steps": 16, "total_timesteps": 576, "num_minibatches": 2, "target_kl": 0.01},
+    "vpg": {"num_steps": 32, "total_timesteps": 1200, "baseline": "critic", "dead_fraction": 0.5},
 }
-HALF = 480  # steps
+HALF = 288  # steps
 
 
 def main(what: str, folder: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def trained(what: str, path: str, algo: str) -> dict[str, Any]:
         agent = tr.load(path)
     else:
         kind = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]
-        settings = {"num_envs": 6, "device": "cpu", "norm_obs": True, "eval_every": 300, "eval_episodes": 4}
+        settings = {"num_envs": 6, "device": "cpu", "norm_obs": True, "eval_every": 192, "eval_episodes": 4}
         agent = kind("CartPole-v1", **settings, **SETTINGS[algo])
     outcome = agent.train(run_dir=path, quiet=True, until=HALF if what == "half" else None)
     state = agent.state.state_dict()

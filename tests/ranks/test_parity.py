@@ -82,7 +82,7 @@ def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
     assert fresh in capsys.readouterr().out
     (three,) = results(f"resume_worker resume {tmp_path}/others", ranks=3)
     assert [row["ppo"]["envs"] for row in three] == [2] * 3
-    assert three[0]["ppo"]["steps"] == 960
+    assert three[0]["ppo"]["steps"] == 576
     assert len({json.dumps(row["vpg"]["weights"]) for row in three}) == 1
 
 
