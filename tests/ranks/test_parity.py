@@ -90,3 +90,11 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run, but for the clock."""
     rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in row.items() if k not in ("time", "charts/SPS")} for row in rows]
+
+
+@pytest.mark.gpu
+def test_a_captured_phase_sends_its_messages_by_nccl_and_learns_the_same() -> None:
+    ((found,),) = results("gpu_worker", ranks=1)
+    for name, row in found.items():
+        assert row["apart"] < 1e-3, found
+        assert row["unit"] == (None if "eager" in name else "phase"), found

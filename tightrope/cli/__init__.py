@@ -150,7 +150,7 @@ def exit_code(args: list[str]) -> int:
         complain(error)
         return 1
     except RankLost as error:
-        if not error.told:
+        if not error.printed:
             print(f"tightrope: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -89,7 +89,7 @@ class Heartbeat:
         if self._farewell is None and self._decided.wait(2 * self.period + GRACE_SECONDS):
             self._print()
             self._resigned = True
-            raise RankLost(self.verdict, told=True) from error
+            raise RankLost(self.verdict, printed=True) from error
         if self._departed:
             names = " and ".join(self.members[rank].name for rank in sorted(self._departed))
             self.stop()
