@@ -16,8 +16,8 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from tightrope.cli import main
+from tightrope.runs.build import per_rank_config
 from tightrope.runs.config import configure
-from tightrope.runs.shares import share_of
 
 ROOT = Path(__file__).parents[1]
 FILES = ROOT / "examples" / "cluster"
@@ -219,7 +219,7 @@ def test_the_run_in_the_pods_is_one_that_can_be_trained(capsys: pytest.CaptureFi
     ranks = int(launcher[launcher.index("--nnodes") + 1]) * int(launcher[launcher.index("--nproc-per-node") + 1])
     numbers = {"num_envs": int(words[words.index("--num-envs") + 1])}
     config = configure(words[1], "ppo", numbers)
-    assert share_of(config.algorithm, ranks).num_envs * ranks == numbers["num_envs"]
+    assert per_rank_config(config.algorithm, ranks).num_envs * ranks == numbers["num_envs"]
 
 
 # the image -----------------------------------------------------------------------------------------------------------

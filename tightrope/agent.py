@@ -13,11 +13,11 @@ import torch
 
 from . import activity
 from .engine import State, apart, stream_seed, world
-from .engine.agreement import check_all_do_the_same
-from .engine.ranks import join, told_by_first, wait_at_most
+from .engine.agreement import check_same_settings
+from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .output import print_line
-from .runs.build import build, check_env, configured, configured_with, make_env, settled
+from .runs.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
 from .runs.checkpoint import Checkpoint
 from .runs.config import MOST_EPISODES, Config
 from .runs.devices import resolve_device
@@ -40,7 +40,6 @@ from .runs.policy import predict
 from .runs.record import Recording, Shot, record
 from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.scoring import finished, options_of, other_env, reached
-from .runs.shares import share_of
 from .runs.signals import Interrupted, Interrupts
 from .runs.train import Outcome, train
 from .types import Env
@@ -89,7 +88,7 @@ class Agent(metaclass=AgentType):
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
         """Made from the seed alone, whatever streams a user's own environment or network draws from."""
         device = env.device if is_ours(env) else resolve_device(config.run.device)
-        wait_at_most(config.run.rank_timeout)
+        set_rank_timeout(config.run.rank_timeout)
         try:
             with (
                 activity.during("making its agent"),
@@ -104,7 +103,7 @@ class Agent(metaclass=AgentType):
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
         self.notes: list[str] = []  # what whoever goes on with a saved run should know
-        count = share_of(config.algorithm, world().size).num_envs
+        count = per_rank_config(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
             raise UsageError(f"num_envs {count} of the run is not the {given.num_envs} of the environment given")
@@ -164,11 +163,11 @@ class Agent(metaclass=AgentType):
         episodes, which trackers and the report show too."""
         check_run_dir(run_dir)
         self.check_open()
-        config, quiet = self.config, quiet or not world().is_first
+        config, quiet = self.config, quiet or not world().is_rank0
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
-        wait_at_most(config.run.rank_timeout)
-        check_all_do_the_same(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
+        set_rank_timeout(config.run.rank_timeout)
+        check_same_settings(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if finished(self.state, config):
             if not quiet:
                 print_line(self.nothing_to_do(config))
@@ -176,7 +175,7 @@ class Agent(metaclass=AgentType):
         if until is not None and self.steps >= until:
             return Outcome([])
         self.config = config
-        for line in self.notes if world().is_first else ():
+        for line in self.notes if world().is_rank0 else ():
             warn(line)
         self.notes = []
         if run_dir is not None and self.run_dir != Path(run_dir).absolute():
@@ -191,7 +190,7 @@ class Agent(metaclass=AgentType):
 
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
-        if told_by_first(lambda: b"yes" if has_checkpoints(begun) else b""):
+        if broadcast_from_rank0(lambda: b"yes" if has_checkpoints(begun) else b""):
             self.loaded = found_by_first(begun)
             restore(self.state, self.loaded)
         return directory(begun, self.loaded)

@@ -74,12 +74,12 @@ class NotFinite(ArithmeticError):
 class RankLost(RuntimeError):
     """A process that trains together with this one is gone. One line: which one, and how it is known.
 
-    `told` if someone has said that line to the user already.
+    `printed` if that line has been printed already.
     """
 
-    def __init__(self, message: str | None, told: bool = False) -> None:
+    def __init__(self, message: str | None, printed: bool = False) -> None:
         super().__init__(message)
-        self.told = told
+        self.printed = printed
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:

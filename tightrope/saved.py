@@ -13,11 +13,12 @@ import torch
 
 from .agent import AGENTS, Agent
 from .engine import world
-from .engine.ranks import join
+from .engine.distributed import join
 from .envs.engines import ENGINES
 from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
+from .runs.build import per_rank_config
 from .runs.checkpoint import CONFIG
 from .runs.config import Config
 from .runs.devices import available, device_name, name_of_device, resolve_device
@@ -35,7 +36,6 @@ from .runs.given import (
 )
 from .runs.policy import Policy, loaded
 from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
-from .runs.shares import share_of
 from .types import Settings
 
 MOST_SHOWN = 4  # settings in one line
@@ -55,7 +55,7 @@ def load(
     """
     path, made_for = Path(path), None
     join()
-    for left in reversed(range(1 if world().talks else LOOKS)):  # ranks look together, once
+    for left in reversed(range(1 if world().is_distributed else LOOKS)):  # ranks look together, once
         found = found_by_first(path, checkpoint)
         try:
             env = named(env, found.config) if isinstance(env, str) else env
@@ -211,7 +211,7 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     if config.network.network is not None and network is None:
         network = named_by_file(config.network.network, path, "has a network of your own,", "network")
-    count = share_of(config.algorithm, world().size).num_envs
+    count = per_rank_config(config.algorithm, world().size).num_envs
     if is_ours(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # as many as were trained on
     try:

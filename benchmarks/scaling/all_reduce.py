@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tightrope.engine import Optimizer, ranks
+from tightrope.engine import Optimizer, distributed
 from tightrope.engine.optimize import autograd, over_ranks
 from tightrope.functional import PPOLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
@@ -51,7 +51,7 @@ def batch_for(policy: ActorCritic, obs: Tensor) -> Batch:
 
 def seconds(update: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Of one update, once it is warm; ranks begin together."""
-    ranks.summed(torch.zeros(1))
+    distributed.all_reduce_sum(torch.zeros(1))
     if device.type == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -67,9 +67,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=5, help="times that each way is measured")
     args = parser.parse_args()
-    world, device = ranks.join(talks=True), torch.device(args.device)
+    world, device = distributed.join(collectives=True), torch.device(args.device)
     torch.set_num_threads(1)
-    if world.is_first:
+    if world.is_rank0:
         print(f"{world.size} ranks, {device}, torch {torch.__version__}")
         print(f"{'network':<24} {'numbers':>10} {'alone':>9} {'DDP':>9} {'one message':>12} {'DDP / ours':>11}")
     for name, (shape, dtype, hidden, rows) in CASES.items():
@@ -104,13 +104,13 @@ def main() -> None:
             for way, update in ways.items():
                 taken[way].append(seconds(update, device, count))
         middle = {way: 1e3 * statistics.median(times) for way, times in taken.items()}
-        if world.is_first:
+        if world.is_rank0:
             numbers = len(optimizer.flat)
             print(
                 f"{name:<24} {numbers:>10,} {middle['alone']:>6.2f} ms {middle['ddp']:>6.2f} ms {middle['message']:>9.2f} ms "
                 f"{middle['ddp'] / middle['message']:>11.2f}"
             )
-    ranks.leave()
+    distributed.leave()
 
 
 if __name__ == "__main__":

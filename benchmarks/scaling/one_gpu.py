@@ -30,9 +30,9 @@ def measure(way: str, device: str, num_envs: int, mode: str, seconds: float) -> 
     """Train for a while in this process and print the speed."""
     import tightrope as tr
     from tightrope.algorithms.ppo import ppo
-    from tightrope.engine import ranks, threads
+    from tightrope.engine import distributed, threads
 
-    world = ranks.join(talks=True if way == "talking" else None)
+    world = distributed.join(collectives=True if way == "talking" else None)
     agent = tr.PPO(
         "CartPole-v1", device=device, accelerate=mode, num_envs=num_envs, num_steps=32, num_minibatches=4,
         update_epochs=4, total_timesteps=num_envs * 32 * 1_000_000, seed=451, norm_obs=True,
@@ -51,9 +51,14 @@ def measure(way: str, device: str, num_envs: int, mode: str, seconds: float) -> 
             phases += 10
         taken = time.perf_counter() - began
     kl, unit = float(metrics.terms.approx_kl), agent.state.execution.unit
-    found = {"way": way, "talks": world.talks, "speed": phases * agent.config.algorithm.batch_size / taken, "kl": kl}
+    found = {
+        "way": way,
+        "sends": world.is_distributed,
+        "speed": phases * agent.config.algorithm.batch_size / taken,
+        "kl": kl,
+    }
     print("FOUND " + json.dumps({**found, "captured": unit, "phase_ms": 1e3 * taken / phases}), flush=True)
-    ranks.leave()
+    distributed.leave()
 
 
 def wait(metrics: Any) -> None:
@@ -86,7 +91,7 @@ def main() -> None:
                 if line is None:
                     sys.exit(f"{way} failed:\n{done.stderr[-3000:]}")
                 found = json.loads(line.removeprefix("FOUND "))
-                assert found["talks"] == (way == "talking")
+                assert found["sends"] == (way == "talking")
                 speeds[way].append(found["speed"])
                 phase[way] = found["phase_ms"]
         plain = statistics.median(speeds["plain"])

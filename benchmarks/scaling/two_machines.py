@@ -179,7 +179,7 @@ def completes(long: "Command", short: "Command") -> None:
 def breaks(long: "Command", event: Callable[[list[Machine]], None], within: float, by: int = 1) -> None:
     with machines(long.words) as both:
         until(trains(both[0], long.begun), "the start of training")
-        time.sleep(3)
+        time.sleep(1)
         since = time.monotonic()
         event(both)
         until(lambda: all(m.ended for m in both), "the end of both torchruns")

@@ -10,7 +10,7 @@ from torch.distributed import HashStore
 
 import tightrope as tr
 from tightrope.cli import main, seeds
-from tightrope.engine import ranks
+from tightrope.engine import distributed
 from tightrope.envs import gym
 
 ESCAPES = "d\x1b]0;owned\x07\x1b[31m"
@@ -92,9 +92,9 @@ def test_a_phase_that_is_not_finite_in_such_a_directory() -> None:
 
 
 def test_ranks_that_are_restarted_find_such_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_world", ranks.World(restarts=1, board=HashStore()))
-    ranks.post("run_dir", NO_TEXT)
-    assert ranks.posted("run_dir") == NO_TEXT
+    monkeypatch.setattr(distributed, "_world", distributed.World(restarts=1, store=HashStore()))
+    distributed.keep_for_restart("run_dir", NO_TEXT)
+    assert distributed.kept_for_restart("run_dir") == NO_TEXT
 
 
 def test_processes_that_the_system_refuses_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

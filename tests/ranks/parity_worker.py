@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import tightrope as tr
+from tightrope import engine
 from tightrope.algorithms import ALGORITHMS
-from tightrope.engine import (
-    Optimizer,
-    advantage_scales,
-    explained_variance,
-    gradient,
-    masked_mean,
-    masked_moments,
-    merge,
-    moments,
-    ranks,
-    running_mask,
-    standardized,
-    timestep_mean,
-    unguarded,
-)
+from tightrope.engine import Optimizer, distributed
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.normalizer import Moments
 from tightrope.types import Batch, Box, Discrete, Row, Trajectories
 
-world = ranks.join()
+world = distributed.world()
 agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 found: dict[str, float] = {}  # how far together and alone are apart
 moved: dict[str, float] = {}  # how far learning has come, so that there is something to compare
@@ -45,11 +30,10 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / (b.double().norm() + 1e-12))
 
 
-def compare(name: str, together: Tensor | tuple[Tensor, ...], alone: Callable[[], Tensor | tuple[Tensor, ...]]) -> None:
+def compare(name: str, together: Any, alone: Callable[[], Any]) -> None:
     with as_the_only_one():
         expected = alone()
-    pairs = zip(flat(together), flat(expected), strict=True)
-    found[name] = max(apart(a, b) for a, b in pairs)
+    found[name] = max(apart(a, b) for a, b in zip(flat(together), flat(expected), strict=True))
 
 
 def flat(x: Any) -> list[Tensor]:
@@ -62,39 +46,34 @@ def mine(x: Tensor, sizes: tuple[int, int], dim: int = 0) -> Tensor:
 
 def statistics() -> None:
     torch.manual_seed(451)
-    x, mask = torch.randn(10, 12) * 3 + 100, torch.rand(10, 12) < 0.6
+    x, mask, died = torch.randn(10, 12) * 3 + 100, torch.rand(10, 12) < 0.6, torch.rand(10, 12) < 0.1
     halves = (5, 7)
-    a, m = mine(x, halves, 1), mine(mask, halves, 1)
-    compare("moments", moments(a), lambda: moments(x))
-    compare("masked moments", masked_moments(a, m), lambda: masked_moments(x, mask))
-    compare("masked mean", masked_mean(a, m), lambda: masked_mean(x, mask))
-    compare("timestep mean", timestep_mean(a, m), lambda: timestep_mean(x, mask))
-    compare("standardized", standardized(a), lambda: mine(standardized(x), halves, 1))
-    guess = x + torch.randn(10, 12)
-    compare(
-        "explained variance",
-        explained_variance(mine(guess, halves, 1), a),
-        lambda: explained_variance(guess, x),
-    )
-    died = torch.rand(10, 12) < 0.1
-    equal = (6, 6)
-    compare("running mask", running_mask(mine(died, equal, 1), 0.3).float(), lambda: running_mask(died, 0.3).float())
+    cases: dict[Callable[..., Any], tuple[Tensor, ...]] = {
+        engine.moments: (x,),
+        engine.masked_moments: (x, mask),
+        engine.masked_mean: (x, mask),
+        engine.timestep_mean: (x, mask),
+        engine.explained_variance: (x + torch.randn(10, 12), x),
+    }
+    for function, columns in cases.items():
+        together = function(*(mine(column, halves, 1) for column in columns))
+        compare(function.__name__, together, partial(function, *columns))
+    compare("standardized", engine.standardized(mine(x, halves, 1)), lambda: mine(engine.standardized(x), halves, 1))
+    running = engine.running_mask(mine(died, (6, 6), 1), 0.3)
+    compare("running_mask", running.float(), lambda: engine.running_mask(died, 0.3).float())
     for sizes in ((12, 12), (11, 13)):  # equal minibatches, and such as differ by a row
         batch = Batch(*[torch.randn(sum(sizes), 1)] * 2, *[torch.randn(sum(sizes)) * 4 + 9 for _ in range(4)])
         part = batch.take(slice(0, sizes[0]) if world.rank == 0 else slice(sizes[0], None))
         order = part.order(torch.rand(2, 13, generator=torch.Generator().manual_seed(1)))
-        scales = list(advantage_scales(part, 3, order))
         pieces = [piece for row in part.advantage[order] for piece in row.split(part.sizes(3))]
-        expected = [moments(piece) for piece in pieces]
-        found[f"scales {sizes}"] = max(
-            apart(torch.stack(a), torch.stack(b)) for a, b in zip(scales, expected, strict=True) if a is not None
-        )
+        pairs = zip(engine.advantage_scales(part, 3, order), map(engine.moments, pieces), strict=True)
+        found[f"scales {sizes}"] = max(apart(torch.stack(a), torch.stack(b)) for a, b in pairs if a is not None)
     rows, seen = torch.randn(40, 3) * 5 - 7, torch.rand(40) < 0.7
-    together, alone = Moments((3,)), Moments((3,))
-    for start in (0, 20):
-        merge(together, mine(rows[start : start + 20], (8, 12)), mine(seen[start : start + 20], (8, 12)))
-        alone.merge(rows[start : start + 20], seen[start : start + 20])
-    compare("normalizer", (together.mean, together.variance, together.count), lambda: tuple(alone.buffers()))
+    merged, alone = Moments((3,)), Moments((3,))
+    for part in (slice(0, 20), slice(20, 40)):
+        engine.merge(merged, mine(rows[part], (8, 12)), mine(seen[part], (8, 12)))
+        alone.merge(rows[part], seen[part])
+    compare("normalizer", (merged.mean, merged.variance, merged.count), lambda: tuple(alone.buffers()))
 
 
 def gradients() -> None:
@@ -121,21 +100,18 @@ def gradients() -> None:
 
 
 def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, share: Batch, whole: Batch) -> None:
+    def of(batch: Batch) -> tuple[Tensor, ...]:
+        terms = torch.stack([*engine.gradient(loss, policy, batch, optimizer)])
+        return optimizer.grad.clone(), terms
+
     for again in ("", " again"):  # the second time without asking whether the closed form agrees
-        terms = torch.stack([*gradient(loss, policy, share, optimizer)])
-        together = optimizer.grad.clone(), terms
-
-        def alone() -> tuple[Tensor, ...]:
-            terms = torch.stack([*gradient(loss, policy, whole, optimizer)])
-            return optimizer.grad.clone(), terms
-
-        compare(f"{name} gradient{again}", together, alone)
+        compare(f"{name} gradient{again}", of(share), lambda: of(whole))
 
 
 def learning(algo: str, settings: dict[str, Any]) -> None:
     """A whole phase's learning from one rollout: halves of it on two ranks against all of it on one."""
     settings = {"num_envs": 8, "num_steps": 16, "total_timesteps": 1280, "norm_obs": True, "device": "cpu", **settings}
-    page = unguarded(ALGORITHMS[algo].loop).__globals__
+    page = engine.unguarded(ALGORITHMS[algo].loop).__globals__
     with as_the_only_one():
         whole = agents[algo]("CartPole-v1", **settings)
         state, config = whole.state, whole.config.algorithm
@@ -152,47 +128,37 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
     page["schedule"](state, config)
     page["schedule"](agent.state, agent.config.algorithm)
     rows = [agent.state.env.num_envs * 16 if algo == "ppo" else 4, 128 if algo == "ppo" else 8]
-    shuffles = [torch.rand(config_passes(config), n) for n in rows]
+    passes = getattr(config, "update_epochs", getattr(config, "rollout_uses", 1))
+    shuffles = [torch.rand(passes, n) for n in rows]
 
-    def learn(state: Any, config: Any, shuffle: Tensor) -> Any:
-        args = (shuffle,) if algo == "ppo" else (16, shuffle)
-        return page["learn"](state, config, *args)
-
-    together = learn(agent.state, agent.config.algorithm, shuffles[0])
-
-    def everything(state: Any, metrics: Any) -> tuple[Tensor, ...]:
+    def learned(state: Any, config: Any, shuffle: Tensor) -> tuple[Tensor, ...]:
+        metrics = page["learn"](state, config, *(() if algo == "ppo" else (16,)), shuffle)
         numbers = [x.float() for x in (*metrics.terms, metrics.grad_norm, metrics.reward)]
         buffers = [x.float() for x in state.policy.buffers()]
         return state.optimizer.flat.clone(), torch.stack(numbers), *buffers
 
-    compare(
-        f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}",
-        everything(agent.state, together),
-        lambda: everything(state, learn(state, config, shuffles[1])),
-    )
+    name = f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}"
+    together = learned(agent.state, agent.config.algorithm, shuffles[0])
+    compare(name, together, lambda: learned(state, config, shuffles[1]))
     moved[algo] = apart(state.optimizer.flat, before)
-
-
-def config_passes(config: Any) -> int:
-    return int(getattr(config, "update_epochs", getattr(config, "rollout_uses", 1)))
 
 
 @contextmanager
 def as_the_only_one() -> Iterator[None]:
     """As if there were one rank in all, so that both have the same whole."""
-    before, ranks._world = ranks._world, ranks.World()
+    before, distributed._world = distributed._world, distributed.World()
     try:
         yield
     finally:
-        ranks._world = before
+        distributed._world = before
 
 
-statistics()
-gradients()
-learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
-learning(
-    "ppo", {"num_minibatches": 1, "update_epochs": 6, "target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
-)
-learning("vpg", {"baseline": "timestep", "normalize_returns": True})
-learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
-Path(sys.argv[-1], f"{world.rank}.json").write_text(json.dumps({"found": found, "moved": moved}))
+def main() -> dict[str, dict[str, float]]:
+    statistics()
+    gradients()
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
+    early_stop = {"target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 6, **early_stop})
+    learning("vpg", {"baseline": "timestep", "normalize_returns": True})
+    learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
+    return {"found": found, "moved": moved}

@@ -1,31 +1,32 @@
-"""Run by some ranks, for each algorithm: trains to the end, or to the middle, or goes on. Arguments: what to do, and where."""
+"""Run by some ranks, for each algorithm: trains to the end, or to the middle, or resumes."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import tightrope as tr
-from tightrope.engine import ranks
 
-what, folder, out = sys.argv[1:]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"num_envs": 8, "num_steps": 16, "total_timesteps": 1280, "num_minibatches": 2, "target_kl": 0.01},
-    "vpg": {"num_envs": 8, "num_steps": 64, "total_timesteps": 8000, "baseline": "critic", "dead_fraction": 0.5},
+    "ppo": {"num_steps": 16, "total_timesteps": 576, "num_minibatches": 2, "target_kl": 0.01},
+    "vpg": {"num_steps": 32, "total_timesteps": 1200, "baseline": "critic", "dead_fraction": 0.5},
 }
-found = {}
-for algo, settings in SETTINGS.items():
-    path = f"{folder}-{algo}"
-    if what == "on":
+HALF = 288  # steps
+
+
+def main(what: str, folder: str) -> dict[str, Any]:
+    return {algo: trained(what, f"{folder}-{algo}", algo) for algo in SETTINGS}
+
+
+def trained(what: str, path: str, algo: str) -> dict[str, Any]:
+    if what == "resume":
         agent = tr.load(path)
     else:
         kind = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]
-        agent = kind("CartPole-v1", device="cpu", norm_obs=True, eval_every=400, eval_episodes=4, **settings)
-    outcome = agent.train(run_dir=path, quiet=True, until=600 if what == "half" else None)
+        settings = {"num_envs": 6, "device": "cpu", "norm_obs": True, "eval_every": 192, "eval_episodes": 4}
+        agent = kind("CartPole-v1", **settings, **SETTINGS[algo])
+    outcome = agent.train(run_dir=path, quiet=True, until=HALF if what == "half" else None)
     state = agent.state.state_dict()
-    found[algo] = {
+    return {
         "steps": agent.steps,
         "scores": [[steps, score.mean] for steps, score in outcome.evaluations],
         "weights": agent.state.optimizer.flat.tolist()[:50],
@@ -33,4 +34,3 @@ for algo, settings in SETTINGS.items():
         "obs": agent.state.obs.tolist(),
         "envs": agent.state.env.num_envs,
     }
-Path(out, f"{ranks.world().rank}.json").write_text(json.dumps(found))

@@ -18,12 +18,13 @@ from ..engine import (
     Optimizer,
     State,
     advantage_scales,
+    all_gather,
+    all_reduce_sum,
     capturable,
     collect,
     draw_noise,
     explained_variance,
     final_values,
-    gathered,
     gradient,
     guarded,
     halted,
@@ -33,7 +34,6 @@ from ..engine import (
     optimize,
     standardized,
     stream_seed,
-    summed,
     update_statistics,
     world,
 )
@@ -195,7 +195,7 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     obs, _ = collect(state.env, state.policy, state.rollout, state.obs, noise)
     state.obs.copy_(obs)
     metrics = learn(state, config, noise.shuffle)
-    return metrics._replace(episodes=summed(state.env.finished_episodes()))
+    return metrics._replace(episodes=all_reduce_sum(state.env.finished_episodes()))
 
 
 @torch.no_grad()
@@ -252,5 +252,5 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         explained_variance=explained_variance(batch.value, batch.target),
         reward=masked_mean(rollout.reward, rollout.real),
         episodes=torch.zeros(3, device=learning_rate.device),
-        health=gathered(health(state, rollout.real, mean)),
+        health=all_gather(health(state, rollout.real, mean)),
     )

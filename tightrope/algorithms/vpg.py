@@ -18,14 +18,15 @@ from ..engine import (
     Noise,
     Optimizer,
     State,
-    anywhere,
+    all_gather,
+    all_reduce_max,
+    all_reduce_sum,
+    any_rank,
     capturable,
     collect,
     draw_noise,
     final_values,
-    gathered,
     gradient,
-    greatest,
     guarded,
     health,
     masked_mean,
@@ -34,7 +35,6 @@ from ..engine import (
     optimize,
     running_mask,
     stream_seed,
-    summed,
     timestep_mean,
     update_statistics,
     world,
@@ -211,7 +211,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     obs, taken = collect(state.env, state.policy, state.rollout, obs, noise, dead_fraction)
     state.obs.copy_(obs)
     metrics = learn(state, config, taken, noise.shuffle)
-    return metrics if config.full_reset else metrics._replace(episodes=summed(state.env.finished_episodes()))
+    return metrics if config.full_reset else metrics._replace(episodes=all_reduce_sum(state.env.finished_episodes()))
 
 
 @torch.no_grad()
@@ -257,7 +257,7 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
     update_statistics(policy, rollout.obs, alive)  # statistics move only between phases
     lifespan = (alive & alive_mask(rollout.done)).sum(0).float()
     lifespan_mean, lifespan_std = moments(lifespan, correction=0)
-    died = anywhere((rollout.terminated & alive).any())
+    died = any_rank((rollout.terminated & alive).any())
     mean = torch.stack(rows).mean(0)
     return VPGMetrics(
         terms=VPGTerms(*mean[:-1]),
@@ -265,10 +265,12 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
         learning_rate=learning_rate,
         lifespan_mean=lifespan_mean,
         lifespan_std=lifespan_std,
-        lifespan_max=greatest(lifespan.max()),
+        lifespan_max=all_reduce_max(lifespan.max()),
         steps=collected.sum() * config.num_envs,
         solved=~died,
         reward=masked_mean(rollout.reward, alive),
-        episodes=summed(torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()])),
-        health=gathered(health(state, alive, mean)),
+        episodes=all_reduce_sum(
+            torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()])
+        ),
+        health=all_gather(health(state, alive, mean)),
     )

@@ -150,7 +150,7 @@ def exit_code(args: list[str]) -> int:
         complain(error)
         return 1
     except RankLost as error:
-        if not error.told:
+        if not error.printed:
             print(f"tightrope: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -164,15 +164,13 @@ def exit_code(args: list[str]) -> int:
 
 
 def complain(error: Exception) -> None:
-    """One line; of several ranks that say the same, the first says it."""
-    rank = ""
+    """One line; of several ranks that say the same, rank 0 says it."""
     if os.environ.keys() >= LAUNCHED:
-        from ..engine.ranks import said_by_first, world
+        from ..engine.distributed import print_error
 
-        if said_by_first(str(error)):
-            return
-        rank = f"rank {world().rank}: " if world().rank else ""
-    print(f"tightrope: {rank}{error}", file=sys.stderr)
+        return print_error(str(error))
+    print(f"tightrope: {error}", file=sys.stderr)
+    return None
 
 
 def dispatch(args: list[str]) -> int:
@@ -189,11 +187,11 @@ def dispatch(args: list[str]) -> int:
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
 
     def load() -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[list[str]], int]]:
-        from ..engine.ranks import watched
+        from ..engine.distributed import propagate_errors
 
         module, function = COMMANDS[args[0]]
-        return watched, getattr(importlib.import_module(f".{module}", __name__), function)
+        return propagate_errors, getattr(importlib.import_module(f".{module}", __name__), function)
 
-    watched, command = uninterrupted(load)
-    with watched():
+    propagate_errors, command = uninterrupted(load)
+    with propagate_errors():
         return command(args[1:])

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..arguments import show_help, wants_help
-from ..engine import ranks
+from ..engine import distributed
 from ..version import __version__
 from .options import read_options
 
@@ -48,7 +48,7 @@ def doctor(args: list[str]) -> int:
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
     from ..runs.doctor import RANKS, checks, run_check
 
-    several = ranks.launched() and int(os.environ["WORLD_SIZE"]) > 1
+    several = distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1
     if several and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
         failed = [result for result in run_check(RANKS) if result.verdict == "broken" and not result.fix]
         for result in failed:

@@ -13,7 +13,7 @@ import tyro
 import yaml
 
 from ..arguments import read_arguments, show_help, wants_help
-from ..engine.ranks import launched
+from ..engine.distributed import is_launched
 from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
 from ..runs.config import Config, settings_of, unknown_setting
@@ -76,7 +76,7 @@ def sweep(args: list[str]) -> int:
     """
     if wants_help(args):
         return show_help(SweepOptions, "sweep", sweep.__doc__)
-    if launched():
+    if is_launched():
         raise UsageError("sweep shares its trials by itself: start it without torchrun, as often as you like")
     options, flags = read_sweep(args)
     layer = read_settings(options.config) if options.config else {}

@@ -14,7 +14,7 @@ import tyro
 from ..agent import AGENTS, Agent
 from ..arguments import read_arguments, show_help, wants_help
 from ..engine import world
-from ..engine.ranks import join, launched, told_by_first
+from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plain
 from ..files import Place
 from ..runs.build import check_env, configured
@@ -78,7 +78,7 @@ def train(args: list[str]) -> int:
         raise UsageError("resume needs to know which run: give its --run-dir as well")
     seeds, jobs = flags.pop("seeds", None), flags.pop("jobs", None)
     if seeds is not None:
-        if launched():
+        if is_launched():
             raise UsageError(f"seeds {seeds} are processes of their own: start them without torchrun")
         given = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
         return train_seeds(args, env, algo, given, seeds, jobs, chosen_dir, quiet)
@@ -106,7 +106,7 @@ def trained(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = Non
 
 def there_already(run_dir: Path) -> Path | None:
     """The run in a directory, if there is one."""
-    found = told_by_first(lambda: os.fsencode(run_dir) if (Place(run_dir) / CONFIG).exists() else b"")
+    found = broadcast_from_rank0(lambda: os.fsencode(run_dir) if (Place(run_dir) / CONFIG).exists() else b"")
     return Path(os.fsdecode(found)) if found else None
 
 
@@ -172,13 +172,13 @@ def config_of(run_dir: Path) -> Config:
         with locked(run_dir):
             return b""
 
-    told_by_first(word)
+    broadcast_from_rank0(word)
     return load_config(run_dir) if saved is None else saved.config
 
 
 def has_begun(run_dir: Path) -> bool:
     """Whether there is a checkpoint, as the first rank sees it: file systems tell others later."""
-    return bool(told_by_first(lambda: b"yes" if has_checkpoints(run_dir) else b""))
+    return bool(broadcast_from_rank0(lambda: b"yes" if has_checkpoints(run_dir) else b""))
 
 
 def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
@@ -205,7 +205,7 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
 def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
     """The last score of a run that was trained to its end and stopped before it had one."""
     run = agent.config.run
-    if run.eval_episodes and world().is_first and all(score.step != agent.steps for score in scores(run_dir)):
+    if run.eval_episodes and world().is_rank0 and all(score.step != agent.steps for score in scores(run_dir)):
         with EvaluationLine(agent.config.env) as line:
             tick = shown_to(Audience([] if quiet else [line]), run.eval_episodes)
             score = agent.evaluate(run.eval_episodes, eval_seconds=run.eval_seconds, tick=tick)

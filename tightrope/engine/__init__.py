@@ -1,12 +1,19 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
 from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
-from .agreement import Agreement, told_by_first_at_work
+from .agreement import broadcast_after_work
 from .collect import collect, final_values
 from .device import reads_are_free
-from .distributed import (
+from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
+from .guard import Guard, guarded, unguarded
+from .health import health
+from .noise import Noise, draw_noise, stream, stream_seed
+from .optimize import Optimizer, gradient, halted, optimize
+from .precision import Precision
+from .snapshot import Snapshot
+from .state import State
+from .statistics import (
     advantage_scales,
-    anywhere,
     explained_variance,
     masked_mean,
     masked_moments,
@@ -17,20 +24,11 @@ from .distributed import (
     timestep_mean,
     update_statistics,
 )
-from .guard import Guard, guarded, unguarded
-from .health import health
-from .noise import Noise, draw_noise, stream, stream_seed
-from .optimize import Optimizer, gradient, halted, optimize
-from .precision import Precision
-from .ranks import gathered, greatest, summed, world
-from .snapshot import Snapshot
-from .state import State
 from .streams import apart
 from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "Accelerate",
-    "Agreement",
     "Execution",
     "Guard",
     "Mode",
@@ -41,8 +39,12 @@ __all__ = [
     "State",
     "Unit",
     "advantage_scales",
-    "anywhere",
+    "all_gather",
+    "all_reduce_max",
+    "all_reduce_sum",
+    "any_rank",
     "apart",
+    "broadcast_after_work",
     "capturable",
     "choose_threads",
     "chosen_mode",
@@ -52,9 +54,7 @@ __all__ = [
     "draw_noise",
     "explained_variance",
     "final_values",
-    "gathered",
     "gradient",
-    "greatest",
     "guarded",
     "halted",
     "health",
@@ -69,10 +69,8 @@ __all__ = [
     "standardized",
     "stream",
     "stream_seed",
-    "summed",
     "threads",
     "timestep_mean",
-    "told_by_first_at_work",
     "unguarded",
     "update_statistics",
     "waits_asleep",

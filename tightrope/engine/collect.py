@@ -10,10 +10,10 @@ from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
 from .device import reads_are_free
+from .distributed import all_reduce_sum, world
 from .noise import Noise
 from .on_arrays import ArrayPlayer, acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
-from .ranks import summed, world
 from .threads import threads, threads_for_acting
 
 ASKED = 16  # steps after which ranks look whether enough environments have died
@@ -70,9 +70,9 @@ def together(
 
 def enough_died(dead: Tensor, fraction: float, steps: int) -> bool:
     """Whether that fraction of all environments has. Ranks ask each other now and then, and go on a little longer."""
-    if not world().talks:
+    if not world().is_distributed:
         return bool(dead.sum() >= fraction * len(dead))
-    return steps % ASKED == 0 and bool(summed(dead.sum()) >= fraction * len(dead) * world().size)
+    return steps % ASKED == 0 and bool(all_reduce_sum(dead.sum()) >= fraction * len(dead) * world().size)
 
 
 @compilable(when=lambda env, *_: env.capturable)

@@ -1,166 +1,295 @@
-"""Statistics over all ranks. With one process they are the plain computation."""
+"""The ranks of a run, which are the processes that torchrun has started, and what they exchange.
+
+A single process, the usual case, sends nothing: every function here then returns what it was given. Numbers on a GPU travel by
+NCCL, also from within a CUDA graph; everything on the host travels by Gloo.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
-from itertools import repeat
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from .. import functional
-from ..functional import standardize
-from ..models import ActorCritic
-from ..models.normalizer import Moments, moments_of
-from ..types import Batch
-from . import kernels
-from .accelerate import compilable, compiling, kernels_wanted
-from .device import reads_are_free
-from .kernels import has_device
-from .ranks import gathered, greatest, summed, world
+from .. import activity
+from ..errors import NotFinite, RankLost, UsageError
+from ..output import print_line
+from .heartbeat import Heartbeat
+from .rendezvous import meet
 
-STD_EPS = 1e-8  # that of `standardize`
-Scale = tuple[Tensor, Tensor]  # mean and standard deviation
+PRINT_TIMEOUT = timedelta(seconds=2)  # for other ranks to learn what rank 0 prints
+MESSAGE_TIMEOUT = timedelta(days=7)  # of a collective: the heartbeat finds who holds it up, much earlier
 
 
-# of a tensor ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class World:
+    """One rank's place among all of them."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0  # on this machine
+    local_size: int = 1
+    is_distributed: bool = False  # whether messages are sent
+    restarts: int = 0  # of the whole run, by torchrun
+    store: Store | None = None  # a few words that all ranks can read, also after a restart
+
+    @property
+    def is_rank0(self) -> bool:
+        """Whether this is the rank that writes, evaluates and prints."""
+        return self.rank == 0
 
 
-def standardized(x: Tensor, scale: Scale | None = None) -> Tensor:
-    """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
-    if scale is not None or world().talks:
-        return standardize(x, *(moments(x) if scale is None else scale))
-    if kernels_wanted() is not None and has_device(x.device):
-        return kernels.standardized(x)
-    if reads_are_free(x.device) and not compiling():
-        return standardized_on_host(x)
-    return plainly_standardized(x)
+SINGLE = World()
+_world = SINGLE
+_heartbeat: Heartbeat | None = None
 
 
-@np.errstate(all="ignore")  # what is not finite is reported once a phase
-def standardized_on_host(x: Tensor) -> Tensor:
-    """The same over an array, whose calls cost less."""
-    array = x.numpy()
-    centred = array - float(np.add.reduce(array, None)) / array.size
-    std = math.sqrt(float(np.vdot(centred, centred)) / max(array.size - 1, 1))
-    centred /= std + STD_EPS
-    return torch.from_numpy(centred)
+def world() -> World:
+    return _world
 
 
-@compilable()
-def plainly_standardized(x: Tensor) -> Tensor:
-    return standardize(x, *moments(x))
+def is_launched() -> bool:
+    """Whether torchrun, or a launcher that sets the same variables, has started this process."""
+    return dist.is_available() and {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
-def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, unbiased if not told otherwise (0 for a single number)."""
-    if not world().talks:
-        std, mean = torch.std_mean(x, correction=min(correction, x.numel() - 1))
-        return mean, std
-    return with_std(*everyones(x.flatten(), None), correction)
+def join(collectives: bool | None = None) -> World:
+    """Take the place that the launcher has given this process, once; without a launcher, remain a single process.
+
+    `collectives` makes a single process use its collectives all the same, for tests and measurements.
+    """
+    global _world, _heartbeat
+    if _world is not SINGLE or not is_launched():
+        return _world
+    rank, size, host, port = number("RANK"), number("WORLD_SIZE"), os.environ["MASTER_ADDR"], number("MASTER_PORT")
+    name = f"tightrope/{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}"
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # or torchrun's agent does
+    try:
+        store = PrefixStore(name, TCPStore(host, port, size, serves))
+    except dist.DistError as error:
+        raise RankLost(f"the launcher's store at {host}:{port} does not answer: {error}") from error
+    is_distributed, restarts = size > 1 if collectives is None else collectives, number("TORCHELASTIC_RESTART_COUNT")
+    if is_distributed:
+        met = meet(store, rank, size, host)
+        restarts = met.attempt
+        if size > 1:
+            _heartbeat = Heartbeat(rank, met)
+            _heartbeat.start()
+        make_process_group(PrefixStore(f"{met.attempt}", store), rank, size)
+    _world = World(
+        rank, size, number("LOCAL_RANK", rank), number("LOCAL_WORLD_SIZE", 1), is_distributed, restarts, store
+    )
+    return _world
 
 
-def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation over the entries where the mask is True."""
-    if world().talks:
-        return with_std(*everyones(x.flatten(), mask.flatten()), correction=1)
-    count = mask.sum()
-    mean = (x * mask).sum() / count.clamp(min=1)
-    variance = ((x - mean).square() * mask).sum() / (count - 1).clamp(min=1)
-    return mean, variance.sqrt()
+def number(variable: str, default: int = 0) -> int:
+    """Of an environment variable."""
+    return int(os.environ.get(variable, default))
 
 
-def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int = 1) -> Scale:
-    return mean, (variance * count / (count - correction).clamp(min=1)).sqrt().to(mean.dtype)
+def make_process_group(store: Store, rank: int, size: int) -> None:
+    """Torch's, unless the caller has made one. The store is this attempt's: another's has addresses of dead ranks."""
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(number("LOCAL_RANK") % torch.cuda.device_count())
+    if not dist.is_initialized():
+        with communicating():
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=MESSAGE_TIMEOUT)
+    elif "gloo" not in dist.get_backend_config():
+        raise UsageError(
+            f"the process group uses {dist.get_backend_config()}: make it with cpu:gloo,cuda:nccl, or make none"
+        )
 
 
-def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale | None]:
-    """Mean and unbiased standard deviation of the advantages of each minibatch of all ranks, in the order in which they will
-    come: one message for a whole phase. Nothing to say where there is one rank, which has them at hand when it needs them."""
-    if not world().talks:
-        return repeat(None)
-    shuffled, sizes = batch.advantage[order], batch.sizes(count)
-    if len({*sizes}) == 1:
-        variance, mean = torch.var_mean(shuffled.view(-1, sizes[0]), 1, correction=0)
-        rows = torch.full_like(mean, sizes[0])
-    else:
-        pieces = [torch.var_mean(piece, 0, correction=0) for row in shuffled for piece in row.split(sizes)]
-        variance, mean = (torch.stack(column) for column in zip(*pieces, strict=True))
-        rows = torch.tensor(sizes * len(order), device=mean.device)
-    means, stds = with_std(*pooled(gathered(torch.stack([rows, mean, variance]).double()), mean.dtype))
-    return zip(means, stds, strict=True)
+def leave() -> None:
+    """Be a single process again."""
+    global _world, _heartbeat
+    if _heartbeat is not None:
+        _heartbeat.stop()
+        _heartbeat = None
+    if _world.is_distributed and dist.is_initialized():
+        dist.destroy_process_group()
+    _world = SINGLE
 
 
-def everyones(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of the rows of all ranks, from one message of each."""
-    rows, mean, variance = moments_of(x, mask)
-    if not world().talks:
-        return rows, mean, variance
-    own = torch.stack([rows.expand(mean.shape).double(), mean.double(), variance.double()])
-    total, centre, spread = pooled(gathered(own), x.dtype)
-    return total.flatten()[0].to(rows.dtype), centre, spread
+@contextmanager
+def local_only() -> Iterator[None]:
+    """Inside, this rank sends nothing: the others do not do with it what it does there."""
+    global _world
+    before, _world = _world, replace(_world, is_distributed=False)
+    try:
+        yield
+    finally:
+        _world = before
 
 
-@compilable()
-def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of several groups together, from theirs (groups, 3, ...), exactly (Chan et al. 1983)."""
-    counts, means, variances = table.unbind(1)
-    total = counts.sum(0)
-    share = counts / total.clamp(min=1)
-    centre = (share * means).sum(0)
-    spread = (share * (variances + (means - centre).square())).sum(0)
-    return total, centre.to(dtype), spread.to(dtype)
+class SharedUsageError(UsageError):
+    """A usage error that all ranks raise together."""
 
 
-def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:
-    """Add a batch (B, ...), or those of its rows where the mask is True, of every rank."""
-    statistics.add(*everyones(x, mask))
+@contextmanager
+def propagate_errors() -> Iterator[None]:
+    """An error in here ends the other ranks too, unless they have raised the same."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if _heartbeat is not None and not isinstance(error, (NotFinite, SharedUsageError)):
+            _heartbeat.fail(error)
+        raise
 
 
-def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = None) -> None:
-    """Merge a rollout's observations (T, N, ...) into the policy's normalizer, once its learning is done."""
-    if policy.normalizer is not None:
-        merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
+@contextmanager
+def communicating() -> Iterator[None]:
+    """For collectives, which end only when other ranks have done their part. RankLost if one of them is gone."""
+    with activity.during("exchanging messages with the other ranks", waits=True):
+        try:
+            yield
+        except RuntimeError as error:
+            if _heartbeat is not None:
+                _heartbeat.explain(error)
+            raise
 
 
-# of a rollout --------------------------------------------------------------------------------------------------------
+def set_loss_advice(words: Callable[[], str]) -> None:
+    """The end of the line that names a lost rank, such as how to resume. It is called in another thread."""
+    if _heartbeat is not None:
+        _heartbeat.advice = words
 
 
-def timestep_mean(x: Tensor, alive: Tensor) -> Tensor:
-    """Mean over the environments still alive at each time step. (T, 1)"""
-    if not world().talks:
-        return functional.timestep_mean(x, alive)
-    total, count = summed(torch.stack([(x * alive).sum(1), alive.sum(1).to(x.dtype)]))
-    return (total / count.clamp(min=1)).unsqueeze(1)
+def set_rank_timeout(seconds: float) -> None:
+    """End the run once ranks have waited so long for one that makes no progress; 0 waits for ever."""
+    if _heartbeat is not None:
+        _heartbeat.rank_timeout = seconds or math.inf
 
 
-def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-    """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
-    if fraction is None or not world().talks:
-        return functional.running_mask(terminated, fraction)
-    before = functional.deaths_before(terminated)
-    return summed(before) < fraction * terminated.shape[1] * world().size
+# tensors -------------------------------------------------------------------------------------------------------------
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the entries where the mask is True."""
-    if not world().talks:
-        return functional.masked_mean(x, mask)
-    total, count = summed(torch.stack([torch.where(mask, x, 0.0).sum(), mask.sum().to(x.dtype)]))
-    return total / count.clamp(min=1)
+def all_reduce_sum(x: Tensor) -> Tensor:
+    return _all_reduce(x, dist.ReduceOp.SUM)
 
 
-def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
-    """How much of the target's variance the prediction explains."""
-    if not world().talks:
-        return functional.explained_variance(prediction, target)
-    _, _, (variance, residual) = everyones(torch.stack([target, target - prediction], -1).flatten(0, -2), None)
-    top, bottom = greatest(torch.stack([target.max(), -target.min()]))
-    return torch.where(top > -bottom, 1 - residual / variance, 0.0)
+def all_reduce_max(x: Tensor) -> Tensor:
+    return _all_reduce(x, dist.ReduceOp.MAX)
 
 
-def anywhere(flag: Tensor) -> Tensor:
-    """Whether it is so on any rank."""
-    return greatest(flag.float()) > 0
+def _all_reduce(x: Tensor, operation: Any) -> Tensor:
+    if not _world.is_distributed:
+        return x
+    result = x.clone()
+    with communicating():
+        dist.all_reduce(result, operation)
+    return result
+
+
+def any_rank(flag: Tensor) -> Tensor:
+    """Whether it is True on any rank."""
+    return all_reduce_max(flag.float()) > 0
+
+
+def all_gather(x: Tensor) -> Tensor:
+    """What each rank has, as (ranks, ...), the same on all of them."""
+    if not _world.is_distributed:
+        return x[None]
+    rows = x.new_empty(_world.size, *x.shape)
+    with communicating():
+        dist.all_gather(list(rows), x.contiguous())
+    return rows
+
+
+def copy_from_rank0(*tensors: Tensor) -> None:
+    """Make these what they are on rank 0."""
+    if _world.is_distributed:
+        with communicating():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+
+# bytes ---------------------------------------------------------------------------------------------------------------
+
+
+def broadcast_from(rank: int, make: Callable[[], bytes]) -> bytes:
+    """What `make` returns on one rank; it is not called on the others. A UsageError that it raises is raised on all."""
+    if not _world.is_distributed:
+        return make()
+    content = b""
+    if _world.rank == rank:
+        try:
+            content = b"+" + make()
+        except UsageError as error:
+            content = b"!" + str(error).encode()
+    size = torch.tensor(len(content))
+    with communicating():
+        dist.broadcast(size, rank)
+        buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
+        dist.broadcast(buffer, rank)
+    content = buffer.numpy().tobytes()
+    if content.startswith(b"!"):
+        raise SharedUsageError(content[1:].decode())
+    return content[1:]
+
+
+broadcast_from_rank0 = partial(broadcast_from, 0)
+
+
+def gather_to_rank0(content: bytes) -> list[bytes]:
+    """What each rank has, by rank, on rank 0; nothing on the others."""
+    if not _world.is_distributed:
+        return [content]
+    sizes = all_gather(torch.tensor(len(content))).tolist()
+    own = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+    own.numpy()[: len(content)] = np.frombuffer(content, np.uint8)
+    rows = [torch.empty_like(own) for _ in sizes] if _world.is_rank0 else None
+    with communicating():
+        dist.gather(own, rows)
+    return [row[:size].numpy().tobytes() for row, size in zip(rows or [], sizes, strict=False)]
+
+
+# words for a restart, and for the terminal ------------------------------------------------------------------------------
+
+
+def keep_for_restart(name: str, words: str) -> None:
+    """Leave a few words for the ranks of the next attempt, if torchrun restarts the run."""
+    if _world.store is not None and _world.is_rank0:
+        _world.store.set(name, json.dumps(words))  # a path need not be UTF-8
+
+
+def kept_for_restart(name: str) -> str | None:
+    """What the ranks of an earlier attempt have left, as rank 0 reads it."""
+    store = _world.store
+    if store is None or not _world.restarts:
+        return None
+    return json.loads(broadcast_from_rank0(lambda: store.get(name) if store.check([name]) else b"null"))
+
+
+def print_error(line: str) -> None:
+    """Print a line that several ranks may have found: rank 0 does, and another rank if rank 0 has not printed the same."""
+    store, rank, key = _world.store, _world.rank, f"{_world.restarts}/printed"
+    printed = False
+    if rank == 0:
+        print_line(f"tightrope: {line}", error=True)
+    if store is None or _world.size == 1:
+        return
+    with suppress(RuntimeError, ValueError):  # rank 0 prints nothing, another rank does not, or the store is gone
+        if rank == 0:
+            store.set(key, line)
+            store.wait([f"{key} {other}" for other in range(1, _world.size)], PRINT_TIMEOUT)  # it may end with us
+        else:
+            store.wait([key], PRINT_TIMEOUT)
+            printed = store.get(key) == line.encode()
+            store.set(f"{key} {rank}", "read")
+    if rank and not printed:
+        print_line(f"tightrope: rank {rank}: {line}", error=True)

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from ..errors import NotFinite, plain
 from ..output import print_line
 from ..types import Env
-from . import ranks
+from . import distributed
 from .device import reads_are_free
+from .distributed import world
 from .health import first_bad_entry
 from .metrics import Reading
 from .noise import stream_seed
-from .ranks import world
 from .snapshot import Snapshot
 from .state import State
 
@@ -104,7 +104,7 @@ class Guard:
             if parts:
                 self.unread.clear()
                 raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
-            if not self.drifted and world().talks and not reading.ranks_agree:
+            if not self.drifted and world().is_distributed and not reading.ranks_agree:
                 self.drifted = True
                 print_line(
                     "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
@@ -116,7 +116,7 @@ class Guard:
     def go_back(self) -> None:
         """To after the last phase that was whole and good: something broke in the middle of the next."""
         newest = self.snapshots[-1]
-        with suppress(Exception), ranks.apart():  # a device that is gone; others may not know yet
+        with suppress(Exception), distributed.local_only():  # a device that is gone; others may not know yet
             if newest.phase == self.state.phase:  # no phase has ended since
                 put_back(newest)
             self.look()
@@ -139,10 +139,10 @@ class Guard:
         """What the rank on which it began has found, alone; to all of them."""
 
         def word() -> bytes:
-            with ranks.apart():
+            with distributed.local_only():
                 return plain((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
 
-        line = ranks.told_by(rank, word).decode()
+        line = distributed.broadcast_from(rank, word).decode()
         put_back(self.before(row))
         return plain(line)
 

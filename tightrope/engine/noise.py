@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..types import Env
-from .ranks import world
+from .distributed import world
 
 
 class Noise(NamedTuple):

@@ -25,8 +25,8 @@ from .accelerate import compilable, compiling, is_exact, kernels_wanted
 from .closed_form import ClosedForm, has_closed_form
 from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
+from .distributed import all_reduce_max, communicating, world
 from .kernels import FusedGradient, clip_and_adam, has_fused
-from .ranks import greatest, waiting, world
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
@@ -79,7 +79,7 @@ def gradient(
     watcher = _watcher.get()
     if watcher is not None:
         watcher(batch, terms)
-    return over_ranks(terms, batch, optimizer) if world().talks else terms
+    return over_ranks(terms, batch, optimizer) if world().is_distributed else terms
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def over_ranks(terms: Terms, batch: Batch, optimizer: Optimizer) -> Terms:
     o.message[size : size + len(terms)] = torch.stack([*terms])
     o.message[-1:].fill_(1.0)
     o.message.mul_(batch.weight)
-    with waiting():
+    with communicating():
         dist.all_reduce(o.message)
     o.message.div_(o.message[-1].clamp(min=1))
     if isinstance(o.closed_form, FusedGradient):  # whose norm was that of this rank's
@@ -139,7 +139,7 @@ def closed_form(loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> F
     else:
         form = ClosedForm(policy, optimizer.grads)
     differs = torch.tensor(not agrees(form, loss, policy, batch, optimizer), device=optimizer.flat.device)
-    return None if greatest(differs.float()) else form  # on all ranks the same: they round differently
+    return None if all_reduce_max(differs.float()) else form  # on all ranks the same: they round differently
 
 
 @compilable(when=lambda form, *_: isinstance(form, ClosedForm))

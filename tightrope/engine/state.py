@@ -12,9 +12,9 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .accelerate import Execution
+from .distributed import world
 from .noise import stream_seed
 from .optimize import Optimizer
-from .ranks import world
 from .streams import Streams
 
 

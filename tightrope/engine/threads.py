@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .ranks import world
+from .distributed import world
 
 LARGE = 4_000_000_000  # parameters x rows of a minibatch: below it a second thread costs more than it brings
 

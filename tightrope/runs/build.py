@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from ..algorithms import ALGORITHMS
 from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
-from ..engine.ranks import as_first
+from ..engine.distributed import copy_from_rank0
 from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
@@ -27,7 +27,6 @@ from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .given import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
-from .shares import share_of
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -94,7 +93,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
         env = from_user(given, run, count)
     try:
         config = configure_for(env, env_id, algo, settings, preset_env)
-        if share_of(config.algorithm, world().size).num_envs == count:
+        if per_rank_config(config.algorithm, world().size).num_envs == count:
             return config, env
     except BaseException:
         close_quietly(env)
@@ -180,8 +179,23 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
 
 
+def per_rank_config(algorithm: Any, ranks: int) -> Any:
+    """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
+    if ranks == 1:
+        return algorithm
+    if algorithm.num_envs % ranks:
+        below = algorithm.num_envs // ranks * ranks
+        near = f"{below} or {below + ranks}" if below else f"{ranks}"
+        raise UsageError(f"num_envs {algorithm.num_envs} does not split evenly over {ranks} ranks: give {near}")
+    try:
+        num_envs = algorithm.num_envs // ranks
+        return replace(algorithm, num_envs=num_envs, total_timesteps=algorithm.phases * num_envs * algorithm.num_steps)
+    except UsageError as error:
+        raise UsageError(f"on each of {ranks} ranks, with num_envs {num_envs}: {error}") from None
+
+
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
-    share = share_of(config.algorithm, world().size)
+    share = per_rank_config(config.algorithm, world().size)
     if env is None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if isinstance(env, TensorEnv):
@@ -189,7 +203,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
     updates = getattr(share, "num_minibatches", 1)
-    if env.skips and world().talks and share.num_envs * (share.num_steps // 2) < updates:
+    if env.skips and world().is_distributed and share.num_envs * (share.num_steps // 2) < updates:
         raise UsageError(
             f"num_minibatches {updates} may be more than the rows that a rank has to learn from, since resets take a step of "
             f"their own: give at most {share.num_envs * (share.num_steps // 2)}"
@@ -202,7 +216,9 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
-    as_first(*(x.data for x in policy.parameters()), *policy.buffers())  # whatever a network of one's own draws from
+    copy_from_rank0(
+        *(x.data for x in policy.parameters()), *policy.buffers()
+    )  # whatever a network of one's own draws from
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)
     unit: Unit = "phase" if env.capturable else "part"
     mode = chosen_mode(config.run.accelerate, env.device)

@@ -52,7 +52,7 @@ def resolve_device(name: str) -> torch.device:
         )
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda:") and world().talks:
+    if name.startswith("cuda:") and world().is_distributed:
         raise UsageError(f"device {name} is one device, and a run of several ranks has one for each: give cuda")
     if not available(name):
         if torch.cuda.is_available() and name.startswith("cuda:"):

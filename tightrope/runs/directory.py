@@ -13,8 +13,8 @@ from typing import Any
 
 from .. import activity
 from ..engine import State, world
-from ..engine.ranks import handed_to_first, post, posted, told_by_first
-from ..engine.vigil import what_follows
+from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for_restart, kept_for_restart
+from ..engine.heartbeat import restart_notice
 from ..errors import UsageError, warn
 from ..files import Place
 from ..view import MetricsFile
@@ -48,7 +48,7 @@ class RunDirectory:
     def opened(self, config: Config) -> Iterator[None]:
         """Ours alone to write to, with the settings and the metrics that belong to where the run stands."""
         with self.ours():
-            post(RUN_DIR, str(self.path))  # whoever is started in our place goes on here
+            keep_for_restart(RUN_DIR, str(self.path))  # whoever is started in our place goes on here
             try:
                 save_config(self.path, config)
                 self.metrics = MetricsFile(Place(self.path) / METRICS, self.log_bytes, self.say)
@@ -100,8 +100,8 @@ class RunDirectory:
     def save(self, state: State, config: Config, score: float | None = None) -> None:
         """A checkpoint of the state; if the disk does not take it, the last one stays. All ranks hear of it."""
         with activity.during("saving a checkpoint"):
-            self._save(state, config, score, handed_to_first(b"")[1:])
-        told_by_first(lambda: (self.trouble or "").encode())
+            self._save(state, config, score, gather_to_rank0(b"")[1:])
+        broadcast_from_rank0(lambda: (self.trouble or "").encode())
 
     def _save(self, state: State, config: Config, score: float | None, others: list[bytes]) -> None:
         assert self.metrics is not None
@@ -151,8 +151,8 @@ class RunDirectory:
     def after_a_loss(self, config: Config) -> str:
         """What follows when another rank is lost, in words."""
         if self.saved_steps is None:
-            return f"{what_follows()}; nothing is saved yet"
-        return f"{what_follows()}; `{resume_command(self.path, config)}` goes on from {self.saved_steps:,} steps"
+            return f"{restart_notice()}; nothing is saved yet"
+        return f"{restart_notice()}; `{resume_command(self.path, config)}` goes on from {self.saved_steps:,} steps"
 
     def left(self, state: State) -> str:
         """What a training that broke off has left behind, in words."""
@@ -166,7 +166,7 @@ class RunDirectory:
         )
 
 
-class Companion(RunDirectory):
+class NonZeroRankDirectory(RunDirectory):
     """The same as a rank sees it that is not the first: it hands over what is its own, and the first one writes."""
 
     @contextmanager
@@ -181,8 +181,8 @@ class Companion(RunDirectory):
         pass
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
-        handed_to_first(own_part(state))
-        self.trouble = told_by_first(lambda: b"").decode() or None
+        gather_to_rank0(own_part(state))
+        self.trouble = broadcast_from_rank0(lambda: b"").decode() or None
         if self.trouble is None:
             self.saved_steps = state.steps
 
@@ -192,7 +192,7 @@ class Companion(RunDirectory):
 
 def directory(path: Path, checkpoint: Checkpoint | None = None, new: bool = False) -> RunDirectory:
     """A run's directory as this rank sees it."""
-    return (RunDirectory if world().is_first else Companion)(path, checkpoint, new)
+    return (RunDirectory if world().is_rank0 else NonZeroRankDirectory)(path, checkpoint, new)
 
 
 def reason(error: OSError) -> str:
@@ -218,7 +218,7 @@ def already_a_run(path: Path) -> str:
 
 def begun_before(run_dir: Path | None) -> Path | None:
     """The run that this job has begun already, if torchrun has restarted it since: in that directory, if one is given."""
-    begun = posted(RUN_DIR)
+    begun = kept_for_restart(RUN_DIR)
     if begun is None or (run_dir is not None and run_dir.absolute() != Path(begun)):
         return None
     return Path(begun)
@@ -226,7 +226,7 @@ def begun_before(run_dir: Path | None) -> Path | None:
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
     """Where a new run will live, for all ranks; refused if a run lives there already. Creates nothing."""
-    return Path(os.fsdecode(told_by_first(lambda: os.fsencode(place_for(run_dir, config)))))
+    return Path(os.fsdecode(broadcast_from_rank0(lambda: os.fsencode(place_for(run_dir, config)))))
 
 
 def place_for(run_dir: Path | None, config: Config) -> Path:

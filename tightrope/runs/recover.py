@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from ..engine import State, world
-from ..engine.ranks import told_by_first
+from ..engine.distributed import broadcast_from_rank0
 from ..envs.own import MOST_BYTES as MOST_OWN
 from ..errors import UsageError, plain, plural, warn
 from ..files import Place, Unreadable, digest, digest_of, read_canonical
@@ -68,7 +68,7 @@ def inspected(path: Place) -> Checkpoint:
         raise Unreadable(f"{MANIFEST} {complaint}")
     if manifest["name"] != path.name:
         raise Unreadable(f"it is a copy of {manifest['name']}")
-    mine = manifest["files"] if world().is_first else files_of(world().rank)  # the first rank looks at all of them
+    mine = manifest["files"] if world().is_rank0 else files_of(world().rank)  # the first rank looks at all of them
     for name in mine:
         facts = manifest["files"].get(name)
         if facts is not None and digest_of(path / name, facts["size"]) != facts["sha256"]:
@@ -144,9 +144,9 @@ def find(
 
 def found_by_first(run_dir: Path, which: str = "last") -> Checkpoint:
     """The same; of several ranks, the one that the first has found. All read it themselves."""
-    if not world().talks:
+    if not world().is_distributed:
         return find(run_dir, which)
-    name = told_by_first(lambda: find(run_dir, which).path.name.encode()).decode()
+    name = broadcast_from_rank0(lambda: find(run_dir, which).path.name.encode()).decode()
     return find(run_dir, name)
 
 
@@ -251,7 +251,7 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
 def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     """Refuse settings that would build something far larger than the checkpoint holds, before anything is built."""
     try:
-        for name in checkpoint.manifest["files"] if world().is_first else (MODEL, TRAINING):
+        for name in checkpoint.manifest["files"] if world().is_rank0 else (MODEL, TRAINING):
             check_header(checkpoint.place / name)
         shapes = checkpoint.shapes(MODEL).values()
         own = "run.obs" if checkpoint.ranks else ENVS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
-from ..engine import State, stream_seed, told_by_first_at_work, world
+from ..engine import State, broadcast_after_work, stream_seed, world
 from ..envs.importing import import_module_of
 from ..errors import UsageError, warn
 from ..files import Unreadable
@@ -119,7 +119,7 @@ class Evaluations:
     def _found(self) -> Evaluation | int:
         """An evaluation whose episodes follow from the seed and the phase alone. The first rank makes it and tells the
         others. A signal to any of them ends it; its number is then returned on all."""
-        said = json.loads(told_by_first_at_work(self._word, lambda: self.interrupts.received or 0))
+        said = json.loads(broadcast_after_work(self._word, lambda: self.interrupts.received or 0))
         return said if isinstance(said, int) else Evaluation(**said)
 
     def _word(self, wished_by_any: Callable[[], float]) -> bytes:
@@ -130,7 +130,7 @@ class Evaluations:
         def tick(over: int) -> None:
             nonlocal due
             show(over)
-            if world().talks and time.monotonic() >= due:
+            if world().is_distributed and time.monotonic() >= due:
                 with interrupts.deferred():
                     number = wished_by_any()
                 if number:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ..engine.ranks import launched
+from ..engine.distributed import is_launched
 from ..errors import warn
 from ..processes import NOTICES, STOPS, stop_request
 
@@ -70,7 +70,7 @@ class Interrupts:
             self.received, self.since = number, time.monotonic()
             stop_request.since = stop_request.since or self.since
             outer = getattr(self._before.get(number), "__self__", None)
-            if not launched():
+            if not is_launched():
                 self._restore()
             if isinstance(outer, Interrupts):
                 outer._receive(number, frame)

@@ -7,10 +7,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from signal import SIGINT
 
+import torch
+
 from .. import activity
 from ..algorithms import ALGORITHMS
-from ..engine import Agreement, State, reads_are_free, threads, unguarded, world
-from ..engine.ranks import watched, when_one_is_lost
+from ..engine import State, all_reduce_max, reads_are_free, threads, unguarded, world
+from ..engine.distributed import propagate_errors, set_loss_advice
 from ..errors import EnvError, NotFinite, plain, warn
 from ..output import print_line
 from ..types import Env
@@ -54,7 +56,7 @@ def train(
     everything about the run there. `guests` are onlookers besides those whom the settings invite. `score` is called once all is
     saved, on the first rank alone; the others do not wait for it."""
     check_trackers(config.run.log)
-    quiet = quiet or not world().is_first
+    quiet = quiet or not world().is_rank0
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
     the_plan = plan(state, config)
     config = settled(config, state).changed(threads=the_plan.threads)
@@ -62,18 +64,18 @@ def train(
     final: Evaluation | None = None
     unscored = False
     if run is not None:
-        when_one_is_lost(lambda: run.after_a_loss(config))
+        set_loss_advice(lambda: run.after_a_loss(config))
     on_device = not reads_are_free(state.env.device)  # where the host waits for what other ranks have to send
     training = activity.during("training", waits=on_device)
-    with watched(), training, Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
+    with propagate_errors(), training, Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
         for line in the_plan.lines():
             say(line)
-        audience = Audience([*invited(config, run, quiet), *guests] if world().is_first else [])
+        audience = Audience([*invited(config, run, quiet), *guests] if world().is_rank0 else [])
         audience.tell("begin", about(state, config, the_plan, run))
         guard = CrashGuard(state, config, None if run is None else run.path)
         log = Log(state, audience, run, guard.late, say)
         evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
-        agreement, stop = Agreement(2), 0.0
+        stop = 0.0
         try:
             with threads(the_plan.threads), state.streams.in_force():
                 stop, steps_before = make_up_for(evaluations, log, run), state.steps
@@ -83,7 +85,7 @@ def train(
                     activity.begin("recording a phase", waits=on_device)
                     to_score = is_due(config.run.eval_every, steps_before, state.steps)
                     due = run is not None and run.seconds_since_saving >= config.run.save_seconds
-                    stop, to_save = agreement.on(interrupts.received or 0, due)
+                    stop, to_save = all_ranks_do(interrupts.received or 0, due)
                     to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
                     if to_score or to_save:
                         guard.look()  # nothing bad is scored or kept
@@ -102,13 +104,13 @@ def train(
                     if stop or state.solved or (until is not None and state.steps >= until):
                         guard.look()
                         break
-                stop = max(stop, agreement.close()[0])
         except BaseException as error:
             guard.go_back()  # to after the last whole phase
             log.forget_after(state.phase)
             log.report(everything=True)
-            stopping = interrupts.received is not None and isinstance(error, EnvError) and not world().talks
-            if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or not world().talks):
+            alone = not world().is_distributed
+            stopping = interrupts.received is not None and isinstance(error, EnvError) and alone
+            if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or alone):
                 run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
                 if isinstance(error, EnvError) and not stopping:
                     raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
@@ -120,8 +122,10 @@ def train(
             log.report(everything=True)
             if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
                 run.save(state, config)
-            whole = not (stop if world().talks else interrupts.received) and (run is None or run.trouble is None)
-            if score is not None and whole and world().is_first:
+            whole = not (stop if world().is_distributed else interrupts.received) and (
+                run is None or run.trouble is None
+            )
+            if score is not None and whole and world().is_rank0:
                 final = last_score(score, config.run.eval_episodes, state, audience, run, interrupts)
                 unscored = final is None
         finally:
@@ -133,11 +137,16 @@ def train(
             say(f"reached the return of {target:g} asked for {after}: an evaluation returned {state.best_score:.2f}")
         else:
             say(f"solved {after}")
-    received = int(stop) if world().talks else interrupts.received
+    received = int(stop) if world().is_distributed else interrupts.received
     if unscored:
         received = interrupts.received or SIGINT
     trouble = None if run is None else run.trouble
     return Outcome(evaluations.made, received or None, trouble, final, unscored, comparable_return(config, log))
+
+
+def all_ranks_do(*requests: float) -> list[float]:
+    """What any rank requests, each the maximum over ranks: none may stop or save alone."""
+    return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:

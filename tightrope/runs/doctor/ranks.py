@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...engine import cores, ranks
+from ...engine import cores, distributed
 from ...errors import plural
 from ...version import __version__
 from .findings import CheckResult, format_bytes, format_seconds
@@ -65,7 +65,7 @@ def ranks_together() -> Iterator[CheckResult]:
 
 def measure() -> list[RankReport]:
     """Join the other ranks and measure with them: on the first rank the reports of all, nothing elsewhere."""
-    world = ranks.join()
+    world = distributed.join()
     try:
         device = torch.device("cuda", world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         matrix = torch.ones(MATRIX, MATRIX, device=device)
@@ -80,9 +80,9 @@ def measure() -> list[RankReport]:
             work=min(timed(lambda: matrix @ matrix, PRODUCTS, device)),
             sums=[all_reduce(size, repeats, device) for size, repeats, _ in MESSAGES],
         )
-        received = ranks.handed_to_first(json.dumps(asdict(own)).encode())
+        received = distributed.gather_to_rank0(json.dumps(asdict(own)).encode())
     finally:
-        ranks.leave()
+        distributed.leave()
     return [RankReport(**json.loads(content)) for content in received]
 
 

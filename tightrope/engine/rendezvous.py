@@ -1,0 +1,206 @@
+"""The start of a run of several ranks: all of them connect to rank 0, which tells everyone who is there.
+
+It happens again whenever torchrun restarts the run. All attempts share one store, and torchrun's count of restarts cannot tell
+them apart: a machine that restarts because another one has failed does not count it. So rank 0 opens a new port in each
+attempt, leaves its number in the store, and numbers the attempt. The connections stay open for the heartbeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.distributed import DistError
+from torch.distributed.distributed_c10d import Store
+
+from ..errors import RankLost
+from ..processes import PROC
+
+ARRIVAL_SECONDS = 120.0  # from the first rank to the last one; torchrun starts them together
+EXIT_CHECK_AFTER = 4.0  # seconds, by when every rank has its process
+POLL_SECONDS = 0.1
+SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank as the others see it."""
+
+    rank: int
+    host: str
+    pid: int
+    machine: int  # as the launcher numbers them: ranks of one machine can look at each other's processes
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} (pid {self.pid} on {self.host})"
+
+
+class Connection:
+    """Messages to and from another rank, one line of JSON each. `address` is that of this side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(1.0)
+        self.socket, self.address = sock, str(sock.getsockname()[0]).removeprefix("::ffff:")
+        self._rest = b""
+
+    def send(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):  # `receive` finds out whether the other side is gone
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have arrived in whole. EOFError at the end."""
+        try:
+            content = self.socket.recv(1 << 16)
+        except TimeoutError:
+            return []
+        if not content:
+            raise EOFError
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """The ranks of one attempt, and this rank's connections: rank 0's to all others, the others' to rank 0."""
+
+    attempt: int
+    members: tuple[Member, ...]
+    connections: dict[int, Connection]
+    address: str | None = None  # of this machine, as the others reach it, unless that is the loopback
+
+
+def meet(store: Store, rank: int, size: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
+    """Wait for all ranks of this attempt. `host` is rank 0's machine."""
+    machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun no two ranks are known to share one
+    me = Member(rank, socket.gethostname(), os.getpid(), machine)
+    try:
+        met = receive_all(store, me, size, seconds) if rank == 0 else reach_rank0(store, me, host, seconds)
+    except DistError as error:
+        raise RankLost(f"rank {rank} has not met the others, who may have died: {error}") from error
+    if met.address is not None and len({member.machine for member in met.members}) > 1:
+        use_interface(met.address)
+    return met
+
+
+def receive_all(store: Store, me: Member, size: int, seconds: float) -> Rendezvous:
+    """Rank 0's part."""
+    attempt, token, began = store.add("attempts", 1) - 1, uuid.uuid4().hex, time.monotonic()
+    found: dict[int, tuple[Member, Connection]] = {}
+    with open_listener() as listener, selectors.DefaultSelector() as selector:
+        store.set("rank0", json.dumps([listener.getsockname()[1], token]))
+        selector.register(listener, selectors.EVENT_READ)
+        while missing := set(range(1, size)) - set(found):
+            for key, _ in selector.select(POLL_SECONDS):
+                if key.data is None:
+                    connection = Connection(listener.accept()[0])
+                    selector.register(connection.socket, selectors.EVENT_READ, connection)
+                    continue
+                try:
+                    for message in key.data.receive():
+                        if message.pop("token", None) != token:
+                            raise ValueError("not from a rank")
+                        found[message["rank"]] = Member(**message), key.data
+                except Exception:  # of a stranger, or of a rank that is gone: another may come in its place
+                    selector.unregister(key.data.socket)
+                    key.data.socket.close()
+                    found = {rank: one for rank, one in found.items() if one[1] is not key.data}
+            check_still_coming(missing, began, seconds)
+    members = (me, *(found[rank][0] for rank in range(1, size)))
+    connections = {rank: connection for rank, (_, connection) in found.items()}
+    address = next((one.address for one in connections.values() if not is_loopback(one.address)), None)
+    for connection in connections.values():
+        connection.send(attempt=attempt, address=address, members=[asdict(member) for member in members])
+    return Rendezvous(attempt, members, connections, address)
+
+
+def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvous:
+    """The part of every other rank."""
+    began, connection, tried, port = time.monotonic(), None, b"", None
+    while True:
+        place = store.get("rank0") if store.check(["rank0"]) else b""
+        if place != tried:  # until it answers, this may be the port of an attempt that is over
+            port, token = json.loads(place)
+            with contextlib.suppress(OSError):
+                connection = Connection(socket.create_connection((host, port), 5.0))
+                connection.send(token=token, **asdict(me))
+                tried = place
+        try:
+            answers = [] if connection is None else connection.receive()
+        except (EOFError, OSError, ValueError):
+            connection, answers = None, []
+        if connection is not None and answers:
+            members = tuple(Member(**member) for member in answers[0]["members"])
+            address = answers[0]["address"] if is_loopback(connection.address) else connection.address
+            return Rendezvous(answers[0]["attempt"], members, {0: connection}, address)
+        check_still_coming({0}, began, seconds, f" (last tried: port {port} of {host})")
+        time.sleep(POLL_SECONDS)
+
+
+def check_still_coming(missing: set[int], began: float, seconds: float, note: str = "") -> None:
+    """RankLost if one of these has exited, or has not come in time."""
+    waited = time.monotonic() - began
+    if waited > EXIT_CHECK_AFTER and (exited := exited_ranks() & missing):
+        raise RankLost(f"rank {min(exited)} has ended its program before it made an agent")
+    if waited > seconds:
+        raise RankLost(f"rank {' and '.join(map(str, sorted(missing)))} did not come within {seconds:.0f} s{note}")
+
+
+def exited_ranks() -> set[int]:
+    """Ranks that torchrun has started on this machine and that have no process any more, as far as Linux tells."""
+    try:
+        rank, local_rank, local_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        job = f"TORCHELASTIC_RUN_ID={os.environ['TORCHELASTIC_RUN_ID']}".encode()
+    except (KeyError, ValueError):
+        return set()
+    running = set()
+    for path in PROC.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            words = path.read_bytes().split(b"\0")
+            running |= {int(word[5:]) for word in words if word.startswith(b"RANK=") and job in words}
+    first = rank - local_rank
+    return set(range(first, first + local_size)) - running if rank in running else set()
+
+
+def open_listener() -> socket.socket:
+    """A socket on a free port, for IPv4 and IPv6 where there are both."""
+    dual = socket.has_dualstack_ipv6()
+    return socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual)
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def use_interface(address: str) -> None:
+    """Have Gloo and NCCL use the interface with this address, unless the user has named one. They would take the one that the
+    host's name leads to, which is often the loopback."""
+    name = interface_of(address)
+    if name is not None:
+        for variable in SOCKET_NAMES:
+            os.environ.setdefault(variable, name)
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface with this IPv4 address, such as eth0; None where the system does not tell."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no such address
+                request = struct.pack("256s", name.encode()[:15])
+                if socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24]) == address:
+                    return name
+    return None
