@@ -11,6 +11,7 @@ slot is not filled by exactly one trial, or a trial is left running.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing as mp
 import random
 import tempfile
@@ -41,15 +42,12 @@ def work(url: str, name: str, trials: int, seed: int) -> None:
         if trial is None:
             time.sleep(0.1)
             continue
-        with slots.heartbeat(trial):
-            try:
-                trial.suggest_float("x", 0, 1)
-                for step in range(3):
-                    time.sleep(0.02)
-                    trial.report(random.random(), step)
-                study.tell(trial, random.random(), skip_if_finished=True)
-            except optuna.exceptions.UpdateFinishedTrialError:
-                pass
+        with slots.heartbeat(trial), contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            trial.suggest_float("x", 0, 1)
+            for step in range(3):
+                time.sleep(0.02)
+                trial.report(random.random(), step)
+            study.tell(trial, random.random(), skip_if_finished=True)
 
 
 def kill_workers(url: str, kills: int, workers: int, trials: int) -> Counter[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.view import About, Audience, Onlooker
+from tightrope.view import About, Onlooker
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
 
@@ -54,7 +54,3 @@ def test_who_fails_says_so_once_and_nobody_else_notices(
     assert diary.heard[-1] == ("end", 96)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "warning: a clumsy one failed and is left out from here on: ZeroDivisionError: oh no"
-
-
-def test_an_empty_audience_is_an_audience() -> None:
-    Audience([]).tell("row", {})
