@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tightrope as tr
+from tightrope.runs import presets
 from tightrope.runs.config import configure
 from tightrope.runs.presets import kind_settings
 from tightrope.types import Box, Discrete
@@ -176,3 +177,27 @@ def test_a_factory_of_vectors_is_called_once() -> None:
 def test_naming_the_kind_that_is_found_changes_nothing(algo: Any, env: Any) -> None:
     kind = "states" if env == "Taxi-v4" else "discrete"
     assert algo(env, device="cpu", defaults=kind).config == algo(env, device="cpu").config
+
+
+@pytest.mark.parametrize(
+    ("settings", "count", "sizes"),
+    [
+        ({"device": "cpu"}, 16, (8, 128, 4, 2.5e-4, "fp32")),
+        ({"device": "cuda"}, 16, (128, 32, 8, 5e-4, "tf32")),
+        ({"device": "cuda"}, 64, (128, 32, 8, 5e-4, "tf32")),
+        ({"device": "cuda:1"}, 6, (32, 128, 8, 5e-4, "tf32")),
+        ({"device": "cuda"}, 1, (8, 512, 8, 5e-4, "tf32")),
+        ({"device": "cuda", "num_envs": 16}, 16, (16, 128, 4, 2.5e-4, "fp32")),
+        ({"device": "cuda", "learning_rate": 1e-4, "precision": "fp32"}, 16, (128, 32, 8, 1e-4, "fp32")),
+    ],
+)
+@pytest.mark.parametrize("game", ["ALE/Pong-v5", "BreakoutNoFrameskip-v4"])
+def test_atari_uses_the_machine(
+    game: str, settings: dict[str, Any], count: int, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presets, "cores", lambda: count)
+    config = configure(game, "ppo", settings)
+    algorithm = config.algorithm
+    assert sizes == (
+        algorithm.num_envs, algorithm.num_steps, algorithm.num_minibatches, algorithm.learning_rate, config.run.precision
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -52,6 +53,12 @@ def test_an_environment_that_was_given_is_what_its_spec_says(make: Any, value: f
     agent = tr.PPO(make, num_envs=2)
     target = target_of(agent.config, agent.state.env)
     assert (None if target is None else target.value) == value
+
+
+def test_the_spec_of_another_library_says_nothing() -> None:
+    agent = tr.PPO("Probe1-v0", device="cpu")
+    agent.state.env.engine = SimpleNamespace(spec=SimpleNamespace(task="Breakout"))  # as EnvPool's pools have it
+    assert target_of(configure("not/registered-v5", "ppo"), agent.state.env) is None
 
 
 def test_the_target_reaches_the_page(tmp_path: Path) -> None:

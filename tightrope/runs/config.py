@@ -187,7 +187,7 @@ def configure(
     merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
-        merged |= preset(preset_env or env, algo)
+        merged |= preset(preset_env or env, algo, given)
     elif with_preset and kind != "plain":
         merged |= kind_settings(kind, algo, given, traits)
     merged |= given

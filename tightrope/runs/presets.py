@@ -4,6 +4,9 @@ other. docs/benchmarks.md holds the results."""
 import re
 from dataclasses import dataclass
 
+import torch
+
+from ..engine import cores
 from ..models.networks import sees_images
 from ..types import Box, Discrete, MultiDiscrete, Settings, Spec
 
@@ -108,6 +111,7 @@ _ATARI: Settings = dict(
     anneal_clip=True,
     ent_coef=0.01,
 )
+MOST_GAMES, GAMES_A_CORE, ROWS_OF_GAMES = 128, 8, 4096  # on a GPU
 _LUNAR: Settings = dict(
     total_timesteps=1_000_000,
     num_envs=16,
@@ -224,14 +228,27 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
 }
 
 
-def preset(env: str, algo: str) -> Settings:
-    """The preset of an environment under an algorithm, its own or its family's; empty where there is none."""
+def preset(env: str, algo: str, given: Settings | None = None) -> Settings:
+    """The preset of an environment under an algorithm, its own or its family's; empty where there is none. Atari's depends
+    on the machine and on what the user has `given`."""
     if (env, algo) in PRESETS:
         return PRESETS[env, algo]
     if algo != "ppo":
         return {}
     family = next((settings for pattern, settings in FAMILIES if re.fullmatch(pattern, env)), {})
-    return _ATARI if not family and is_game(env) else family
+    return atari(given or {}) if family is _ATARI or (not family and is_game(env)) else family
+
+
+def atari(given: Settings) -> Settings:
+    """Eight games as published; on a GPU enough of them to keep the cores busy, and larger minibatches at a larger learning
+    rate, unless the user has given sizes."""
+    device = given.get("device", "auto")
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if not on_gpu or {"num_envs", "num_steps", "num_minibatches"} & given.keys():
+        return _ATARI
+    games = min(MOST_GAMES, GAMES_A_CORE * 2 ** (cores().bit_length() - 1))
+    larger = dict(num_envs=games, num_steps=ROWS_OF_GAMES // games, num_minibatches=8, learning_rate=5e-4)
+    return _ATARI | larger | dict(precision="tf32")
 
 
 def kind_of(observation: Spec, action: Spec) -> str:

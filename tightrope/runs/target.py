@@ -44,9 +44,12 @@ def asked_for(env_id: str, env: Env | None) -> Target | None:
 
 
 def spec_of(env: Env | None) -> Any:
-    """The spec of a Gymnasium environment that was given as an object."""
+    """The spec of a Gymnasium environment that was given as an object; engines of other libraries have specs of their own."""
+    from gymnasium.envs.registration import EnvSpec
+
     one = next(iter(getattr(env, "envs", [])), None) or getattr(env, "engine", None)
-    return getattr(one, "spec", None)
+    spec = getattr(one, "spec", None)
+    return spec if isinstance(spec, EnvSpec) else None
 
 
 def changed(spec: Any, registered: Any) -> bool:
