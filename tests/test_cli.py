@@ -108,8 +108,22 @@ def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope,
 
 def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
     preset = tr.runs.presets.PRESETS["CartPole-v1", "ppo"]
-    text = " ".join(re.sub(r"[│\s]+", " ", tightrope("train", "CartPole-v1", "--help").out).split())
-    assert f"Environments that run side by side. (default: {preset['num_envs']})" in text
+    text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
+    assert f"--num-envs INT Environments that run side by side. (default: {preset['num_envs']})" in text
+    assert "Weight of the entropy bonus. (default: 0.0)" in text
+    assert "--anneal-lr, --no-anneal-lr Decay the learning rate linearly over the run. (default: on)" in text
+    assert "--accelerate {auto,eager,compile,graph,max} How" in text
+    assert "--hidden-sizes INT ..." in text
+    assert "--env-kwargs NAME=VALUE ..." in text
+    assert "[OPTIONS] Train" in text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_fits_the_terminal(tightrope: Tightrope, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = tightrope("sweep", "--help").out.splitlines()
+    flags = max(len(row) for row in rows if row.startswith("  --"))
+    assert max(map(len, rows)) <= max(min(columns, 100), flags)
 
 
 def test_the_version(tightrope: Tightrope) -> None:

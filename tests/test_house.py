@@ -16,7 +16,7 @@ import tightrope as tr
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "output", "errors", "activity", "files", "processes", "types", "functional", "draw", "models", "envs", "engine",
-    "algorithms", "view", "runs", "agent", "saved", "arguments", "cli",
+    "algorithms", "view", "runs", "agent", "saved", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -116,7 +116,7 @@ def python(code: str) -> str:
 
 
 def test_importing_does_not_bring_in_what_is_needed_only_now_and_then() -> None:
-    heavy = ("gymnasium", "cv2", "av", "rich", "tyro", "hypothesis", "beartype", "pytest", "torch.distributions")
+    heavy = ("gymnasium", "cv2", "av", "rich", "hypothesis", "beartype", "pytest", "torch.distributions")
     code = f"""
 import sys, torch
 before = set(sys.modules)
@@ -141,7 +141,7 @@ sys.stderr = sys.stdout
 try:
     main({words})
 except SystemExit as stop:
-    print(stop.code, 'torch' in sys.modules, 'tyro' in sys.modules)
+    print(stop.code, 'torch' in sys.modules, 'rich' in sys.modules)
 """
     code_and_imports = python(code).splitlines()[-1]
     assert code_and_imports == f"{2 if words in (['trian'], ['evaluate']) else 0} False False"

@@ -57,7 +57,7 @@ def test_an_environment_that_was_given_is_what_its_spec_says(make: Any, value: f
 
 def test_the_spec_of_another_library_says_nothing() -> None:
     agent = tr.PPO("Probe1-v0", device="cpu")
-    agent.state.env.engine = SimpleNamespace(spec=SimpleNamespace(task="Breakout"))  # as EnvPool's pools have it
+    vars(agent.state.env)["engine"] = SimpleNamespace(spec=SimpleNamespace(task="Breakout"))  # as EnvPool has it
     assert target_of(configure("not/registered-v5", "ppo"), agent.state.env) is None
 
 

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..arguments import show_help, wants_help
 from ..engine import distributed
 from ..version import __version__
-from .options import read_options
+from .arguments import read_options, show_help, wants_help
 
 if TYPE_CHECKING:
     from ..runs.doctor import Check, CheckResult
@@ -44,7 +43,7 @@ def doctor(args: list[str]) -> int:
     torchrun --nproc-per-node 2 -m tightrope doctor. Example: tightrope doctor --quick
     """
     if wants_help(args):
-        return show_help(DoctorOptions, "doctor", doctor.__doc__)
+        return show_help("doctor", doctor.__doc__, DoctorOptions)
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
     from ..runs.doctor import RANKS, checks, run_check
 

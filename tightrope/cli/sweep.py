@@ -7,12 +7,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
 import yaml
 
-from ..arguments import read_arguments, show_help, wants_help
 from ..engine.distributed import is_launched
 from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
@@ -21,7 +19,7 @@ from ..runs.given import check_allowed
 from ..runs.settings_file import read_settings
 from ..runs.sweep.space import Space, default_space, nearest_point, read_search_space
 from ..types import Settings
-from .options import guess
+from .arguments import flag_types, guess, read_arguments, show_help, wants_help
 from .seeds import maker_of
 
 if TYPE_CHECKING:  # it needs Optuna
@@ -37,7 +35,7 @@ SINGLE_RUN_SETTINGS = (
 
 @dataclass(kw_only=True)
 class SweepOptions:
-    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    env: Annotated[str, "ENV"]
     """Environment to train on: an id, or module:Class of one's own."""
     trials: int
     """Number of trials in all, over all processes and restarts."""
@@ -75,7 +73,7 @@ def sweep(args: list[str]) -> int:
     Example: tightrope sweep CartPole-v1 --trials 30
     """
     if wants_help(args):
-        return show_help(SweepOptions, "sweep", sweep.__doc__)
+        return show_help("sweep", sweep.__doc__, SweepOptions)
     if is_launched():
         raise UsageError("sweep shares its trials by itself: start it without torchrun, as often as you like")
     options, flags = read_sweep(args)
@@ -112,7 +110,7 @@ def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
     """(options of the sweep, settings of its trials)."""
     file = guess(args, "--config")
     algo = guess(args, "--algo") or str((read_settings(Path(file)) if file else {}).get("algo", "ppo"))
-    own = {name: kind for name, kind in get_type_hints(SweepOptions).items() if name != "env"}
+    own = flag_types(SweepOptions)
     types = {**settings_of(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:

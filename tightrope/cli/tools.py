@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
-import tyro
-
-from ..arguments import read_arguments, show_help, wants_help
 from ..engine import Accelerate
 from ..envs import ENVS
 from ..envs.engines import Backend
@@ -20,7 +17,7 @@ from ..runs.given import imported, is_path
 from ..runs.presets import ELSEWHERE, EXPECTED
 from ..runs.probe import probes_for, run_probe
 from ..types import Box
-from .options import guess, read_options
+from .arguments import flag_types, guess, read_arguments, read_options, show_help, wants_help
 
 
 def envs(args: list[str]) -> int:
@@ -29,7 +26,7 @@ def envs(args: list[str]) -> int:
     from rich.table import Table
 
     if wants_help(args):
-        return show_help(NoOptions, "envs", envs.__doc__)
+        return show_help("envs", envs.__doc__, NoOptions)
     read_options(NoOptions, args, "envs", words=0)
     native = Table("on the device", "numbers seen", "action", "steps", "preset reaches", "in", box=None, pad_edge=False)
     for env_id, cls in ENVS.items():
@@ -61,7 +58,7 @@ class NoOptions:
 
 @dataclass(kw_only=True)
 class CheckOptions:
-    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    target: Annotated[str, "ENV"]
     """An environment's id, or module:Class of one's own (single or vector)."""
     backend: Backend = "auto"
     """Engine to look at it through; auto chooses as training would."""
@@ -76,7 +73,7 @@ class CheckOptions:
 def check(args: list[str]) -> int:
     """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
     if wants_help(args):
-        return show_help(CheckOptions, "check", check.__doc__)
+        return show_help("check", check.__doc__, CheckOptions)
     words, flags = read_options(CheckOptions, args, "check")
     if len(words) != 1:
         raise UsageError("check needs one env, such as `tightrope check my_module:MyEnv`")
@@ -106,7 +103,7 @@ class ProbeOptions:
 def probe(args: list[str]) -> int:
     """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
     if wants_help(args):
-        return show_help(ProbeOptions, "probe", probe.__doc__)
+        return show_help("probe", probe.__doc__, ProbeOptions)
     options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
     parts_of(options.algo)
     checked_seed(options.seed)
@@ -132,7 +129,7 @@ def probe(args: list[str]) -> int:
 
 @dataclass(kw_only=True)
 class BenchOptions:
-    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    env: Annotated[str, "ENV"]
     """Environment to train on: an id, or module:Class of one's own."""
     algo: str = "ppo"
     """Algorithm: ppo or vpg."""
@@ -152,9 +149,9 @@ def bench(args: list[str]) -> int:
     Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
     """
     if wants_help(args):
-        return show_help(BenchOptions, "bench", bench.__doc__)
+        return show_help("bench", bench.__doc__, BenchOptions)
     algo = guess(args, "--algo") or "ppo"
-    own = {name: kind for name, kind in get_type_hints(BenchOptions).items() if name != "env"}
+    own = flag_types(BenchOptions)
     types = {**settings_of(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) != 1:

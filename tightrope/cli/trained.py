@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from ..agent import Agent
-from ..arguments import show_help, wants_help
 from ..errors import ExportError, UsageError, plain
 from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
@@ -21,12 +18,12 @@ from ..runs.scoring import shown_to
 from ..saved import load, load_policy
 from ..types import Settings
 from ..view import Audience, EvaluationLine, finite
-from .options import read_options
+from .arguments import read_options, show_help, wants_help
 
 
 @dataclass(kw_only=True)
 class EvalOptions:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, "RUN"]
     """Directory of a run."""
     env: tuple[str, ...] = ()
     """Environments to score it on, with the same spaces; its own if not given (one of your own as module:Class)."""
@@ -54,7 +51,7 @@ class EvalOptions:
 def evaluate(args: list[str]) -> int:
     """Score a trained agent, greedily unless told otherwise. Example: tightrope eval runs/demo --episodes 100 --json"""
     if wants_help(args):
-        return show_help(EvalOptions, "eval", evaluate.__doc__)
+        return show_help("eval", evaluate.__doc__, EvalOptions)
     words, flags = read_options(EvalOptions, args, "eval")
     if len(words) != 1:
         raise UsageError("eval needs one run directory, such as `tightrope eval runs/demo`")
@@ -82,7 +79,7 @@ def evaluate(args: list[str]) -> int:
 
 @dataclass(kw_only=True)
 class RecordOptions:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, "RUN"]
     """Directory of a run."""
     out: Path
     """File to write, such as pole.mp4; one of that name is replaced."""
@@ -109,7 +106,7 @@ class RecordOptions:
 def record(args: list[str]) -> int:
     """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
     if wants_help(args):
-        return show_help(RecordOptions, "record", record.__doc__)
+        return show_help("record", record.__doc__, RecordOptions)
     words, flags = read_options(RecordOptions, args, "record")
     if len(words) != 1 or "out" not in flags:
         raise UsageError("record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`")
@@ -128,7 +125,7 @@ def record(args: list[str]) -> int:
 
 @dataclass(kw_only=True)
 class ReportOptions:
-    run: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    run: Annotated[tuple[Path, ...], "RUN [RUN ...]"]
     """Directories of runs."""
     out: Path | None = None
     """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
@@ -141,7 +138,7 @@ def report(args: list[str]) -> int:
     Example: tightrope report runs/a runs/b --out both.html
     """
     if wants_help(args):
-        return show_help(ReportOptions, "report", report.__doc__)
+        return show_help("report", report.__doc__, ReportOptions)
     words, flags = read_options(ReportOptions, args, "report", words=len(args))
     if not words:
         raise UsageError("report needs a run directory, such as `tightrope report runs/demo`")
@@ -151,7 +148,7 @@ def report(args: list[str]) -> int:
 
 @dataclass(kw_only=True)
 class ExportOptions:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, "RUN"]
     """Directory of a run."""
     onnx: Path
     """File to write, such as policy.onnx; one of that name is replaced."""
@@ -169,7 +166,7 @@ def export(args: list[str]) -> int:
     Example: tightrope export runs/demo --onnx policy.onnx
     """
     if wants_help(args):
-        return show_help(ExportOptions, "export", export.__doc__)
+        return show_help("export", export.__doc__, ExportOptions)
     words, flags = read_options(ExportOptions, args, "export")
     if len(words) != 1 or "onnx" not in flags:
         raise UsageError("export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`")

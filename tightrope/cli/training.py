@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from ..agent import AGENTS, Agent
-from ..arguments import read_arguments, show_help, wants_help
 from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plain
 from ..files import Place
 from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG
-from ..runs.config import Config, configure, parts_of, settings_of, unknown_setting
+from ..runs.config import Config, configure, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
 from ..runs.given import check_allowed, imported, is_path, named_by_user
 from ..runs.lock import locked
@@ -32,11 +28,30 @@ from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings
 from ..view import Audience, EvaluationLine
-from .options import guess
+from .arguments import flag_types, guess, read_arguments, show_help, wants_help
 from .seeds import train_seeds
 
-IMPORT_HELP = "Modules whose code the file of --config may name, as in 'network: module:Class'. No other is imported."
-SEEDS_HELP = "Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."
+
+@dataclass(kw_only=True)
+class TrainOptions:
+    env: Annotated[str, "ENV"]
+    """Environment to train on; `tightrope envs` lists them."""
+    algo: str = "ppo"
+    """Algorithm: ppo or vpg."""
+    run_dir: Path | None = None
+    """Where the run lives; runs/<env>__<algo>__<seed>__<time> if not given."""
+    seeds: str | None = None
+    """Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."""
+    jobs: int | None = None
+    """Of --seeds, how many at once; one to a GPU or core if not given."""
+    config: Path | None = None
+    """YAML file of settings; flags win over it."""
+    allow_import: tuple[str, ...] = ()
+    """Modules whose code the file of --config may name, as in 'network: module:Class'. No other is imported."""
+    resume: bool = False
+    """Go on with the run in run_dir if there is one."""
+    quiet: bool = False
+    """Print only the result."""
 
 
 def train(args: list[str]) -> int:
@@ -50,15 +65,12 @@ def train(args: list[str]) -> int:
     if wants_help(args):
         env = next((a for a in args if preset(a, algo)), "ENV")
         config = configure(env, algo)
-        default = train_options(algo)(
-            env=env, algorithm=config.algorithm, network=config.network, run=config.run, algo=algo
-        )
-        return show_help(train_options(algo), "train", train.__doc__, default)
+        options = TrainOptions(env=env, algo=algo)
+        return show_help("train", train.__doc__, options, config.algorithm, config.network, config.run)
     file = guess(args, "--config")
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
-    types = {**settings_of(algo), "algo": str, "run_dir": Path, "config": Path, "quiet": bool, "resume": bool}
-    types |= {"seeds": str, "jobs": int, "allow_import": tuple[str, ...]}
+    types = {**settings_of(algo), **flag_types(TrainOptions)}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
@@ -130,7 +142,7 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
 
 @dataclass(kw_only=True)
 class ResumeOptions:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, "RUN"]
     """Directory of a run."""
     total_timesteps: int | None = None
     """Environment steps in all; what the run was to do if not given. Schedules follow the new number."""
@@ -148,7 +160,7 @@ def resume(args: list[str]) -> int:
     Most settings of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
     """
     if wants_help(args):
-        return show_help(ResumeOptions, "resume", resume.__doc__)
+        return show_help("resume", resume.__doc__, ResumeOptions)
     run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
@@ -168,11 +180,11 @@ def config_of(run_dir: Path) -> Config:
     """The settings of a run that nobody trains at the moment: whoever does is named before anything is made."""
     saved = find(run_dir, say=lambda line: None) if has_begun(run_dir) else None  # `load` will say it
 
-    def word() -> bytes:
+    def check_lock() -> bytes:
         with locked(run_dir):
             return b""
 
-    broadcast_from_rank0(word)
+    broadcast_from_rank0(check_lock)
     return load_config(run_dir) if saved is None else saved.config
 
 
@@ -212,40 +224,3 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
         print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
         keep(run_dir, agent.steps, score)
         write_report([run_dir])
-
-
-def train_options(algo: str) -> type[Any]:
-    """A flat set of flags from the algorithm's, the network's and the run's settings."""
-    algorithm, network, run = parts_of(algo)
-    arg, omit = tyro.conf.arg, tyro.conf.OmitArgPrefixes
-    help_dir = "Where the run lives; runs/<env>__<algo>__<seed>__<time> if not given."
-    options: list[Any] = [
-        (
-            "env",
-            Annotated[
-                str,
-                tyro.conf.Positional,
-                arg(help="Environment to train on; `tightrope envs` lists them.", metavar="ENV"),
-            ],
-        ),
-        ("algorithm", omit[algorithm]),
-        ("network", omit[network]),
-        ("run", omit[run]),
-        ("algo", Annotated[str, arg(help=f"Algorithm: {', '.join(AGENTS)}.")], "ppo"),
-        ("run_dir", Annotated[Path | None, arg(help=help_dir)], None),
-        ("seeds", Annotated[str | None, arg(help=SEEDS_HELP)], None),
-        (
-            "jobs",
-            Annotated[int | None, arg(help="Of --seeds, how many at once; one to a GPU or core if not given.")],
-            None,
-        ),
-        ("config", Annotated[Path | None, arg(help="YAML file of settings; flags win over it.")], None),
-        ("allow_import", Annotated[tuple[str, ...], arg(help=IMPORT_HELP)], ()),
-        (
-            "resume",
-            Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Go on with the run in run_dir if there is one.")],
-            False,
-        ),
-        ("quiet", Annotated[bool, tyro.conf.FlagCreatePairsOff, arg(help="Print only the result.")], False),
-    ]
-    return dataclasses.make_dataclass("Train", options, kw_only=True)

@@ -1,0 +1,194 @@
+"""Command-line words and flags: read under the types of an options dataclass, explained by its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from ..errors import UsageError, near_matches
+from ..runs.config import coerce
+from ..runs.names import ARGUMENTS, SETTINGS
+from ..types import Settings
+
+Unknown = Callable[[str], UsageError]
+FLAG_WIDTH, WIDEST = 26, 100
+NO_DEFAULTS: tuple[Any, ...] = (MISSING, None, (), {}, "")  # that help does not show
+TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+def read_arguments(args: Sequence[str], types: dict[str, Any], unknown: Unknown) -> tuple[list[str], Settings]:
+    """(words that belong to no flag, flags given). `types` names every flag; `unknown(name)` is the error for another."""
+    words: list[str] = []
+    flags: Settings = {}
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) == 2:
+            words.append(word)
+            continue
+        text, equals, value = word[2:].partition("=")
+        name = text.replace("-", "_")
+        turned_off = name.removeprefix("no_") if name not in types else ""
+        if types.get(turned_off) is bool and not equals:
+            flags[turned_off] = False
+        elif name not in types:
+            raise unknown(name)
+        elif types[name] is bool and not equals and not (rest and rest[0].lower() in ("true", "false")):
+            flags[name] = True
+        else:
+            many = get_origin(types[name]) in (tuple, dict)
+            values = [value] if equals else take(rest, many)
+            if not values:
+                raise UsageError(f"{name} needs a value: give it after {word}")
+            given = from_text(name, values, types[name])
+            if many and name in flags:
+                given = flags[name] | given if isinstance(given, dict) else flags[name] + given
+            flags[name] = given
+    return words, flags
+
+
+def take(rest: list[str], many: bool) -> list[str]:
+    """The values of a flag: one word, or all up to the next flag."""
+    values: list[str] = []
+    while rest and not rest[0].startswith("--") and (many or not values):
+        values.append(rest.pop(0))
+    return values
+
+
+def from_text(name: str, values: list[str], annotation: Any) -> Any:
+    if annotation in (Path, Path | None):
+        return Path(values[0])
+    if get_origin(annotation) is tuple and values == ["none"]:
+        return ()
+    if get_origin(annotation) in (tuple, dict):
+        return coerce(name, values, annotation)
+    value: Any = values[0]
+    if annotation is bool or type(None) in get_args(annotation):
+        value = {"none": None, "true": True, "false": False}.get(value.lower(), value)
+    return coerce(name, value, annotation)
+
+
+def flag_types(options: type[Any]) -> dict[str, Any]:
+    """The flags of an options dataclass and their types. What is Annotated with a word is given by its position."""
+    return {name: kind for name, kind in get_type_hints(options, include_extras=True).items() if not position(kind)}
+
+
+def position(kind: Any) -> str:
+    """How help shows a value that is given by its position, as in Annotated[Path, "RUN"]; empty for a flag."""
+    return str(kind.__metadata__[0]) if get_origin(kind) is Annotated else ""
+
+
+def read_options(options: type[Any], args: Sequence[str], command: str, words: int = 1) -> tuple[list[str], Settings]:
+    """(plain words, flags) of one of the smaller commands."""
+    types = flag_types(options)
+
+    def unknown(name: str) -> UsageError:
+        flag = f"--{name.replace('_', '-')}"
+        other = ARGUMENTS.get(name, SETTINGS.get(name, ""))
+        if other in types:
+            return UsageError(f"unknown option {flag!r}: here it is called --{other.replace('_', '-')}")
+        return UsageError(
+            f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them"
+        )
+
+    found, flags = read_arguments(args, types, unknown)
+    if len(found) > words:
+        raise UsageError(f"one word too many: {found[words]!r}. `tightrope {command} --help` says what there is")
+    return found, flags
+
+
+def guess(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides how the others are read."""
+    for i, arg in enumerate(args):
+        if arg == flag and i + 1 < len(args):
+            return args[i + 1]
+        if arg.startswith(flag + "="):
+            return arg.partition("=")[2]
+    return None
+
+
+# help -----------------------------------------------------------------------------------------------------------------
+
+
+def show_help(command: str, about: str | None, *sections: Any) -> int:
+    """Print a command's help. A section is an options dataclass, or an instance whose values are shown as the defaults."""
+    width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    kinds = get_type_hints(class_of(sections[0]), include_extras=True).values()
+    print(" ".join(["usage: tightrope", command, *filter(None, map(position, kinds)), "[OPTIONS]"]), end="\n\n")
+    for paragraph in re.split(r"\n\n|(?=Example: )", inspect.cleandoc(about or "")):
+        print(textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False), end="\n\n")
+    for i, section in enumerate(sections):
+        print(f"\n{(inspect.getdoc(section) or '').splitlines()[0]}" if i else "", end="\n" * bool(i))
+        print("\n".join(help_rows(section, width)) or "There are no options.")
+    return 0
+
+
+def class_of(section: Any) -> type[Any]:
+    return section if isinstance(section, type) else type(section)
+
+
+def help_rows(section: Any, width: int) -> Iterator[str]:
+    """The rows of a section: the flag, what it does, its default."""
+    options, indent = class_of(section), " " * (FLAG_WIDTH + 2)
+    kinds, docs = get_type_hints(options, include_extras=True), field_docs(options)
+    for f in fields(options):
+        shown = position(kinds[f.name])
+        value = f.default if section is options and not shown else getattr(section, f.name, None)
+        text = " ".join(docs.get(f.name, "").split())
+        if not shown:
+            shown = shown_flag(f.name, kinds[f.name], value is True)
+            text += "" if value is False or value in NO_DEFAULTS else f" (default: {shown_value(value)})"
+        filled = textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        start = f"  {shown}  ".ljust(len(indent))
+        yield start + filled[len(start) :] if len(start) == len(indent) else f"  {shown}\n{filled}"
+
+
+def shown_flag(name: str, kind: Any, is_on: bool) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        return f"{flag}, --no-{flag[2:]}" if is_on else flag
+    return f"{flag} {type_name(kind)}"
+
+
+def type_name(kind: Any) -> str:
+    """What a flag's value looks like."""
+    origin, inner = get_origin(kind), [one for one in get_args(kind) if one not in (type(None), ...)]
+    if origin is Literal:
+        return "{" + ",".join(map(str, inner)) + "}"
+    if origin in (Union, UnionType):
+        return "|".join(map(type_name, inner))
+    if origin is dict:
+        return "NAME=VALUE ..."
+    return f"{type_name(inner[0])} ..." if origin is tuple else TYPE_NAMES.get(kind, "VALUE")
+
+
+def shown_value(value: Any) -> str:
+    return "on" if value is True else " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def field_docs(options: type[Any]) -> dict[str, str]:
+    """The string below each field of a dataclass."""
+    docs: dict[str, str] = {}
+    for cls in reversed([c for c in options.__mro__ if c is not object]):
+        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        for line, below in pairwise(tree.body[0].body):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                docs[getattr(line.target, "id", "")] = str(below.value.value)
+    return docs
+
+
+def wants_help(args: Sequence[str]) -> bool:
+    return "--help" in args or "-h" in args
