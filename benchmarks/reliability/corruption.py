@@ -73,7 +73,7 @@ class Originals:
 
 
 def configured(args: list[str], options: dict[str, Any]) -> tr.Agent:
-    from tightrope.arguments import read_arguments
+    from tightrope.cli.arguments import read_arguments
     from tightrope.runs.config import settings_of
 
     words, flags = read_arguments(args, {**settings_of("ppo"), "run_dir": Path}, lambda name: UsageError(name))

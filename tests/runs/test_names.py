@@ -15,16 +15,14 @@ import tightrope as tr
 from tightrope.cli import COMMANDS, main
 from tightrope.cli.tools import ProbeOptions
 from tightrope.cli.trained import EvalOptions
-from tightrope.cli.training import train_options
+from tightrope.cli.training import TrainOptions
 from tightrope.runs.build import check_env
 from tightrope.runs.config import configure, settings_of
 from tightrope.runs.names import ARGUMENTS, ENVS, FUNCTIONS, MEMBERS, SETTINGS, here_called
 from tightrope.runs.presets import preset
 
 OURS = set(settings_of("ppo")) | set(settings_of("vpg"))
-OPTIONS = OURS | {
-    f.name for options in (train_options("ppo"), EvalOptions, ProbeOptions) for f in dataclasses.fields(options)
-}
+OPTIONS = OURS | {f.name for options in (TrainOptions, EvalOptions, ProbeOptions) for f in dataclasses.fields(options)}
 OPTIONS |= {"save_every", "stop_at_return"}
 TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS, "members": MEMBERS, "arguments": ARGUMENTS}
 AGENT = tr.PPO("CartPole-v1", num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=64, device="cpu")
