@@ -27,6 +27,10 @@ FOREIGN = {  # flags of other programs that the text names, by program
     "--track", "--capture-video", "--env-id",  # CleanRL
     "--max-restarts", "--local-addr", "--nproc-per-node",  # torchrun
 }  # fmt: skip
+ELSEWHERE = {  # names of other projects
+    "NoopResetEnv", "MaxAndSkipEnv", "EpisodicLifeEnv", "FireResetEnv", "WarpFrame", "ClipRewardEnv", "FrameStack",  # Baselines
+    "enable_wind", "intra_op_num_threads", "tcp_retries2", "KillWait",
+}  # fmt: skip
 SETTINGS_OF_TRAIN = ("train", "resume", "sweep", "bench")  # commands that take them besides flags of their own
 PLACEHOLDER = r"[A-Z][A-Z_]*|\.\.\.|.*\$.*"
 
@@ -46,29 +50,20 @@ def spans(page: Path) -> list[str]:
 # files and links ------------------------------------------------------------------------------------------------------
 
 
+PLACES = (ROOT, ROOT / "tightrope", *(ROOT / folder for folder in ("tests", "docs", "benchmarks", "examples")))
+
+
 @every_page
-def test_files_tests_and_names_in_them(page: Path) -> None:
-    places = (ROOT, ROOT / "tightrope", *(ROOT / folder for folder in ("tests", "docs", "benchmarks", "examples")))
-
-    def found(name: str) -> Path | None:
-        return next((place / name for place in places if (place / name).exists()), None)
-
-    text = page.read_text()
-    for name, member in re.findall(r"`([\w-]+/[\w./-]+\.(?:py|md|yaml))(?:::(\w+))?`", text):
-        if "sweeps/" in name or ("runs/" in name and not name.endswith(".py")):
-            continue  # of a user's own
-        path = found(name)
-        assert path, f"{name} is not there"
-        assert not member or re.search(rf"(def|class) {member}\b", path.read_text()), f"{name} has no {member}"
-    for name, members in re.findall(r"`([\w./-]+\.py)` (`\w[\w.]*`(?:, `\w[\w.]*`)*)", text):
-        path = found(name)
-        assert path, f"{name} is not there"
-        for word in re.findall(r"\w+", members):
+def test_files_and_names_in_them(page: Path) -> None:
+    text, code = page.read_text(), "\n".join([*blocks(page), *spans(page)])
+    named = re.findall(r"`([\w-]+/[\w./-]+\.(?:py|md|yaml))(?:::(\w+))?`", text)
+    named += re.findall(r"`([\w./-]+\.py)` ((?:`\w[\w.]*`(?:, )?)+)", text)
+    named += [(name, "") for name in re.findall(r"\b(?:benchmarks|examples|tests|docs)/[\w./-]+\w", code)]
+    for name, members in named:
+        path = next((place / name for place in PLACES if (place / name).exists()), None)
+        assert path or re.fullmatch(r"runs/.*\.yaml|sweeps/.*", name), f"{name} is not there"
+        for word in re.findall(r"\w+", members) if path else ():
             assert re.search(rf"\b{word}\b", path.read_text()), f"{name} has no {word}"
-    for name in re.findall(
-        r"\b(?:benchmarks|examples|tests|docs)/[\w./-]+\w", "\n".join([*blocks(page), *spans(page)])
-    ):
-        assert (ROOT / name).exists(), f"{name} is not there"
 
 
 def anchors(page: Path) -> set[str]:
@@ -106,6 +101,9 @@ def test_the_tree_of_packages_is_that_on_the_disk() -> None:
 # commands -------------------------------------------------------------------------------------------------------------
 
 
+HELP_ROW = r"^  (--[a-z][a-z-]*)(?:, --no-[a-z-]+)?( (?:\{.*?\}|[A-Z][A-Z|=]*)(?: \.\.\.)?)?"
+
+
 @cache
 def flags_of(command: str) -> dict[str, str]:
     """The flags that a command's help has and what their values look like; empty for switches."""
@@ -116,10 +114,7 @@ def flags_of(command: str) -> dict[str, str]:
     for words in asked:
         with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
             main([*words, "--help"])
-        rows = re.findall(
-            r"^ +(--[a-z][a-z-]*)(?:, --no-[a-z-]+)?( (?:\{.*?\}|[A-Z][A-Z|=]*)(?: \.\.\.)?)?", out.getvalue(), re.M
-        )
-        found |= {flag: value.strip() for flag, value in rows}
+        found |= {flag: value.strip() for flag, value in re.findall(HELP_ROW, out.getvalue(), re.MULTILINE)}
     return found | {"--help": ""}
 
 
@@ -165,13 +160,9 @@ def mistakes(command: str, words: list[str]) -> Iterator[str]:
         yield from (f"{flag} {value} is not {flags[flag]}" for value in values if wrong_value(flags[flag], value))
     if len(plain) > 1 and command != "report":
         yield f"{command} takes one word, not {plain}"
-    if (
-        plain
-        and command in ("train", "sweep", "bench", "check")
-        and not re.fullmatch(rf"\w+:\w+|{PLACEHOLDER}", plain[0])
-    ):
+    for env in plain if command in ("train", "sweep", "bench", "check") else ():
         try:
-            check_env(plain[0])
+            check_env("CartPole-v1" if re.fullmatch(rf"\w+:\w+|{PLACEHOLDER}", env) else env)
         except tr.UsageError as error:
             if "not installed" not in str(error):
                 yield str(error)
@@ -215,6 +206,17 @@ def test_flags_in_the_text(page: Path) -> None:
             assert flag in known or flag.replace("--no-", "--", 1) in known, span
 
 
+@every_page
+def test_scripts_have_the_flags_that_are_given_to_them(page: Path) -> None:
+    for piece in [*blocks(page, "(?:bash)?"), *spans(page)]:
+        for name, rest in re.findall(r"(?<!/)\b(benchmarks/[\w/]+\.py)([^\n]*)", piece.replace("\n", " ")):
+            script = (ROOT / name).read_text()
+            local = re.findall(r"^ *(?:from|import) \.?(\w+)", script, re.MULTILINE)
+            beside = [path.read_text() for path in (ROOT / name).parent.glob("*.py") if path.stem in local]
+            for flag in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", rest):
+                assert any(f'"{flag}"' in text for text in (script, *beside)), f"{name} has no {flag}"
+
+
 # symbols --------------------------------------------------------------------------------------------------------------
 
 
@@ -246,13 +248,25 @@ def test_symbols(page: Path) -> None:
         assert resolve(dotted) is not None
 
 
-@pytest.mark.parametrize(
-    "dotted", ["tr.PPOTrainer", "tightrope.functional.compute_gae", "tightrope.nothing", "agent.fit"]
-)
+@pytest.mark.parametrize("dotted", ["tr.PPOTrainer", "tightrope.functional.compute_gae", "tr.nothing", "agent.fit"])
 def test_a_symbol_that_is_not_there_is_found(dotted: str) -> None:
     assert re.fullmatch(DOTTED, dotted)
     with pytest.raises(AttributeError):
         resolve(dotted)
+
+
+@cache
+def words_of_the_package() -> set[str]:
+    files = [*(ROOT / "tightrope").rglob("*.py"), *(ROOT / "examples").rglob("*.sbatch"), ROOT / "pyproject.toml"]
+    return {word for file in files for word in re.findall(r"\w+", file.read_text())}
+
+
+@every_page
+def test_names_with_an_underscore_or_a_hump_are_in_the_package(page: Path) -> None:
+    foreign = r".*" if page.stem in ("coming-from", "benchmarks") else r"\.(py|ipynb)\b|^torch\."
+    for span in (span for span in spans(page) if not re.search(foreign, span)):
+        for word in re.findall(r"_*[A-Za-z]+(?:_[a-z0-9]+)+_*|\b(?:[A-Z]+[a-z]+){2,}\b", span):
+            assert word in words_of_the_package() | ELSEWHERE, span
 
 
 def keywords_of(name: str) -> set[str] | None:
