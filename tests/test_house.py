@@ -2,7 +2,6 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,24 +180,3 @@ def test_nothing_that_trains_prints_but_by_print_line(module: str) -> None:
     """A stream that cannot be written must not end training."""
     calls = [node.func for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Call)]
     assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
-
-
-PAGES = [
-    *sorted((HOUSE.parent / "docs").glob("*.md")),
-    *(HOUSE.parent / name for name in ("README.md", "CONTRIBUTING.md")),
-]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_tests_that_documents_name_are_there(page: Path) -> None:
-    root = HOUSE.parent
-    for name, member in re.findall(r"`(?:python )?([\w-]+/[\w./-]+\.(?:py|md|yaml))(?:::(\w+))?`", page.read_text()):
-        if "sweeps/" in name or ("runs/" in name and not name.endswith(".py")):
-            continue  # of a user's own
-        found = [
-            place / name
-            for place in (root, HOUSE, *(root / r for r in ("tests", "docs", "benchmarks")))
-            if (place / name).exists()
-        ]
-        assert found, f"{page.name} names {name}, which is not there"
-        assert not member or re.search(rf"(def|class) {member}\b", found[0].read_text()), f"{name} has no {member}"

@@ -52,10 +52,14 @@ class Agent(metaclass=AgentType):
     algo: ClassVar[str]
 
     def __init__(self, env: Any, *others: Any, network: Network | None = None, **settings: Any) -> None:
-        """`env` is an id, module:Class, an environment or a factory of them, of ours or of Gymnasium's. `network` is a
-        trunk of one's own, observations in, features (B, F) out: its class or a function that makes it, whose weights follow
-        the seed, or an instance, which is copied with its weights. Settings are those of `tightrope train --help`, over
-        the env's preset."""
+        """Make an untrained agent.
+
+        Args:
+            env: An id, module:Class, an environment, or a class or function that makes one: a TensorEnv or Gymnasium's.
+            network: A network of your own from observations to features (B, F): its class or a function that makes it, whose
+                weights follow the seed, or an instance, which is copied with its weights.
+            settings: Those of `tightrope train --help`. They win over the environment's preset.
+        """
         join()
         if others:
             raise UsageError(one_too_many(env, others[0], type(self).__name__))
@@ -225,12 +229,18 @@ class Agent(metaclass=AgentType):
         eval_envs: int | None = None,
         tick: Tick = lambda over: None,
     ) -> Evaluation:
-        """Episodes in fresh environments, greedy or, if not `deterministic`, with actions drawn as in training. Changes
-        nothing about the agent or its training.
+        """Play episodes in fresh environments and return their score. The agent and its training stay as they are.
 
-        After `eval_seconds`, the score is of the episodes finished so far. `eval_envs` engines on the host play at once, or as
-        many as the setting says. `tick` is called after every step with the number of episodes that are over. A signal ends
-        it: KeyboardInterrupt for Ctrl-C, SystemExit for others.
+        Ctrl-C ends it with KeyboardInterrupt, other signals with SystemExit.
+
+        Args:
+            episodes: How many.
+            env: Another environment with the same spaces; the agent's own if not given.
+            seed: Of these environments; follows from the agent's seed if not given, so that the same numbers come again.
+            deterministic: Take the likeliest action; otherwise draw actions as in training.
+            eval_seconds: A time limit. If it is reached, the score is of the episodes finished so far.
+            eval_envs: Environments that play at once, where they are engines on the host; as in the settings if not given.
+            tick: Called after every step with the number of episodes that are over.
         """
         self.check_open()
         check_episodes(episodes)
@@ -263,10 +273,14 @@ class Agent(metaclass=AgentType):
         return evaluate(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
     def record(self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Recording:
-        """Film greedy episodes in a fresh environment as an MP4: one after the other, or side by side with grid=True.
+        """Write a video of greedy episodes in a fresh environment. The agent and its training stay as they are.
 
-        `every` shows every so-many-th step, `fps` sets frames a second (real time if neither is given), `stochastic` draws
-        actions as in training. Changes nothing about the agent or its training. A signal ends it as it ends `evaluate`.
+        Args:
+            path: An MP4 file; one of that name is replaced.
+            episodes: How many; 1, or 16 with grid=True, if not given.
+            seed: Of the environments; follows from the agent's seed if not given.
+            shot: `grid` shows episodes side by side, `every` every so-many-th step, `fps` sets frames per second (real time
+                if neither is given), `stochastic` draws actions as in training.
         """
         self.check_open()
         path = Path(path)
@@ -286,15 +300,15 @@ class Agent(metaclass=AgentType):
             raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
 
     def show(self, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Clip:
-        """The same for a notebook, which plays what this returns."""
+        """Record episodes as `record` does, for a notebook, which plays what this returns."""
         with tempfile.TemporaryDirectory() as folder:
             film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
             return Clip(film.path.read_bytes(), film.frames)
 
     @known_arguments
     def predict(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
-        `env.reset()` returns, the observation counts."""
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. `(obs, info)` of a reset
+        may be given as it is. Not `deterministic` draws the action as in training."""
         return predict(self.state.policy, self.state.env, obs, deterministic)
 
     @known_arguments
@@ -307,8 +321,8 @@ class Agent(metaclass=AgentType):
         run.save_apart(self.state, settled(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
-        """Write the greedy policy to an ONNX file, from the environment's observations to its actions, once onnxruntime has
-        been held to torch on it. Replaces a file of that name. Changes nothing about the agent or its training."""
+        """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and
+        torch have agreed on it. A file of that name is replaced."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
         return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
 
@@ -344,13 +358,13 @@ class Agent(metaclass=AgentType):
 
 
 class PPO(Agent):
-    """Proximal policy optimisation."""
+    """Proximal policy optimisation. It has the members of `Agent` and the settings of `PPOConfig`."""
 
     algo = "ppo"
 
 
 class VPG(Agent):
-    """Vanilla policy gradient, REINFORCE with a baseline."""
+    """Vanilla policy gradient, REINFORCE with a baseline. It has the members of `Agent` and the settings of `VPGConfig`."""
 
     algo = "vpg"
 

@@ -48,10 +48,14 @@ def load(
     network: Network | None = None,
     **settings: Any,
 ) -> Agent:
-    """The agent saved in a directory: its newest checkpoint, its `best`, or the one of that name.
+    """Load an agent. From its newest checkpoint a run continues where it was: `learn` writes to its directory.
 
-    An environment or network of one's own is passed. Settings given here win. Loaded from its newest checkpoint a run goes on
-    where it was: `learn` writes to its directory.
+    Args:
+        path: Directory of a run, or what `save` wrote.
+        env: The environment, if it is one of your own: its class, an instance, or module:Class.
+        checkpoint: last, best, or the name of one.
+        network: The network, if it is one of your own.
+        settings: Settings to change.
     """
     path, made_for = Path(path), None
     join()
@@ -80,8 +84,14 @@ def load(
 def load_policy(
     path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
 ) -> Policy:
-    """The policy saved in a directory, to act with where its environment is not: neither the environment nor its package is
-    imported. A network of one's own is passed."""
+    """Load a policy to act where its environment is not: neither the environment nor its package is imported.
+
+    Args:
+        path: Directory of a run, or what `save` wrote.
+        checkpoint: last, best, or the name of one.
+        network: The network, if it is one of your own.
+        device: Where it computes.
+    """
     path, where = Path(path), resolve_device(device_name(device))
     for left in reversed(range(LOOKS)):
         found = find(path, checkpoint)

@@ -40,7 +40,11 @@ SKIPPED = BASE | {"observation", "action"}
 
 
 class TensorEnv:
-    """N environments as rows of one state tensor."""
+    """N environments as rows of one state tensor.
+
+    A subclass sets `observation` and `action` and, where the defaults do not fit, `noise_size` (uniform numbers per start
+    state, 1), `time_limit` (steps after which an episode is truncated, None), `solved_at`, `pure` and `pace`.
+    """
 
     observation: Spec
     action: Spec
@@ -104,21 +108,27 @@ class TensorEnv:
     # what an environment defines -------------------------------------------------------------------------------------
 
     def initial(self, noise: Tensor) -> Tensor:
+        """Start states (N, S) from uniform numbers in [0, 1) of shape (N, noise_size)."""
         raise NotImplementedError
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        """The states after one step, of the shape of `state`."""
         raise NotImplementedError
 
     def observe(self, state: Tensor) -> Tensor:
+        """Observations (N, ...) of states; by default the states themselves."""
         return state
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        """The reward of each step, float32 of shape (N,)."""
         raise NotImplementedError
 
     def terminated(self, state: Tensor) -> Tensor:
+        """Whether the task is over in these states, bool of shape (N,); by default never. The clock is not your concern."""
         return torch.zeros(state.shape[0], dtype=torch.bool, device=state.device)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        """Frames of observations for videos, uint8 of shape (N, height, width, 3)."""
         raise UsageError(f"{type(self).__name__} does not draw itself: give it a draw(obs, action) method")
 
     @property
@@ -285,6 +295,7 @@ class TensorEnv:
             self._to_go_back = False
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go back to what `state_dict` returned."""
         if state["state"].shape != self.state.shape:
             raise RuntimeError(f"env state has shape {tuple(state['state'].shape)}, expected {tuple(self.state.shape)}")
         self.state.copy_(state["state"])

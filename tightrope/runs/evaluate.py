@@ -35,25 +35,34 @@ Tick = Callable[[int], None]  # called after every step with the number of episo
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the episodes returned and how long they lasted."""
+    """The returns and lengths of the episodes of an evaluation."""
 
     returns: list[float]
+    """Return of each episode."""
     lengths: list[int]
-    unfinished: int = 0  # how many of these episodes were cut off
-    requested: int = 0  # episodes asked for, if time was up before all of them were over; otherwise 0
-    seconds: float = 0.0  # after which time was up
-    favours_short: bool = False  # whether these are the episodes that were over first, long ones left out
+    """Length of each episode, in steps."""
+    unfinished: int = 0
+    """How many of these episodes were cut off."""
+    requested: int = 0
+    """Episodes requested, if time was up before all of them were over; otherwise 0."""
+    seconds: float = 0.0
+    """The time limit that was reached, if one was."""
+    favours_short: bool = False
+    """Whether these are the episodes that ended first, without longer ones."""
 
     @property
     def mean(self) -> float:
+        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
     def std(self) -> float:
+        """Standard deviation of the returns."""
         return float(np.std(self.returns))
 
     @property
     def mean_length(self) -> float:
+        """Mean length of the episodes."""
         return float(np.mean(self.lengths))
 
     @property
@@ -62,6 +71,7 @@ class Evaluation:
         return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
 
     def as_dict(self) -> dict[str, Any]:
+        """Everything, as `tightrope eval --json` prints it."""
         return {
             "mean": self.mean,
             "std": self.std,

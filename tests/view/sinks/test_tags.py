@@ -72,8 +72,6 @@ def test_vpg_has_a2c_s_names() -> None:
 
 
 def test_the_page_on_trackers_has_every_name() -> None:
-    page = Path(tr.__file__).parents[1] / "docs" / "trackers.md"
-    if not page.exists():
-        pytest.skip("the documentation is not here")
+    page = Path(tr.__file__).parents[1] / "docs" / "reports.md"
     text = page.read_text()
     assert [name for pair in SB3.items() for name in (pair[0], pair[1][0]) if f"`{name}`" not in text] == []
