@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..recording import Recordings
 from ..types import Bound, Box, Discrete, MultiDiscrete, Spec
 from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
@@ -161,6 +162,7 @@ class ActorCritic(nn.Module):
         self.value_head = None if critic is None else orthogonal(nn.Linear(critic.out_features, 1), 1.0)
         self.normalizer = normalizer
         self.reward_scaler = RewardScaler()
+        self.recordings = Recordings()  # how it acts on the CPU
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         obs = self._normalize(obs)

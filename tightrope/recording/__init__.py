@@ -20,7 +20,8 @@ from .call import Array, Call, array, runner
 from .memory import Plan, needed, owned
 from .recorder import Recorder, Sharing, Unrecordable, tensors
 
-__all__ = ["Array", "Recording", "Unrecordable"]
+__all__ = ["Array", "Recording", "Recordings", "Unrecordable"]
+MOST = 8  # shapes for which recordings are kept
 
 
 class Recording:
@@ -61,6 +62,33 @@ class Recording:
                 np.copyto(place, value)
         self.run()
         return self.results
+
+
+class Recordings(dict[Any, Any]):
+    """Recordings of one function by the shapes of its inputs, or None where it cannot be recorded. Copies begin empty: a
+    recording reads the memory that it was made for."""
+
+    settings: Any = None  # of the function, as of the recordings kept
+
+    def renew(self, settings: Any) -> None:
+        """Drop all of them if they were made for other settings."""
+        if settings != self.settings:
+            self.clear()
+            self.settings = settings
+
+    def find(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The one for this key, made if it is not there; the oldest gives way where there are too many."""
+        if key not in self:
+            if len(self) >= MOST:
+                del self[next(iter(self))]
+            self[key] = make()
+        return self[key]
+
+    def __deepcopy__(self, memo: Any) -> Recordings:
+        return Recordings()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recordings, ()
 
 
 def recorded(function: Callable[..., Any], given: list[Tensor], **options: Any) -> tuple[Recorder, list[Tensor]]:
