@@ -71,12 +71,12 @@ class Optimizer:
 
 
 def gradient(
-    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer, recurs: bool = True
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms. Both are
-    means over what all ranks learn from."""
+    """Write the loss's gradient into the flat buffer; returns the loss's terms. Both are means over what all ranks learn from.
+    `recurs` says that batches of this shape will come again: only then is it worth while to record what is done with one."""
     activity.mark()
-    terms = derived(loss, policy, batch, optimizer)
+    terms = derived(loss, policy, batch, optimizer, recurs)
     watcher = _watcher.get()
     if watcher is not None:
         watcher(batch, terms)
@@ -110,7 +110,9 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+def derived(
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer, recurs: bool
+) -> Terms:
     """The gradient by whatever way is the quickest: on the CPU by a recording of autograd's, on a device in closed form where
     there is one.
 
@@ -125,7 +127,7 @@ def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch
         def plain(loss: Any, policy: Any, batch: Any) -> Any:
             return autograd(loss, policy, batch, optimizer)
 
-        found = optimizer.recorded.find(plain, loss, policy, batch, optimizer.grad)
+        found = optimizer.recorded.find(plain, loss, policy, batch, optimizer.grad) if recurs else None
         return plain(loss, policy, batch) if found is None else found(batch)
     asked = (type(loss), policy, type(policy), compiling(), kernels_wanted())
     if optimizer.asked != asked:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..recording import Recording
 from .answer import Answer
 from .options import Array
 from .own import Randomness, same, streams_lock
-from .recording import Recording
 from .validate import check_choices
 
 if TYPE_CHECKING:
@@ -42,14 +42,15 @@ class ArrayStep:
 
         self.env, self.trusted = env, False  # whether equations are known to be still what was recorded
         kept = (env.clock, env._running_return, env._finished)  # which are written at other moments here
-        self.onwards = Recording(onwards, env.state, action, banned=kept)
-        self.anew = Recording(anew, env.state, torch.zeros(env.num_envs, dtype=torch.bool), noise, banned=kept)
+        over = torch.zeros(env.num_envs, dtype=torch.bool)
+        self.onwards = Recording(onwards, (env.state, action), exact=True, banned=kept)
+        self.anew = Recording(anew, (env.state, over, noise), exact=True, banned=kept)
+        self.sums = np.empty(env.num_envs, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies of an environment record for themselves."""
         return type(None), ()
 
-    @np.errstate(all="ignore")  # what is not finite is for the learner to report
     def __call__(self, action: Array, noise: Array) -> Answer:
         env, limit = self.env, self.env.max_episode_steps
         state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
@@ -63,10 +64,15 @@ class ArrayStep:
         # nothing has been changed so far
         clock += 1
         running_return += reward
-        state[:] = kept
-        if len(ended):
-            env._finished.numpy()[:] += done * np.stack([done, running_return, clock])
-            running_return[done], clock[done] = 0.0, 0
+        np.copyto(state, kept)
+        if not len(ended):
+            return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+        episodes, returns, lengths = env._finished.numpy()
+        episodes += done
+        returns += np.multiply(running_return, done, self.sums)
+        lengths += np.multiply(clock, done, self.sums)
+        np.copyto(running_return, 0, where=done)
+        np.copyto(clock, 0, where=done)
         return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
 
     @np.errstate(all="ignore")

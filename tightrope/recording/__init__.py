@@ -21,7 +21,7 @@ from .memory import Plan, needed, owned
 from .recorder import Recorder, Sharing, Unrecordable, tensors
 
 __all__ = ["Array", "Recording", "Recordings", "Unrecordable"]
-MOST = 8  # shapes for which recordings are kept
+MOST = 16  # shapes for which recordings are kept
 
 
 class Recording:
@@ -77,12 +77,11 @@ class Recordings(dict[Any, Any]):
             self.settings = settings
 
     def find(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The one for this key, made if it is not there; the oldest gives way where there are too many."""
-        if key not in self:
-            if len(self) >= MOST:
-                del self[next(iter(self))]
+        """The one for this key, made if it is not there. None where there are many already: shapes that always change cost more
+        to record than it saves."""
+        if key not in self and len(self) < MOST:
             self[key] = make()
-        return self[key]
+        return self.get(key)
 
     def __deepcopy__(self, memo: Any) -> Recordings:
         return Recordings()

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Array = np.ndarray[Any, Any]
-KEYWORD_OUT = (np.maximum, np.minimum)  # NumPy wants the output of these by its keyword
+TORCH = (torch.sin, torch.cos, torch.exp, torch.expm1, torch.log, torch.log1p, torch.tanh, torch.mm, torch.sum)
+KEYWORD_OUT = (np.maximum, np.minimum, *TORCH)  # which want their output by its keyword
 
 
 class Span(NamedTuple):

@@ -32,8 +32,10 @@ ROUNDED = {  # otherwise than torch does
     aten.exp: np.exp, aten.expm1: np.expm1, aten.log: np.log, aten.log1p: np.log1p, aten.tanh: np.tanh, aten.sin: np.sin,
     aten.cos: np.cos, aten.reciprocal: np.reciprocal, aten.sign: np.sign, aten.sgn: np.sign,
 }  # fmt: skip
+TORCH_EXACT = {aten.exp: torch.exp, aten.tanh: torch.tanh, aten.sin: torch.sin, aten.cos: torch.cos}
 FEW = 8  # columns, up to which a reduction goes column by column
 TALL = 128  # rows for each column, from which on broadcasting does so too
+MANY = 1 << 16  # numbers, from which on torch adds them up
 TILED = 8192  # numbers, up to which a broadcast operand that seldom changes is kept at full size
 
 
@@ -57,6 +59,8 @@ def calls_for(
             return elementwise(context, ARITHMETIC[packet], args, out, out.dtype)
         if packet in COMPARISONS and not kwargs:
             return elementwise(context, COMPARISONS[packet], args, out, common_type(args))
+        if context.exact and packet in TORCH_EXACT and not kwargs:
+            return [call(TORCH_EXACT[packet], args[0].detach(), out.detach())]
         if context.exact and packet not in EXACT:
             return None
         if packet in ROUNDED and not kwargs:
@@ -271,7 +275,9 @@ def bmm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
 
 
 def summed(a: Array, axis: int, weight: float, out: Array) -> Call:
-    """A weighted sum over one axis of a matrix, as a product, which is quicker."""
+    """A weighted sum over one axis of a matrix: as a product, which is quicker, up to where NumPy would use several threads."""
+    if a.size > MANY and weight == 1:
+        return call(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
     weights = np.full(a.shape[axis], weight, a.dtype)
     return call(np.dot, *((weights, a) if axis == 0 else (a, weights)), out)
 

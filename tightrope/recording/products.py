@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .call import Array, Call, call, empty
 
@@ -30,12 +29,9 @@ def product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
         cut, parts = (count, inner // count, -1), empty((count, rows, width), out.dtype)
         blocks = a.T.reshape(cut).transpose(0, 2, 1), b.reshape(cut)
         return [*before, call(np.matmul, *blocks, parts), Call(np.add.reduce, (parts, 0, None, out), (3,))]
-    return [*before, call(torch_product, *(torch.from_numpy(x) for x in (a, b, out)))]
+    return [*before, call(torch.mm, *(torch.from_numpy(x) for x in (a, b, out)))]
 
 
 def cuts(length: int, count: int) -> bool:
     return length % count == 0 and length // count >= SHORTEST
 
-
-def torch_product(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.mm(a, b, out=out)
