@@ -206,8 +206,8 @@ def all_of(rollout: Rollout, obs: Tensor) -> dict[str, Tensor]:
 def test_a_rollout_over_arrays_is_that_over_tensors(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[str] = []
     module = sys.modules["tightrope.engine.collect"]
-    play = module.play  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "play", lambda *args: played.append("over arrays") or play(*args))
+    play = module.on_arrays  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "on_arrays", lambda *args: played.append("over arrays") or play(*args))
     rollout, obs, _ = collected(make())
     assert played == ["over arrays"] * 2
     monkeypatch.setattr(module, "array_stepper", lambda env: None)

@@ -10,7 +10,7 @@ import torch
 
 from tightrope.algorithms import ppo
 from tightrope.cli import main
-from tightrope.engine.quick import QuickPolicy
+from tightrope.engine.recorded_policy import RecordedPolicy
 from tightrope.envs import CartPole
 from tightrope.runs.bench import Marks, bench
 
@@ -44,13 +44,13 @@ def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = QuickPolicy.choose
+    choose = RecordedPolicy.choose
 
-    def dawdle(self: QuickPolicy, *args: Any) -> Any:
+    def dawdle(self: RecordedPolicy, *args: Any) -> Any:
         time.sleep(0.01)
         return choose(self, *args)
 
-    monkeypatch.setattr(QuickPolicy, "choose", dawdle)
+    monkeypatch.setattr(RecordedPolicy, "choose", dawdle)
     assert bench("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
 
 

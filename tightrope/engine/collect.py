@@ -71,7 +71,7 @@ def on_arrays(
     shown[0][:] = last
     for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
         action[t], given = player.choose(shown[t], draw)
-        answer = step(given, reset)
+        answer = step(given.copy(), reset)  # which an engine may keep
         activity.mark()
         shown[t + 1][:] = final_obs[t] = answer.obs
         reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated

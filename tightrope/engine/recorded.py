@@ -7,6 +7,7 @@ it is written. Neither the random streams of the run nor what a network keeps no
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -56,6 +57,7 @@ def settings_of(thing: Any, depth: int = 4) -> Any:
 
 def globals_of(function: Any) -> list[Any]:
     """The plain values and the functions of its module that a function names: who replaces one means to be heard."""
+    function = inspect.unwrap(function) if callable(function) else None
     if not isinstance(function, FunctionType):
         return []
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
@@ -129,13 +131,17 @@ def made_up_batch(batch: Batch, policy: ActorCritic, seed: int) -> Batch:
 
 
 @contextmanager
-def untouched(policy: nn.Module) -> Iterator[list[str]]:
-    """Whatever happens inside leaves no trace in random streams or in a network. Yields a list that holds, afterwards, what
-    had been changed."""
+def trying_out(policy: nn.Module) -> Iterator[list[str]]:
+    """Inside, a network has made-up parameters, so that what is found does not depend on how far a run has come. Whatever
+    happens leaves no trace in it, nor in random streams. Yields a list that names, afterwards, what had been changed."""
     changed: list[str] = []
     modules = [(module, dict(vars(module))) for module in policy.modules()]
     buffers = [(x, x.clone()) for x in policy.buffers()]
+    parameters = [(x.detach(), x.detach().clone()) for x in policy.parameters()]
+    generator = torch.Generator().manual_seed(0)
     try:
+        for x, _ in parameters:
+            x.copy_(torch.randn(x.shape, generator=generator) / max(4, x[0].numel() if x.dim() else 1) ** 0.5)
         with apart(0, CPU):
             yield changed
     finally:
@@ -144,11 +150,10 @@ def untouched(policy: nn.Module) -> Iterator[list[str]]:
                 changed.append(type(module).__name__)
                 vars(module).clear()
                 vars(module).update(held)
+        changed += ["a buffer" for x, before in buffers if not torch.equal(x, before)]
         with torch.no_grad():
-            for x, before in buffers:
-                if not torch.equal(x, before):
-                    changed.append("a buffer")
-                    x.copy_(before)
+            for x, before in buffers + parameters:
+                x.copy_(before)
 
 
 def agree(given: Sequence[Any], expected: Sequence[Tensor], tolerance: float) -> bool:

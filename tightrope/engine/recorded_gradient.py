@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from ..models import ActorCritic
 from ..recording import Recording, Recordings
 from ..types import Batch
-from .recorded import agree, differs, has_hooks, is_frozen, made_up_batch, settings_of, shapes_of, untouched
+from .recorded import agree, differs, has_hooks, is_frozen, made_up_batch, settings_of, shapes_of, trying_out
 
 Gradient = Callable[[Any, Any, Any], Any]  # of (loss, policy, batch): writes the gradient and returns the loss's terms
 
@@ -66,6 +66,8 @@ class RecordedGradients:
 
     def find(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> RecordedGradient | None:
         """The recording for this loss, policy and batch; None where they run as they are written."""
+        if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
+            return None
         if loss is not self.loss or not is_frozen(loss):
             self.kept.renew((settings_of(loss), settings_of(policy)))
             self.loss = loss
@@ -73,10 +75,10 @@ class RecordedGradients:
         return self.kept.find(key, lambda: self.make(gradient, loss, policy, batch, grad))
 
     def make(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> RecordedGradient | None:
-        if not isinstance(policy, ActorCritic) or has_hooks(policy):
+        if has_hooks(policy):
             return None
         try:
-            with untouched(policy) as changed, np.errstate(all="ignore"):
+            with trying_out(policy) as changed, np.errstate(all="ignore"):
                 found = RecordedGradient(gradient, loss, policy, batch, grad)
         except Exception:  # whatever it does that cannot be recorded; a true mistake will show again
             return None

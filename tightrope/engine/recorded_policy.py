@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..recording import Array, Recording
-from .recorded import agree, differs, has_hooks, made_up_acts, settings_of, shapes_of, untouched
+from .recorded import agree, differs, has_hooks, made_up_acts, settings_of, shapes_of, trying_out
 
 BLOCK = 512  # rows of a rollout that are evaluated at once
 TRIALS = 3
@@ -33,6 +33,7 @@ class RecordedPolicy:
             distribution, value = policy(obs)
             return distribution.log_prob(action), value
 
+        self.policy, self.rows = policy, len(obs)
         many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
         shown, noise, *_ = made_up_acts(policy, obs, 1)
         block, _, taken, *_ = made_up_acts(policy, many, 1)
@@ -40,7 +41,6 @@ class RecordedPolicy:
         self.methods = methods_of(self.distribution)
         self.samples = Recording(sample, (shown, noise), steady=True)
         self.evaluates = Recording(evaluate, (block, taken), steady=True)
-        self.choose = self.samples
         self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
@@ -61,8 +61,16 @@ class RecordedPolicy:
         self.samples.refresh()
         self.evaluates.refresh()
 
+    def choose(self, obs: Array, noise: Array) -> list[Array]:
+        """The actions for rows (N, ...), sampled with that noise: as they are learned from, and as the environment wants them.
+        Both are overwritten by the next call."""
+        return self.samples(obs, noise)
+
     @np.errstate(all="ignore")
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
+        """The same of tensors, copied. Where rows are cut into groups, those of a group are the policy's own to act for."""
+        if len(obs) != self.rows:
+            return (self.policy.distribution(obs).sample(noise),)
         action, _ = self.samples(obs.numpy(), noise.numpy())
         return (torch.from_numpy(action.copy()),)
 
@@ -109,7 +117,7 @@ def made(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
     if has_hooks(policy):
         return None
     try:
-        with untouched(policy) as changed, np.errstate(all="ignore"):
+        with trying_out(policy) as changed, np.errstate(all="ignore"):
             found = RecordedPolicy(policy, obs, rows)
     except Exception:  # whatever it does that cannot be recorded; a true mistake will show again
         return None

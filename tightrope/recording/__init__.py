@@ -50,10 +50,15 @@ class Recording:
         after = Plan(after, [*results, *writes, *given, *(x for each in before for x in each.operands)]).result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}
         self.calls, self.prepared = after, before
-        self.refresh, self.run = runner(before), runner(after)
+        self._prepare, self.run = runner(before), runner(after)
         self.inputs = [array(x) if owner(x) in read else None for x in given]
         self.results = [array(x) for x in results]
         self.refresh()
+
+    @np.errstate(all="ignore")
+    def refresh(self) -> None:
+        """Compute anew what depends on tensors from outside alone."""
+        self._prepare()
 
     def __call__(self, *values: Array) -> list[Array]:
         """The results for these inputs, until the next call."""

@@ -143,8 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if calls is None:
             self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
             plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result))
-            written = into if has_out(operation, result) else again
-            calls = [call(written, operation if written is again else out_of(operation), *plain)]
+            calls = [call(again, operation, *plain)]
         self.calls += calls
 
     def write(self, operation: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
@@ -196,21 +195,6 @@ def functional_of(operation: Any) -> Any:
     if name.endswith("_") and packet in IN_PLACE:
         return getattr(packet, overload, None)
     return aten.cat.default if operation is aten.cat.out else None
-
-
-def has_out(operation: Any, result: Any) -> bool:
-    return isinstance(result, Tensor) and operation._overloadname == "default" and out_of(operation) is not None
-
-
-def out_of(operation: Any) -> Any:
-    """The overload that writes its result where it is told to."""
-    found = getattr(operation.overloadpacket, "out", None)
-    same = found is not None and len(found._schema.arguments) == len(operation._schema.arguments) + 1
-    return found if same else None
-
-
-def into(operation: Any, args: Any, kwargs: Any, result: Tensor) -> None:
-    operation(*args, **kwargs, out=result)
 
 
 def again(operation: Any, args: Any, kwargs: Any, result: Any) -> None:

@@ -243,7 +243,7 @@ class WatchedPlayer:
         self.judges_at_once = player.judges_at_once
         self.act, self.judge = marks.around("policy", player.act), marks.around("policy", player.judge)
         if hasattr(player, "choose"):  # over arrays
-            self.choose, self.to_env = marks.around("policy", player.choose), player.to_env  # type: ignore[attr-defined]
+            self.choose = marks.around("policy", player.choose)
 
 
 @contextmanager
