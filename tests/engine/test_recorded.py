@@ -102,7 +102,11 @@ def own_loss(policy: ActorCritic, batch: Batch) -> tuple[Tensor, OwnTerms]:
     distribution, value = policy(batch.obs)
     weight = torch.softmax(batch.advantage, 0)
     spread = torch.logsumexp(value, 0) - value.mean()
-    total = -(weight * distribution.log_prob(batch.action)).sum() + nn.functional.smooth_l1_loss(value, batch.target) + spread
+    total = (
+        -(weight * distribution.log_prob(batch.action)).sum()
+        + nn.functional.smooth_l1_loss(value, batch.target)
+        + spread
+    )
     return total, OwnTerms(total.detach(), spread.detach())
 
 
@@ -267,7 +271,9 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
         optimizer = Optimizer(twin)
         torch.manual_seed(5)
         compute(loss, twin, batch, optimizer)
-        outcomes.append([optimizer.grad, torch.rand(3), *twin.buffers(), torch.tensor(getattr(twin.actor.network, "calls", 0))])
+        outcomes.append(
+            [optimizer.grad, torch.rand(3), *twin.buffers(), torch.tensor(getattr(twin.actor.network, "calls", 0))]
+        )
         assert not recordings(optimizer)
     assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
 
@@ -403,7 +409,9 @@ def test_a_policy_is_played_as_it_is_in_each_rollout(name: str) -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("share", [False, True])
-def test_two_phases_are_those_of_the_page_as_on_a_device(env: str, share: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_phases_are_those_of_the_page_as_on_a_device(
+    env: str, share: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings: dict[str, Any] = dict(
         num_envs=6, num_steps=40, num_minibatches=4, total_timesteps=2 * 240, norm_obs=True, share_trunk=share,
         hidden_sizes=(16, 16), learning_rate=1e-3, device="cpu",

@@ -1,4 +1,4 @@
-"""A replay gives what the function gives, for other numbers than those it was recorded with; what cannot be replayed is refused."""
+"""A replay gives what the function gives, for other numbers than those it was recorded with; some functions are refused."""
 
 from __future__ import annotations
 

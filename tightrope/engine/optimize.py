@@ -71,7 +71,11 @@ class Optimizer:
 
 
 def gradient(
-    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer, recurs: bool = True
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]],
+    policy: Any,
+    batch: Batch,
+    optimizer: Optimizer,
+    recurs: bool = True,
 ) -> Terms:
     """Write the loss's gradient into the flat buffer; returns the loss's terms. Both are means over what all ranks learn from.
     `recurs` says that batches of this shape will come again: only then is it worth while to record what is done with one."""

@@ -1,7 +1,7 @@
 """Who plays a rollout: the policy as it is written, or something quicker that says the same.
 
-On the CPU that is a recording of the policy; on CUDA, where an execution asks for kernels, it is one kernel a step, for a policy
-that it knows to the last layer.
+On the CPU that is a recording of the policy; on CUDA, where an execution asks for kernels, it is one kernel a step, for a
+policy that it knows to the last layer.
 """
 
 from __future__ import annotations

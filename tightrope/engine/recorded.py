@@ -1,14 +1,14 @@
 """What recordings of a loss or a policy are made for, and what they are tried with.
 
-A recording is made for a function, shapes, types and settings, on made-up numbers, never on those of the run; and it has to give
-what the function gives for other made-up ones. Where it does not, or where the function cannot be recorded, the function runs as
-it is written. Neither the random streams of the run nor what a network keeps notice anything of this.
+A recording is made for a function, shapes, types and settings. It is made on made-up numbers, never on those of the run, and
+has to give what the function gives for other made-up ones. Where it does not, or where the function cannot be recorded, the
+function runs as it is written. Neither the random streams of the run nor what a network keeps are changed by this.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from types import FunctionType
@@ -24,6 +24,7 @@ from ..types import Batch
 from .streams import apart
 
 CPU = torch.device("cpu")
+TOLERANCE = 1e-4  # of the norm
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -49,7 +50,7 @@ def settings_of(thing: Any, depth: int = 4) -> Any:
     if isinstance(thing, FunctionType):
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
         return id(thing.__code__), settings_of([cells, thing.__defaults__], deeper), globals_of(thing)
-    called = globals_of(getattr(type(thing), "__call__", None))
+    called = globals_of(vars(type(thing)).get("__call__"))
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), called, *(settings_of(getattr(thing, f.name), deeper) for f in fields(thing))
     return id(thing), called, settings_of(getattr(thing, "__dict__", None), deeper)
@@ -81,7 +82,8 @@ def module_settings(network: nn.Module) -> Iterator[Any]:
 
 
 def is_frozen(thing: Any) -> bool:
-    return is_dataclass(thing) and type(thing).__dataclass_params__.frozen  # type: ignore[attr-defined, no-any-return]
+    settings: Any = getattr(type(thing), "__dataclass_params__", None)
+    return settings is not None and bool(settings.frozen)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -156,17 +158,17 @@ def trying_out(policy: nn.Module) -> Iterator[list[str]]:
                 x.copy_(before)
 
 
-def agree(given: Sequence[Any], expected: Sequence[Tensor], tolerance: float) -> bool:
-    pairs = zip((torch.as_tensor(x) for x in given), expected, strict=True)
-    return all(near(a, b, tolerance) for a, b in pairs)
+def agree(given: Iterable[Any], expected: Iterable[Tensor]) -> bool:
+    """Whether all arrays or tensors are near those expected."""
+    return all(near(torch.as_tensor(a), b) for a, b in zip(given, expected, strict=True))
 
 
-def near(a: Tensor, b: Tensor, tolerance: float) -> bool:
+def near(a: Tensor, b: Tensor) -> bool:
     """By the norm of the difference, where both are numbers."""
     if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(a.isfinite(), b.isfinite()):
         return False
     a, b = (torch.where(x.isfinite(), x, 0).double() for x in (a, b))
-    return bool((a - b).norm() <= tolerance * b.norm() + 1e-6)
+    return bool((a - b).norm() <= TOLERANCE * b.norm() + 1e-6)
 
 
 def differs(what: Any) -> None:

@@ -35,7 +35,7 @@ class RecordedGradient:
         other = made_up_batch(batch, policy, 2)
         expected = [*tensors_in(gradient(loss, policy, other)), grad.clone()]
         grad.fill_(torch.nan)  # every entry must be written
-        self.agrees = agree([*tensors_in(self(other)), grad], expected, 1e-4)
+        self.agrees = agree([*tensors_in(self(other)), grad], expected)
 
     def columns(self, batch: Batch) -> list[Tensor]:
         return [getattr(batch, name) for name in self.names]

@@ -27,7 +27,7 @@ MOST = 16  # shapes for which recordings are kept
 class Recording:
     """A function of tensors as calls over arrays. Its results lie in the same memory each time.
 
-    `exact` keeps to what gives the same bits as the function. `writes` are tensors from outside that it may write. With `steady`,
+    `exact` keeps to what gives the same bits as the function. `writes` are tensors from outside that it may write. If `steady`,
     what depends on tensors from outside alone is computed by `refresh`, and not with every call. Functions that read one of the
     `banned` tensors are refused.
     """

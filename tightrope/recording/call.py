@@ -111,6 +111,6 @@ def runner(calls: list[Call]) -> Callable[[], None]:
         if keyword:
             given[-1] = f"{keyword}={given[-1]}"
         lines.append(f" {name}({', '.join(given)})")
-    exec("\n".join(lines), names)  # noqa: S102  nothing of it comes from outside
+    exec("\n".join(lines), names)  # nothing of it comes from outside
     run: Callable[[], None] = names["run"]
     return run

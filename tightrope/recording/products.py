@@ -34,4 +34,3 @@ def product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
 
 def cuts(length: int, count: int) -> bool:
     return length % count == 0 and length // count >= SHORTEST
-

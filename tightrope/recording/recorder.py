@@ -17,14 +17,21 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .call import Call, call
-from .operations import ARITHMETIC, COMPARISONS, ROUNDED, Context, aten, calls_for
+from .elementwise import Context, aten
+from .operations import ARITHMETIC, COMPARISONS, ROUNDED, calls_for
 
 UNKNOWABLE = {torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded}
-INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape unless indexed by a mask
+INDEXED = (
+    aten.index,
+    aten.index_put,
+    aten.index_put_,
+    aten._index_put_impl_,
+)  # of fixed shape unless indexed by a mask
 HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
 IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
 CONSTANT = {  # whatever the numbers of the tensor that they are like
-    aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty,
+    aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full,
+    aten.new_empty,
 }  # fmt: skip
 MOST_BYTES = 1 << 28  # of results; beyond, calls are not what takes the time
 
@@ -123,11 +130,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.share:
             return None
         leaves, form = pytree.tree_flatten((args, kwargs))
-        parts = [
-            (x.data_ptr(), x.shape, x.stride(), x.dtype, self.writes.get(storage(x), 0)) if isinstance(x, Tensor) else (type(x), x)
-            for x in leaves
-        ]  # fmt: skip
+        parts = [self.operand(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
         return operation, str(form), tuple(parts)
+
+    def operand(self, x: Tensor) -> Any:
+        return x.data_ptr(), x.shape, x.stride(), x.dtype, self.writes.get(storage(x), 0)
 
     def versions(self, result: Any) -> list[int]:
         return [self.writes.get(storage(x), 0) for x in tensors(result)]
@@ -160,7 +167,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if at not in self.made and at not in self.writable:
                 raise Unrecordable(f"{operation} writes into a tensor that was not made here")
             if self.made.get(at) == "constant":  # those who read it before must find what it was
-                whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())  # type: ignore[call-overload]
+                whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
                 self.restores.append(call(np.copyto, whole.numpy(), whole.numpy().copy(), written=0))
                 self.kept.append(whole)
             self.made[at] = "live" if at in self.made else self.made.get(at, "live")
@@ -205,4 +212,3 @@ def again(operation: Any, args: Any, kwargs: Any, result: Any) -> None:
 
 def in_place(operation: Any, args: Any, kwargs: Any, written: Any) -> None:
     operation(*args, **kwargs)
-
