@@ -155,7 +155,7 @@ def test_so_are_those_of_other_networks_and_observations(name: str, loss: str) -
     policy = a_policy(action, observation, **config)
     optimizer = Optimizer(policy)
     held_to_autograd(function, policy, a_batch(policy, observation, 64, kind), optimizer)
-    assert recordings(optimizer)
+    assert bool(recordings(optimizer)) == (name != "pictures")  # calls are not what convolutions take their time for
 
 
 @pytest.mark.parametrize("action", [CHOICE, TORQUE])
@@ -332,6 +332,9 @@ def test_it_says_what_the_policy_says(head: str, network: str, rows: int) -> Non
     policy = a_policy(action, observation, own and own(), **config)
     obs, noise = some_obs(observation, rows), some_noise(policy, rows)
     player = player_of(policy, obs)
+    if network == "pictures":
+        assert player is None
+        return
     assert player is not None
     distribution, value = policy(obs)
     (sampled,) = player.act(obs, noise)

@@ -25,6 +25,7 @@ from .streams import apart
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # of the norm
+MOST_ITEMS = 64  # of a list that are looked at
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -41,6 +42,8 @@ def settings_of(thing: Any, depth: int = 4) -> Any:
     if depth == 0:
         return id(thing)
     deeper = depth - 1
+    if isinstance(thing, (list, tuple, dict)) and len(thing) > MOST_ITEMS:
+        return id(thing)
     if isinstance(thing, (list, tuple)):
         return type(thing), *(settings_of(x, deeper) for x in thing)
     if isinstance(thing, dict):
@@ -53,7 +56,7 @@ def settings_of(thing: Any, depth: int = 4) -> Any:
     called = globals_of(vars(type(thing)).get("__call__"))
     if is_dataclass(thing) and not isinstance(thing, type):
         return type(thing), called, *(settings_of(getattr(thing, f.name), deeper) for f in fields(thing))
-    return id(thing), called, settings_of(getattr(thing, "__dict__", None), deeper)
+    return id(thing), called, [x for x in getattr(thing, "__dict__", {}).values() if isinstance(x, PLAIN)]
 
 
 def globals_of(function: Any) -> list[Any]:

@@ -33,7 +33,9 @@ CONSTANT = {  # whatever the numbers of the tensor that they are like
     aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full,
     aten.new_empty,
 }  # fmt: skip
+CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 MOST_BYTES = 1 << 28  # of results; beyond, calls are not what takes the time
+LARGE = 1 << 20  # bytes of a result that would have to be copied
 
 
 class Unrecordable(Exception):
@@ -122,6 +124,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise Unrecordable(str(operation))
         if packet in HIDDEN_WRITES and True in args:
             raise Unrecordable(f"{operation} in training")
+        if packet in CONVOLUTIONS:
+            raise Unrecordable(f"{operation}: calls are not what takes the time")
         if any(x.device.type != "cpu" for x in given):
             raise Unrecordable(f"{operation} on another device")
 
@@ -148,6 +152,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor):
             calls = calls_for(self.context, operation, args, kwargs, result)
         if calls is None:
+            if any(x.nbytes > LARGE for x in tensors(result)):
+                raise Unrecordable(f"{operation}: its result is too large to be copied")
             self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
             plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result))
             calls = [call(again, operation, *plain)]
