@@ -14,8 +14,8 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "output", "errors", "activity", "files", "processes", "types", "recording", "functional", "draw", "models", "envs",
-    "engine", "algorithms", "view", "runs", "agent", "saved", "cli",
+    "version", "output", "errors", "activity", "files", "processes", "types", "recording", "functional", "draw", "models",
+    "envs", "engine", "algorithms", "view", "runs", "agent", "saved", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path
