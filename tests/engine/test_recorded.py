@@ -17,7 +17,9 @@ import tightrope as tr
 from tightrope.algorithms.ppo import ppo
 from tightrope.engine import Optimizer, gradient
 from tightrope.engine.optimize import autograd
-from tightrope.engine.recorded_policy import BLOCK, RecordedPolicy, recorded_policy
+from tightrope.engine.recorded import BLOCK
+from tightrope.engine.recorded_gradient import RecordedGradient
+from tightrope.engine.recorded_policy import RecordedPolicy, recorded_policy
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, Categorical, NetworkConfig, actor_critic
 from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec, Trajectories
@@ -173,6 +175,30 @@ def test_batches_of_any_size_one_after_the_other(action: Spec) -> None:
     for rows in (64, 1, 128, 192, 100, 3000, 64):
         held_to_autograd(LOSSES["ppo clipped"][0], policy, a_batch(policy, SHOWN, rows), optimizer)
     assert len(recordings(optimizer)) == 6
+
+
+@pytest.mark.parametrize("loss", ["vpg", "vpg weighted"])
+def test_trajectories_of_any_length_need_one_recording(loss: str) -> None:
+    policy = a_policy(TORQUE, norm_obs=True)
+    optimizer, batch = Optimizer(policy), a_batch(policy, SHOWN, 5 * BLOCK, Trajectories)
+    for rows in (5 * BLOCK, 3 * BLOCK - 7, 2 * BLOCK, BLOCK + 1, 2 * BLOCK - 1):
+        held_to_autograd(LOSSES[loss][0], policy, batch.take(slice(rows)), optimizer)
+    for alive in (torch.ones(len(batch), dtype=torch.bool), torch.zeros(len(batch), dtype=torch.bool)):
+        held_to_autograd(LOSSES[loss][0], policy, replace(batch, alive=alive), optimizer)
+    assert len(recordings(optimizer)) == 1
+
+
+@pytest.mark.parametrize(
+    "network", [Own, lambda: Mixing()], ids=["a loss", "a network"]
+)  # that looks at all rows together
+def test_trajectories_are_not_cut_where_rows_depend_on_each_other(
+    network: Callable[[], Own], capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = a_policy(CHOICE, network=network())
+    optimizer, batch = Optimizer(policy), a_batch(policy, SHOWN, BLOCK + 100, Trajectories)
+    held_to_autograd(own_loss if network is Own else LOSSES["vpg"][0], policy, batch, optimizer)
+    assert [type(found) for found in recordings(optimizer)] == [RecordedGradient]
+    assert capsys.readouterr().err == ""
 
 
 def test_what_it_returns_is_not_overwritten_by_the_next_call() -> None:

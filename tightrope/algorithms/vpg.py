@@ -250,7 +250,7 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMe
     loss = VPGLoss(config.use_importance_weights, config.weight_clamp, vf_coef, config.ent_coef)
     rows = []
     for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):
-        terms = gradient(loss, policy, trajectories, optimizer, recurs=taken == config.num_steps)
+        terms = gradient(loss, policy, trajectories, optimizer)
         grad_norm = optimize(optimizer, config.max_grad_norm)
         rows.append(torch.stack([*terms, grad_norm]))
 

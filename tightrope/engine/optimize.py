@@ -75,12 +75,10 @@ def gradient(
     policy: Any,
     batch: Batch,
     optimizer: Optimizer,
-    recurs: bool = True,
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer; returns the loss's terms. Both are means over what all ranks learn from.
-    `recurs` says that batches of this shape will come again: only then is it worth while to record what is done with one."""
+    """Write the loss's gradient into the flat buffer and return its terms. Both are means over what all ranks learn from."""
     activity.mark()
-    terms = derived(loss, policy, batch, optimizer, recurs)
+    terms = derived(loss, policy, batch, optimizer)
     watcher = _watcher.get()
     if watcher is not None:
         watcher(batch, terms)
@@ -114,9 +112,7 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def derived(
-    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer, recurs: bool
-) -> Terms:
+def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
     """The gradient by whatever way is the quickest: on the CPU by a recording of autograd's, on a device in closed form where
     there is one.
 
@@ -131,8 +127,7 @@ def derived(
         def plain(loss: Any, policy: Any, batch: Any) -> Any:
             return autograd(loss, policy, batch, optimizer)
 
-        found = optimizer.recorded.find(plain, loss, policy, batch, optimizer.grad) if recurs else None
-        return plain(loss, policy, batch) if found is None else found(batch)
+        return cast(Terms, optimizer.recorded.compute(plain, loss, policy, batch, optimizer.grad))
     asked = (type(loss), policy, type(policy), compiling(), kernels_wanted())
     if optimizer.asked != asked:
         optimizer.asked, optimizer.closed_form = asked, closed_form(loss, policy, batch, optimizer)

@@ -23,6 +23,7 @@ from ..recording import Recordings
 from ..types import Batch
 from .streams import apart
 
+BLOCK = 512  # rows that are worked on at once, where a result does not depend on how rows are grouped
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4  # of the norm
 MOST_ITEMS = 64  # of a list that are looked at

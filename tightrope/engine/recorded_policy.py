@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..recording import Array, Recording
-from .recorded import agree, differs, has_hooks, made_up_acts, settings_of, shapes_of, trying_out
+from .recorded import BLOCK, agree, differs, has_hooks, made_up_acts, settings_of, shapes_of, trying_out
 
-BLOCK = 512  # rows of a rollout that are evaluated at once
 TRIALS = 3
 
 

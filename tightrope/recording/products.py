@@ -28,7 +28,8 @@ def product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
     if count <= MOST and cuts(inner, count) and a.T.flags.c_contiguous and b.flags.c_contiguous:
         cut, parts = (count, inner // count, -1), empty((count, rows, width), out.dtype)
         blocks = a.T.reshape(cut).transpose(0, 2, 1), b.reshape(cut)
-        return [*before, call(np.matmul, *blocks, parts), Call(np.add.reduce, (parts, 0, None, out), (3,))]
+        added = call(np.add, *parts, out) if count == 2 else Call(np.add.reduce, (parts, 0, None, out), (3,))
+        return [*before, call(np.matmul, *blocks, parts), added]
     return [*before, call(torch.mm, *(torch.from_numpy(x) for x in (a, b, out)))]
 
 
