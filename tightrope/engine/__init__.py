@@ -10,6 +10,7 @@ from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
+from .recorded_policy import why_as_written
 from .snapshot import Snapshot
 from .state import State
 from .statistics import (
@@ -74,5 +75,6 @@ __all__ = [
     "unguarded",
     "update_statistics",
     "waits_asleep",
+    "why_as_written",
     "world",
 ]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..models import ActorCritic
-from ..recording import Array, Recording
-from .recorded import BLOCK, agree, differs, has_hooks, made_up_acts, settings_of, shapes_of, trying_out
+from ..recording import Array, Recording, Unrecordable
+from ..types import Rollout
+from .recorded import BLOCK, agree, has_hooks, made_up_acts, settings_of, shapes_of, trying_out
 
 TRIALS = 3
 
@@ -115,13 +116,24 @@ def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) 
 
 @torch.no_grad()
 def made(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
-    if has_hooks(policy):
-        return None
-    try:
-        with trying_out(policy) as changed, np.errstate(all="ignore"):
-            found = RecordedPolicy(policy, obs, rows)
-    except Exception:  # whatever it does that cannot be recorded; a true mistake will show again
-        return None
-    if not found.agrees:
-        differs(policy)
-    return found if found.agrees and not changed else None
+    """The recordings, or None: why not is then noted with the policy."""
+    found, refusal = None, "it has hooks" if has_hooks(policy) else None
+    if refusal is None:
+        try:
+            with trying_out(policy) as changed, np.errstate(all="ignore"):
+                found = RecordedPolicy(policy, obs, rows)
+        except Exception as error:  # whatever it does that cannot be recorded; a true mistake will show again
+            refusal = str(error) if isinstance(error, Unrecordable) else type(error).__name__
+    if found is not None and changed:
+        refusal = f"it changes {changed[0]}"
+    elif found is not None and not found.agrees:
+        refusal = "a replay gives other numbers"
+    policy.recordings.refusal = refusal
+    return found if refusal is None else None
+
+
+def why_as_written(policy: ActorCritic, rollout: Rollout, obs: Tensor) -> str | None:
+    """Why a policy has to run as it is written in rollouts from `obs` on; None where it is recorded."""
+    noise = policy.head.noise((len(obs),), torch.Generator())
+    found = recorded_policy(policy, obs, noise, rollout.reward.numel())
+    return None if found is not None else policy.recordings.refusal

@@ -74,12 +74,13 @@ class Recordings(dict[Any, Any]):
     recording reads the memory that it was made for."""
 
     settings: Any = None  # of the function, as of the recordings kept
+    refusal: str | None = None  # why the function could not be recorded
 
     def renew(self, settings: Any) -> None:
         """Drop all of them if they were made for other settings."""
         if settings != self.settings:
             self.clear()
-            self.settings = settings
+            self.settings, self.refusal = settings, None
 
     def find(self, key: Any, make: Callable[[], Any]) -> Any:
         """The one for this key, made if it is not there. None where there are many already: shapes that always change cost more

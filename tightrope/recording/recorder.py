@@ -20,7 +20,10 @@ from .call import Call, call
 from .elementwise import Context, aten
 from .operations import ARITHMETIC, COMPARISONS, ROUNDED, calls_for
 
-UNKNOWABLE = {torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded}
+UNKNOWABLE = {
+    torch.Tag.data_dependent_output: "reads numbers on the host",
+    torch.Tag.nondeterministic_seeded: "draws random numbers",
+}
 INDEXED = (
     aten.index,
     aten.index_put,
@@ -115,17 +118,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def refuse(self, operation: Any, args: Any, given: list[Tensor]) -> None:
-        if not UNKNOWABLE.isdisjoint(operation.tags) or any(storage(x) in self.banned for x in given):
-            raise Unrecordable(str(operation))
+        if any(storage(x) in self.banned for x in given):
+            raise Unrecordable(f"{operation} reads a tensor that it may not read")
+        why = next((UNKNOWABLE[tag] for tag in operation.tags if tag in UNKNOWABLE), None)
+        if why is not None:
+            raise Unrecordable(f"{operation} {why}")
         packet = operation.overloadpacket
         if torch.Tag.dynamic_output_shape in operation.tags:
             indices = tensors(args[1]) if packet in INDEXED else []
             if packet not in INDEXED or any(x.dtype in (torch.bool, torch.uint8) for x in indices):
-                raise Unrecordable(str(operation))
+                raise Unrecordable(f"{operation} has a result whose shape depends on numbers")
         if packet in HIDDEN_WRITES and True in args:
-            raise Unrecordable(f"{operation} in training")
+            raise Unrecordable(f"{operation} keeps statistics in training")
         if packet in CONVOLUTIONS:
-            raise Unrecordable(f"{operation}: calls are not what takes the time")
+            raise Unrecordable(f"{operation} takes its time in the work and not in the call")
         if any(x.device.type != "cpu" for x in given):
             raise Unrecordable(f"{operation} on another device")
 
@@ -147,7 +153,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Add the calls that do an operation again."""
         self.size += sum(x.untyped_storage().nbytes() for x in tensors(result))
         if self.size > MOST_BYTES:
-            raise Unrecordable("too large")
+            raise Unrecordable("its results are too large")
         calls = None
         if isinstance(result, Tensor):
             calls = calls_for(self.context, operation, args, kwargs, result)
