@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 from suite import HERE, SUITES, lines_of
 
-from tightrope.view.report.statistics import at_common_steps, iqm_interval
+from tightrope.logging.report.statistics import at_common_steps, iqm_interval
 
 DOCS = HERE.parent / "docs"
 PICTURES = DOCS / "images" / "scores"

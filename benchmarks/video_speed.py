@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import tightrope as tr
-from tightrope.view.painter import Film, Glimpse
+from tightrope.logging.video.renderer import Film, Glimpse
 
 STEPS, CELLS = 500, 16
 DRAWN = ("CartPole-v1", "DanceCart-v0", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "CartDoublePendulum-v0")

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 
 import tightrope as tr
+from tightrope.logging import Clip, Video
+from tightrope.logging.video.cells import STRIP
 from tightrope.runs.record import HOLD
-from tightrope.view import Clip, Video
-from tightrope.view.cells import STRIP
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes

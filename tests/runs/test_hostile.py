@@ -13,12 +13,12 @@ import pytest
 
 import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, plain
+from tightrope.logging.trackers.identity import remember
+from tightrope.logging.trackers.tracker import model_files, newest_checkpoint
 from tightrope.runs.config import configure
 from tightrope.runs.recover import has_checkpoints
 from tightrope.runs.reports import write_report
 from tightrope.saved import begin_anew
-from tightrope.view.sinks.identity import remember
-from tightrope.view.sinks.sink import model_files, newest_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 

@@ -321,7 +321,7 @@ def test_without_plotly_it_says_what_to_install(
     def missing() -> str:
         raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
 
-    monkeypatch.setattr("tightrope.view.report.html.packed", missing)
+    monkeypatch.setattr("tightrope.logging.report.html.packed", missing)
     assert tightrope(capsys, "report", run)[0] == 2
 
 

@@ -48,6 +48,15 @@ class Streams:
         finally:
             _in_force.leave(self)
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within `in_force`: inside, the process draws from the caller's streams again."""
+        _in_force.leave(self)
+        try:
+            yield
+        finally:
+            _in_force.enter(self)
+
     def state_dict(self) -> dict[str, Tensor]:
         return _in_force.state_of(self)
 

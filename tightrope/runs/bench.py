@@ -27,8 +27,8 @@ from ..engine import Guard, State, choose_threads, threads, unguarded
 from ..engine.metrics import Reading
 from ..engine.players import Player
 from ..files import Place
+from ..logging import MetricsFile
 from ..types import Settings
-from ..view import MetricsFile
 from .build import build, configured, configured_with
 from .config import Config
 from .given import from_user, import_training_env, imported, is_path

@@ -20,9 +20,9 @@ from ..engine import Accelerate, Precision, cores
 from ..envs.engines import Backend
 from ..envs.options import VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
+from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from ..view.sinks import Tags, Tracker
 from .devices import device_name
 from .names import SETTINGS, here_called
 from .presets import Traits, kind_settings, preset
@@ -78,7 +78,7 @@ class RunConfig:
     """Newest checkpoints that are kept, besides the best."""
     video_every: int | None = None
     """Phases between videos of the first 16 training environments; None for a few over the run, 0 for none."""
-    log: tuple[Tracker, ...] = ()
+    log: tuple[TrackerName, ...] = ()
     """Trackers that are told everything, besides metrics.jsonl; WANDB_MODE, MLFLOW_TRACKING_URI and the like hold."""
     project: str | None = None
     """Project of W&B, experiment of MLflow; tightrope if not given."""
@@ -88,7 +88,7 @@ class RunConfig:
     """What trackers call the run; like its directory if not given."""
     watch: bool = False
     """Histograms of parameters and gradients for the trackers, every tenth phase or a hundred times in a run."""
-    tags: Tags = "tightrope"
+    tags: TrackerTags = "tightrope"
     """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
 
     def __post_init__(self) -> None:
@@ -138,6 +138,21 @@ class Config:
             if settings.pop(name, getattr(self, name)) != getattr(self, name):
                 raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
         return configure(self.env, self.algo, self.flat(), settings, with_preset=False)
+
+
+FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # settings of algorithms that the state was made for
+CHANGEABLE = (
+    "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
+    "keep_checkpoints",
+)  # fmt: skip
+
+
+def check_changeable(config: Config, settings: Settings) -> None:
+    """Refuse settings that an agent that exists cannot change."""
+    known = {*(f.name for f in fields(parts_of(config.algo)[0])), *CHANGEABLE} - {*FIXED}
+    fixed = next((name for name in settings if name in settings_of(config.algo) and name not in known), None)
+    if fixed is not None:
+        raise UsageError(f"{fixed} cannot be changed: the agent was made with it. Make a new agent")
 
 
 NETWORK_DEFAULTS: dict[str, Settings] = {"vpg": {"hidden_sizes": (120, 84), "activation": "relu"}}

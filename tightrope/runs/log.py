@@ -1,4 +1,4 @@
-"""What is said about phases: rows of metrics, to the metrics file and to the audience."""
+"""Rows of metrics, one for each phase: to the metrics file and to the callbacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ..engine import State, world
 from ..engine.metrics import Reading
 from ..envs.notes import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
-from ..view import Audience
+from ..logging import CallbackList
 from .directory import RunDirectory
 
 ENOUGH = 20  # episodes whose mean return is that at the end of training
@@ -24,12 +24,12 @@ class Log:
     def __init__(
         self,
         state: State,
-        audience: Audience,
+        callbacks: CallbackList,
         run: RunDirectory | None,
         late: int,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.audience, self.run, self.say = audience, run, say
+        self.callbacks, self.run, self.say = callbacks, run, say
         self.endless = endless_note(state.env)  # to be said if no episode ends for long
         self.unmasked = None if action_mask(state.env) else state.env  # whose answers may yet show masks
         self.num_envs = state.env.num_envs * world().size
@@ -92,11 +92,11 @@ class Log:
             self.unmasked = None
 
     def write(self, row: dict[str, Any]) -> None:
-        """To the metrics file and the audience."""
+        """To the metrics file and the callbacks."""
         row["time"] = self.seconds_before + self.elapsed
         if self.run is not None:
             self.run.log(row)
-        self.audience.tell("row", row)
+        self.callbacks.call("on_phase", row)
 
     def _remember(self, step: int, episodes: float, mean: float) -> None:
         self.recent.append((step, episodes, episodes * mean))

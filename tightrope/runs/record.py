@@ -16,10 +16,10 @@ from ..envs import TensorEnv
 from ..envs.validate import drawn
 from ..errors import UsageError, plural
 from ..files import Place
+from ..logging import Video
+from ..logging.video.cells import enlargement, together
 from ..models import ActorCritic
 from ..types import Env
-from ..view import Video
-from ..view.cells import enlargement, together
 from .signals import Interrupts
 
 SIDE_BY_SIDE = 16  # episodes, unless told otherwise

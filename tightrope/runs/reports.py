@@ -12,9 +12,8 @@ from typing import Any
 
 from ..errors import UsageError, plain, raised, warn
 from ..files import Place, Unreadable
-from ..types import Settings
-from ..view import About, Target, finite, first_phase
-from ..view.report import (
+from ..logging import RunInfo, Target, finite, first_phase
+from ..logging.report import (
     ABOUT,
     LISTED,
     REPORT,
@@ -33,6 +32,7 @@ from ..view.report import (
     stopped_at_return,
     write_page,
 )
+from ..types import Settings
 from .checkpoint import MANIFEST, NAME, named, score_of
 from .config import Config, configure
 from .directory import METRICS, reason
@@ -126,7 +126,7 @@ def gathered(run_dir: Path) -> RunRecord:
     except (Unreadable, OSError) as error:
         raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
-    about = About(
+    about = RunInfo(
         title=f"{short_name(config.env)} {config.algo}",
         settings=config.flat(),
         plan=[str(line) for line in told.get("plan", [])],

@@ -21,10 +21,10 @@ import torch
 from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
+from ..logging.report import RunRecord
+from ..logging.report.columns import MOST_BYTES
+from ..logging.report.statistics import iqm_interval
 from ..processes import standing_still, start
-from ..view.report import RunRecord
-from ..view.report.columns import MOST_BYTES
-from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
 from .directory import METRICS

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from ..envs.importing import module_and_name
+from ..logging import Target
 from ..types import Env
-from ..view import Target
 from .config import Config
 from .presets import EXPECTED
 

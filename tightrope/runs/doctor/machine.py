@@ -24,8 +24,8 @@ from ...engine.threads import CGROUP, cpu_limit, own_groups, read
 from ...envs import offscreen
 from ...errors import plural
 from ...files import Place, write_file
+from ...logging.video.mp4 import Video
 from ...version import __version__
-from ...view.video import Video
 from .findings import ROOT, CheckResult, error_line, format_bytes, run_isolated
 
 if TYPE_CHECKING:

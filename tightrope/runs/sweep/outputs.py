@@ -18,9 +18,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ...errors import UsageError
 from ...files import write_file
+from ...logging.report import write_page
+from ...logging.report.sweep_page import Drawn, SweepRecord, TrialRow, sweep_page
 from ...types import Settings
-from ...view.report import write_page
-from ...view.report.sweep import Drawn, SweepRecord, TrialRow, sweep_page
 from ..config import Config, parts_of
 from ..directory import reason
 from .slots import SCORES, WORKER, TrialSlots, outcome_of
