@@ -17,7 +17,8 @@ import pytest
 
 import tightrope as tr
 from tightrope.logging import ConsoleLogger, RunInfo, TrainingResult
-from tightrope.logging.console import LiveLine, PlainLines, clock, curve
+from tightrope.logging.console import LiveLine, PlainLines
+from tightrope.logging.progress import clock, sparkline
 
 STATE: Any = None  # nobody looks at it here
 ROW = {
@@ -199,7 +200,7 @@ def test_a_long_phase_shows_how_far_it_has_come(
 ) -> None:
     now, taken = [0.0], [5000]
     monkeypatch.setattr("tightrope.logging.console.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("tightrope.logging.console.WATCH", 0.001)
+    monkeypatch.setattr("tightrope.logging.console.WATCH_SECONDS", 0.001)
     settings = dict(num_envs=10, num_steps=100)
     progress = ConsoleLogger()
     progress.on_start(RunInfo("run", settings, plan=[], steps=0, total_steps=4000, steps_taken=lambda: taken[0]))
@@ -239,10 +240,10 @@ def test_time_as_clocks_show_it(seconds: float, words: str) -> None:
 
 
 def test_the_curve_of_a_run() -> None:
-    assert curve([1.0], 8) == ""
-    assert curve([0.0, 1.0, 2.0, 7.0], 8) == "▁▂▃█"
-    assert curve([float(x) for x in range(800)], 8) == "▁▂▃▄▅▆▇█"
-    assert curve([5.0] * 20, 4) == "▁▁▁▁"
+    assert sparkline([1.0], 8) == ""
+    assert sparkline([0.0, 1.0, 2.0, 7.0], 8) == "▁▂▃█"
+    assert sparkline([float(x) for x in range(800)], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5.0] * 20, 4) == "▁▁▁▁"
 
 
 # a live line ---------------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ def test_in_a_real_terminal_ctrl_c_leaves_the_cursor_as_it_was(tmp_path: Path) -
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     text = seen.decode()
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0, "the cursor is not shown again"
-    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\x1b[2K", "\n")).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\x1b[2K", "\n").replace("^C", "")).splitlines()
     live = [line for line in lines if line.startswith("━")]
     assert live
     assert max(map(len, live)) < 80

@@ -126,7 +126,7 @@ def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step(
 def test_an_evaluation_that_was_given_up_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tightrope.logging.console.SLOW", 0.0)  # every phase counts as long
+    monkeypatch.setattr("tightrope.logging.progress.SLOW_SECONDS", 0.0)  # every phase counts as long
     monkeypatch.setattr(Guess, "evaluating", False)
     agent = tr.PPO(Guess, **{**SMALL, "max_episode_steps": None})
     monkeypatch.setattr("tightrope.runs.scoring.shown_to", lambda *_: setattr(Guess, "evaluating", True) or print)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.logging.trackers.mlflow import CHATTY, hush
+from tightrope.logging.trackers.mlflow import CHATTY_LOGGERS, quiet_loggers
 
 pytest.importorskip("mlflow", reason="MLflow is not installed")
 
@@ -47,7 +47,7 @@ def with_films(config, run, quiet, call):
     return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
 
 tightrope.runs.train.built_in_callbacks = with_films
-tightrope.logging.trackers.watch.APART = 1
+tightrope.logging.trackers.histograms.MIN_PHASES = 1
 agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)
 shutil.copytree("run/checkpoints", "kept")
@@ -59,9 +59,9 @@ tr.load("run", learning_rate=0.001).learn(quiet=True)
 OUTLIVE = f"""
 import os, signal, time
 import tightrope as tr
-from tightrope.logging.trackers import courier, mlflow
+from tightrope.logging.trackers import delivery, mlflow
 
-mlflow.PACE, courier.PATIENCE = 0.0, 10.0
+mlflow.BATCH_SECONDS, delivery.DELIVERY_SECONDS = 0.0, 10.0
 sent = mlflow.MLflow._send
 
 def then_it_dies(self):
@@ -285,13 +285,13 @@ def test_without_a_server_it_has_the_score_and_says_nothing_of_its_database(tmp_
 
 def test_its_warnings_are_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("mlflow.store.db.utils")
-    for name in CHATTY:
+    for name in CHATTY_LOGGERS:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
     monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "INFO")
-    hush()
-    assert all(logging.getLogger(name).level == logging.NOTSET for name in CHATTY), "the user has asked for it"
+    quiet_loggers()
+    assert all(logging.getLogger(name).level == logging.NOTSET for name in CHATTY_LOGGERS), "the user has asked for it"
     monkeypatch.delenv("MLFLOW_LOGGING_LEVEL")
-    hush()
+    quiet_loggers()
     logger.manager._clear_cache()  # type: ignore[attr-defined]
     assert logger.isEnabledFor(logging.WARNING)
     assert not logger.isEnabledFor(logging.INFO)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.logging.trackers.tags import naming
+from tightrope.logging.trackers.tracker import scalar_names
 
 pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,7 +33,7 @@ def check_scalars(run_dir: Path, tags: Any = "tightrope", settings: dict[str, An
     """Every number of metrics.jsonl, and no other, at its step."""
     expected: dict[str, list[tuple[int, float]]] = {}
     for row in rows_of(run_dir):
-        for tag, value in naming(tags, settings or {})({k: v for k, v in row.items() if v is not None}).items():
+        for tag, value in scalar_names(tags, settings or {})({k: v for k, v in row.items() if v is not None}).items():
             expected.setdefault(tag, []).append((row["step"], value))
     reader = read_back(run_dir)
     assert set(reader.Tags()["scalars"]) == set(expected)
@@ -82,7 +82,7 @@ def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
 
 
 def test_watching_adds_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.logging.trackers.watch.APART", 1)
+    monkeypatch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES", 1)
     agent = tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=tmp_path, quiet=True)
     reader = read_back(tmp_path)
     named = dict(agent.policy.named_parameters())
@@ -134,11 +134,11 @@ def test_a_full_disk_stops_nothing(
 
 
 def test_a_run_that_goes_on_within_the_second_has_a_later_file(tmp_path: Path) -> None:
-    from tightrope.logging.trackers.tensorboard import EVENTS, wait_for_a_later_name
+    from tightrope.logging.trackers.tensorboard import EVENTS, wait_for_next_second
 
     now = int(time.time())
-    wait_for_a_later_name([tmp_path / f"{EVENTS}{now}.host.1.9", tmp_path / f"{EVENTS}odd"])
+    wait_for_next_second([tmp_path / f"{EVENTS}{now}.host.1.9", tmp_path / f"{EVENTS}odd"])
     assert int(time.time()) > now
     before = time.time()
-    wait_for_a_later_name([tmp_path / f"{EVENTS}{now - 5}.host.1.9", tmp_path / f"{EVENTS}{now + 500}.host.1.9"])
+    wait_for_next_second([tmp_path / f"{EVENTS}{now - 5}.host.1.9", tmp_path / f"{EVENTS}{now + 500}.host.1.9"])
     assert time.time() - before < 0.5  # another machine's clock is nobody's to wait for

@@ -12,7 +12,7 @@ import tightrope as tr
 from tightrope import cli
 from tightrope.engine import State
 from tightrope.logging import trackers
-from tightrope.logging.trackers import courier
+from tightrope.logging.trackers import delivery
 from tightrope.logging.trackers.tracker import Ending, Tracker, TrackerOptions, model_files, newest_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,7 +42,7 @@ class Diary(Tracker):
     def histograms(self, found: Any, step: int, phase: int) -> None:
         self.told.append(("histograms", phase))
 
-    def film(self, path: Path, step: int) -> None:
+    def video(self, path: Path, step: int) -> None:
         self.told.append(path)
 
     def close(self, ending: Ending, model: Path | None) -> None:
@@ -126,7 +126,7 @@ def test_one_that_breaks_is_named_once(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     use(monkeypatch, Stuck)
-    monkeypatch.setattr(courier, "PATIENCE", 0.5)
+    monkeypatch.setattr(delivery, "DELIVERY_SECONDS", 0.5)
     began = time.monotonic()
     assert tr.PPO("CartPole-v1", **SMALL, log=["tensorboard"]).learn(quiet=True).steps == 192
     assert time.monotonic() - began < 10

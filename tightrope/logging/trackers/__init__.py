@@ -1,4 +1,4 @@
-"""Trackers, each an onlooker and an equal of the others: TensorBoard, Weights & Biases, MLflow."""
+"""Experiment trackers, as callbacks: TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from typing import Literal
 
 from ...errors import UsageError
 from .mlflow import MLflow
-from .tags import TrackerTags
 from .tensorboard import TensorBoard
-from .tracker import Tracker, TrackerOptions
+from .tracker import Tracker, TrackerOptions, TrackerTags
 from .wandb import WandB, check_account
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
-TRACKERS: dict[str, type[Tracker]] = {sink.package: sink for sink in (TensorBoard, WandB, MLflow)}
+TRACKERS: dict[str, type[Tracker]] = {tracker.package: tracker for tracker in (TensorBoard, WandB, MLflow)}
 
 
 def check_trackers(names: tuple[str, ...]) -> None:
     """UsageError for a tracker that cannot work here."""
     for name in names:
         spec = find_spec(TRACKERS[name].package)
-        if spec is None or spec.origin is None:  # a folder of that name is no package
+        if spec is None or spec.origin is None:  # a directory of that name is not a package
             raise UsageError(f'log {name} needs a package that is not installed: pip install "tightrope[{name}]"')
     if "wandb" in names:
         check_account()

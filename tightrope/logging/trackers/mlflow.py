@@ -1,7 +1,7 @@
 """MLflow, through its own client: the server, database or folder that MLFLOW_TRACKING_URI names, or MLflow's own default.
 
-Numbers go out in batches, a few seconds apart. A point cannot be taken back, so after a resume phases that are there already
-are not sent again.
+Metrics are sent in batches, a few seconds apart. A point cannot be taken back, so phases that MLflow has already are not sent
+again after a resume.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from . import identity
-from .tags import Scalars
-from .tracker import Ending, Tracker, TrackerOptions, model_files
-from .watch import Histogram
+from .histograms import Histogram
+from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
-PACE = 2.0  # seconds between batches
-MOST_METRICS, MOST_PARAMETERS = 1000, 100  # that it takes at a time
-LONGEST = 500  # characters of a parameter that every store takes
+BATCH_SECONDS = 2.0  # between two batches
+MAX_METRICS, MAX_PARAMETERS = 1000, 100  # per request
+MAX_VALUE = 500  # characters of a parameter, in every kind of store
 EXPERIMENT = "tightrope"
 FOLDERS_OFF = "this version keeps runs in a folder only with MLFLOW_ALLOW_FILE_STORE=true; sqlite:///mlflow.db works"
-CHATTY = ("mlflow.store", "alembic")  # what says how a database is made, in the middle of our progress
+CHATTY_LOGGERS = ("mlflow.store", "alembic")  # they report the creation of a database into our progress line
 STATUS: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -33,15 +31,13 @@ class MLflow(Tracker):
         super().__init__(options)
         self.unsent: list[Any] = []
         self.sent_at = 0.0
-        self.sent_phase = 0.0  # the newest that the tracker has
+        self.sent_phase = 0.0  # the newest phase that MLflow has
 
     def open(self) -> None:
         import mlflow
 
-        os.environ.setdefault(
-            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true"
-        )  # we say it, where someone wants to hear it
-        hush()
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # we print it, unless quiet
+        quiet_loggers()
         uri = mlflow.get_tracking_uri()
         check_reachable(uri)
         try:
@@ -50,7 +46,7 @@ class MLflow(Tracker):
         except mlflow.MlflowException as error:
             raise RuntimeError(FOLDERS_OFF if "MLFLOW_ALLOW_FILE_STORE" in str(error) else str(error)) from None
         self.id = run.info.run_id
-        identity.remember(self.about.run_dir, self.package, self.id)
+        save_id(self.info.run_dir, self.package, self.id)
         self._log_parameters(run.data.params)
         tag = next(iter(self.named({"step": 0, "phase": 0})))
         self.sent_phase = run.data.metrics.get(tag, 0.0)
@@ -59,10 +55,10 @@ class MLflow(Tracker):
         self.options.say(f"mlflow: {without_password(uri)}{page}" if is_server else f"mlflow: run {self.id} in {uri}")
 
     def _found(self) -> Any:
-        """The tracker's run that this one goes on with."""
+        """MLflow's run to continue, if there is one."""
         from mlflow.exceptions import MlflowException
 
-        run_id = identity.known(self.about.run_dir).get(self.package)
+        run_id = saved_ids(self.info.run_dir).get(self.package)
         if run_id is None:
             return None
         try:
@@ -70,10 +66,10 @@ class MLflow(Tracker):
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            self.options.say(f"mlflow: run {run_id} is not there, a new one begins")
+            self.options.say(f"mlflow: run {run_id} does not exist, starting a new one")
             return None
         if run.info.lifecycle_stage == "deleted":
-            self.options.say(f"mlflow: run {run_id} was deleted, a new one begins")
+            self.options.say(f"mlflow: run {run_id} was deleted, starting a new one")
             return None
         self.client.update_run(run_id, status="RUNNING")
         return run
@@ -82,30 +78,28 @@ class MLflow(Tracker):
         project = self.options.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self.client.get_experiment_by_name(project)
         number = self.client.create_experiment(project) if experiment is None else experiment.experiment_id
-        notes = {"mlflow.note.content": "\n\n".join(self.about.plan), "mlflow.source.name": "tightrope"}
+        notes = {"mlflow.note.content": "\n\n".join(self.info.plan), "mlflow.source.name": "tightrope"}
         return self.client.create_run(number, run_name=self.run_name, tags=notes)
 
     def _log_parameters(self, there: dict[str, str]) -> None:
-        """A parameter is fixed once it is there: what a resume changed is a tag."""
+        """MLflow never changes a parameter: a setting that a resume changed becomes a tag."""
         from mlflow.entities import Param, RunTag
 
-        wanted = {name: str(value)[:LONGEST] for name, value in self.parameters.items()}
+        wanted = {name: str(value)[:MAX_VALUE] for name, value in self.parameters.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in there]
         changed = {name: value for name, value in wanted.items() if there.get(name, value) != value}
-        tags = [RunTag(f"changed/{k}", f"{v} from step {self.about.steps}") for k, v in changed.items()]
-        for i in range(0, max(len(new), 1), MOST_PARAMETERS):
-            self.client.log_batch(
-                self.id, params=new[i : i + MOST_PARAMETERS], tags=tags[: 0 if i else MOST_PARAMETERS]
-            )
+        tags = [RunTag(f"changed/{k}", f"{v} from step {self.info.steps}") for k, v in changed.items()]
+        for i in range(0, max(len(new), 1), MAX_PARAMETERS):
+            self.client.log_batch(self.id, params=new[i : i + MAX_PARAMETERS], tags=tags[: 0 if i else MAX_PARAMETERS])
 
     def scalars(self, row: dict[str, Any], seconds: float) -> None:
         self._add(self.named(row), row["step"], row["phase"], seconds)
 
     def score(self, numbers: Scalars, step: int, seconds: float) -> None:
-        self._add(numbers, step, self.sent_phase + 1, seconds)  # new, whatever has been sent
+        self._add(numbers, step, self.sent_phase + 1, seconds)  # later than any phase that was sent
 
     def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
-        """It has none: the length of each vector instead."""
+        """MLflow has none: the norm of each tensor instead."""
         norms = {f"{name}/norm": float((h.values**2).sum() ** 0.5) for name, h in found.items()}
         self._add(norms, step, phase, time.time())
 
@@ -115,16 +109,16 @@ class MLflow(Tracker):
         if phase <= self.sent_phase:
             return
         self.unsent += [Metric(tag, x, int(seconds * 1000), step) for tag, x in numbers.items()]
-        if time.monotonic() - self.sent_at >= PACE or len(self.unsent) >= MOST_METRICS:
+        if time.monotonic() - self.sent_at >= BATCH_SECONDS or len(self.unsent) >= MAX_METRICS:
             self._send()
 
     def _send(self) -> None:
         while self.unsent:
-            self.client.log_batch(self.id, metrics=self.unsent[:MOST_METRICS])
-            self.unsent = self.unsent[MOST_METRICS:]
+            self.client.log_batch(self.id, metrics=self.unsent[:MAX_METRICS])
+            self.unsent = self.unsent[MAX_METRICS:]
         self.sent_at = time.monotonic()
 
-    def film(self, path: Path, step: int) -> None:
+    def video(self, path: Path, step: int) -> None:
         self.client.log_artifact(self.id, str(path), "videos")
 
     def close(self, ending: Ending, model: Path | None) -> None:
@@ -135,17 +129,17 @@ class MLflow(Tracker):
         self.client.set_terminated(self.id, STATUS[ending])
 
 
-def hush() -> None:
-    """Warnings alone, of loggers to which nobody has given a level."""
+def quiet_loggers() -> None:
+    """Set chatty loggers to warnings only, unless the user has given them a level."""
     if "MLFLOW_LOGGING_LEVEL" in os.environ:
         return
-    for logger in map(logging.getLogger, CHATTY):
+    for logger in map(logging.getLogger, CHATTY_LOGGERS):
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.WARNING)
 
 
 def check_reachable(uri: str) -> None:
-    """ConnectionError for a server that is not there, at once: the client would try for minutes."""
+    """ConnectionError at once if there is no server: the client would retry for minutes."""
     import socket
     from urllib.parse import urlsplit
     from urllib.request import getproxies

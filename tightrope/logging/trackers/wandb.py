@@ -1,9 +1,8 @@
 """Weights & Biases, through its own client. WANDB_MODE, WANDB_DIR and the like mean what they always mean.
 
-Its history has one entry per step and only grows: what belongs to a step is put together and sent once, when the step's row is
-there, and steps that a resumed run had sent before are not sent again. The newest entry still takes more until the next begins.
-Videos are drawn while training goes on, so that their own entry has been left behind when they are there: each goes out with
-the next row, and says which step it shows.
+Its history has one entry per step and only grows. What belongs to a step is collected and sent once, with the row of that
+step; steps that a resumed run sent before are not sent again. The newest entry takes more until the next one begins. A video is
+finished after the entry of its step: it goes out with the next row, with the step that it shows.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import Any
 
 from ...errors import UsageError
 from ...files import Place
-from . import identity
-from .tags import Scalars
-from .tracker import Ending, Tracker, TrackerOptions, model_files
-from .watch import Histogram
+from .histograms import Histogram
+from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
-SECONDS = 25.0  # for its server to answer, at the start and at the end
+SERVER_SECONDS = 25.0  # for an answer, at the start and at the end
 PROJECT = "tightrope"
 
 
@@ -30,44 +27,46 @@ class WandB(Tracker):
     def __init__(self, options: TrackerOptions) -> None:
         super().__init__(options)
         self.waiting: dict[int, dict[str, Any]] = {}  # by step
-        self.films: deque[tuple[Path, int]] = deque()  # that wait for an entry, each with the step that it shows
-        self.filmed_at = -1  # the step of the newest entry that has a video: it takes no other
+        self.videos: deque[tuple[Path, int]] = deque()  # not sent yet, each with the step that it shows
+        self.video_entry = -1  # the step of the newest entry that has a video; an entry takes one
 
     def open(self) -> None:
         import wandb
 
         try:
-            self.run = self._begun(None)
+            self.run = self._init(None)
         except (wandb.errors.CommError, TimeoutError) as error:
             reason = " ".join(str(error).split())[:120]
             self.options.say(f"wandb: no answer ({reason}); the run is kept on disk")
-            self.run = self._begun("offline")
-        identity.remember(self.about.run_dir, self.package, self.run.id)
-        self.next_step = self.run.step  # the first that it takes; asking each time would be waiting each time
+            self.run = self._init("offline")
+        save_id(self.info.run_dir, self.package, self.run.id)
+        self.next_step = self.run.step  # the first step that it takes; asking each time would mean waiting
         self.run.define_metric("video", step_metric="video_step")
         self.run.config.update(self.parameters, allow_val_change=True)
         where = f"wandb sync {Path(self.run.dir).parent}" if self.run.offline else self.run.url
         self.options.say(f"wandb: {where}")
 
-    def _begun(self, mode: Any) -> Any:
+    def _init(self, mode: Any) -> Any:
         import wandb
 
-        about, options = self.about, self.options
-        own = None if about.run_dir is None else Place(about.run_dir) / "wandb"
+        info, options = self.info, self.options
+        own = None if info.run_dir is None else Place(info.run_dir) / "wandb"
         if own is not None and own.exists() and not own.is_dir():
-            raise RuntimeError(f"{own} is not a directory of its own: remove it")
-        settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS, finish_timeout=SECONDS)
-        run_id = identity.known(about.run_dir).get(self.package)
+            raise RuntimeError(f"{own} is not a directory: remove it")
+        settings = wandb.Settings(
+            console="off", silent=True, init_timeout=SERVER_SECONDS, finish_timeout=SERVER_SECONDS
+        )
+        run_id = saved_ids(info.run_dir).get(self.package)
         return wandb.init(
             project=options.project or os.environ.get("WANDB_PROJECT") or PROJECT,
             entity=options.entity,
             name=self.run_name,
-            notes="\n".join(about.plan),
+            notes="\n".join(info.plan),
             id=run_id,
             resume=None if run_id is None else "allow",
-            dir=None if "WANDB_DIR" in os.environ else about.run_dir,
+            dir=None if "WANDB_DIR" in os.environ else info.run_dir,
             mode=mode,
-            reinit="create_new",  # a run of the caller's own is left alone
+            reinit="create_new",  # leaves a run of the caller alone
             settings=settings,
         )
 
@@ -77,17 +76,17 @@ class WandB(Tracker):
     def _send(self, step: int, numbers: dict[str, Any]) -> None:
         whole = self.waiting.pop(step, {}) | numbers
         if step >= self.next_step:
-            self.run.log(whole | self._film_for(step), step=step)
+            self.run.log(whole | self._video_for(step), step=step)
             self.next_step = step
 
-    def _film_for(self, step: int) -> dict[str, Any]:
-        """The oldest video that waits, as a part of this step's entry."""
+    def _video_for(self, step: int) -> dict[str, Any]:
+        """The oldest video that was not sent, for this step's entry."""
         import wandb
 
-        if not self.films or step == self.filmed_at:
+        if not self.videos or step == self.video_entry:
             return {}
-        self.filmed_at = step
-        path, shown = self.films.popleft()
+        self.video_entry = step
+        path, shown = self.videos.popleft()
         return {"video": wandb.Video(str(path), caption=f"{shown:,} steps", format="mp4"), "video_step": shown}
 
     def score(self, numbers: Scalars, step: int, seconds: float) -> None:
@@ -99,16 +98,16 @@ class WandB(Tracker):
         bars = {name: wandb.Histogram(np_histogram=(h.counts, h.edges)) for name, h in found.items()}
         self.waiting.setdefault(step, {}).update(bars)
 
-    def film(self, path: Path, step: int) -> None:
-        self.films.append((path, step))
+    def video(self, path: Path, step: int) -> None:
+        self.videos.append((path, step))
 
     def close(self, ending: Ending, model: Path | None) -> None:
         import wandb
 
         for step in sorted(self.waiting):
             self._send(step, {})
-        while self.films:  # no row follows: in the newest entry, or right behind it
-            self._send(self.next_step + (self.next_step == self.filmed_at), {})
+        while self.videos:  # no row follows: into the newest entry, or right behind it
+            self._send(self.next_step + (self.next_step == self.video_entry), {})
         if model is not None:
             artifact = wandb.Artifact(f"model-{self.run.id}", type="model", metadata={"checkpoint": model.name})
             for name, file in model_files(model).items():
@@ -118,7 +117,7 @@ class WandB(Tracker):
 
 
 def check_account() -> None:
-    """UsageError if a run could only begin by asking somebody for a key."""
+    """UsageError if a run could not start without asking the user for a key."""
     import wandb
 
     if wandb.setup().settings.mode != "online":

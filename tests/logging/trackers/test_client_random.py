@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.logging.trackers.randomness import CLIENTS, apart
+from tightrope.logging.trackers.delivery import CLIENTS, client_random
 
 CODE = textwrap.dedent("""
     import random, sys
-    from tightrope.logging.trackers.randomness import apart
+    from tightrope.logging.trackers.delivery import client_random
     import backoff.early
-    apart.begin()
+    client_random.install()
     import backoff.late, mine
     before = random.getstate()
     drawn = [backoff.early.draw() for _ in range(3)] + [backoff.late.draw() for _ in range(3)]
@@ -53,9 +53,9 @@ def test_clients_draw_from_a_generator_of_their_own_whenever_they_are_imported(t
 @pytest.mark.parametrize("jitter", [0.5, 1.0])
 def test_a_retry_of_urllib3_draws_nothing_from_the_global_generator(jitter: float) -> None:
     retry = pytest.importorskip("urllib3.util.retry")
-    apart.begin()
-    apart.begin()
-    assert sys.meta_path.count(apart) == 1
+    client_random.install()
+    client_random.install()
+    assert sys.meta_path.count(client_random) == 1
     failed: Any = retry.RequestHistory("GET", "/", None, 503, None)
     waiting = retry.Retry(backoff_factor=0, backoff_jitter=jitter, history=(failed, failed))
     before = random.getstate()
@@ -65,7 +65,7 @@ def test_a_retry_of_urllib3_draws_nothing_from_the_global_generator(jitter: floa
 
 def test_waiting_of_wandb_draws_nothing_from_the_global_generator() -> None:
     pytest.importorskip("wandb", reason="W&B is not installed")
-    apart.begin()
+    client_random.install()
     from wandb.sdk.lib import retry
 
     before = random.getstate()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tightrope as tr
-from tightrope.logging.trackers.tags import SB3, naming
+from tightrope.logging.trackers.tracker import SB3, scalar_names
 
 ROW = {
     "step": 2048,
@@ -29,12 +29,12 @@ ROW = {
 
 
 def test_ours_are_those_of_the_metrics_file() -> None:
-    assert naming("tightrope", {})(ROW) == {k: v for k, v in ROW.items() if k != "step"}
+    assert scalar_names("tightrope", {})(ROW) == {k: v for k, v in ROW.items() if k != "step"}
 
 
 def test_what_is_not_finite_is_no_point() -> None:
     row = {"step": 1, "a": math.nan, "b": math.inf, "c": 2.0}
-    assert naming("tightrope", {})(row) == {"c": 2.0}
+    assert scalar_names("tightrope", {})(row) == {"c": 2.0}
 
 
 def test_sb3_finds_its_names_and_its_numbers_under_them() -> None:
@@ -57,12 +57,12 @@ def test_sb3_finds_its_names_and_its_numbers_under_them() -> None:
         "eval/mean_ep_length": 479.0,
         "losses/grad_norm": 2.0,  # they have no word for it
     }
-    assert naming("sb3", {"ent_coef": 0.01, "vf_coef": 0.5})(ROW) == pytest.approx(expected)
+    assert scalar_names("sb3", {"ent_coef": 0.01, "vf_coef": 0.5})(ROW) == pytest.approx(expected)
 
 
 def test_vpg_has_a2c_s_names() -> None:
     row = {"step": 1, "losses/objective": 0.5, "losses/entropy": 0.25, "losses/value_loss": 1.0}
-    named = naming("sb3", {"ent_coef": 0.0})(row)
+    named = scalar_names("sb3", {"ent_coef": 0.0})(row)
     assert named == {
         "train/policy_loss": -0.5,
         "train/entropy_loss": -0.25,

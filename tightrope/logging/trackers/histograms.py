@@ -1,6 +1,6 @@
-"""Histograms of parameters and gradients, from copies: nothing is hooked into the network, nothing waits for the device.
+"""Histograms of parameters and gradients, made from copies: no hooks in the network, no waiting for the device.
 
-The gradient is that of the phase's last minibatch, as the optimiser left it. Hooks on autograd would see none of it where it is
+The gradient is that of the phase's last minibatch, as the optimizer left it. Autograd hooks would miss gradients that are
 computed in closed form.
 """
 
@@ -14,8 +14,8 @@ import torch
 
 from ..callback import StateView
 
-TIMES = 100  # in the whole of a run, at most
-APART = 10  # phases, at least
+MAX_TIMES = 100  # in a run
+MIN_PHASES = 10  # between two
 BINS = 64
 
 
@@ -26,41 +26,41 @@ class Histogram:
     values: np.ndarray  # what was counted, flat and finite
 
 
-class Watch:
-    """Says when to look: after the first phase, and then neither too often for the run nor for its phases."""
+class HistogramSchedule:
+    """When histograms are due: after the first phase, then at most every `MIN_PHASES` phases and `MAX_TIMES` in a run."""
 
     def __init__(self, steps: int, total_steps: int) -> None:
-        self.every = max(1, (total_steps - steps) // TIMES)
+        self.every = max(1, (total_steps - steps) // MAX_TIMES)
         self.next_steps, self.next_phase = steps, 0
 
     def is_due(self, steps: int, phase: int) -> bool:
         if steps < self.next_steps or phase < self.next_phase:
             return False
-        self.next_steps, self.next_phase = steps + self.every, phase + APART
+        self.next_steps, self.next_phase = steps + self.every, phase + MIN_PHASES
         return True
 
 
-class Look:
-    """Parameters and gradients as they are now, on their way to the host."""
+class ParameterCopy:
+    """A copy of parameters and gradients, on its way to the host."""
 
     def __init__(self, state: StateView) -> None:
         optimizer = state.optimizer
         names = {id(p): name for name, p in state.policy.named_parameters()}
         self.layout = [(names[id(p)], p.numel()) for p in optimizer.parameters]
-        copied = torch.stack([optimizer.flat.detach(), optimizer.grad])
-        self.copied, self.arrival = copied, None
-        if copied.is_cuda:
-            self.copied = torch.empty(copied.shape, dtype=copied.dtype, pin_memory=True)
-            self.copied.copy_(copied, non_blocking=True)
+        self.numbers, self.arrival = torch.stack([optimizer.flat.detach(), optimizer.grad]), None
+        if self.numbers.is_cuda:
+            on_device = self.numbers
+            self.numbers = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
+            self.numbers.copy_(on_device, non_blocking=True)
             self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.arrival.record(torch.cuda.current_stream(copied.device))
+            self.arrival.record(torch.cuda.current_stream(on_device.device))
 
     def histograms(self) -> dict[str, Histogram]:
-        """By name, such as parameters/actor.0.weight. Waits for the device: not for the thread that trains."""
+        """By name, such as parameters/actor.0.weight. It waits for the device, so the training thread must not call it."""
         if self.arrival is not None:
             self.arrival.synchronize()
         found = {}
-        for kind, row in zip(("parameters", "gradients"), self.copied.cpu().numpy(), strict=True):
+        for kind, row in zip(("parameters", "gradients"), self.numbers.cpu().numpy(), strict=True):
             offset = 0
             for name, size in self.layout:
                 found[f"{kind}/{name}"] = histogram(row[offset : offset + size])
