@@ -15,8 +15,8 @@ import torch
 import tightrope as tr
 from tightrope import cli
 from tightrope.logging.callback import CallbackList, RunInfo
-from tightrope.logging.report.columns import Columns
-from tightrope.logging.report.record import RunRecord, Status
+from tightrope.logging.metrics import Columns
+from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.runs.evaluate import Evaluation
 from tightrope.runs.log import Log
 from tightrope.runs.reports import add_score, gathered, scores
@@ -372,7 +372,7 @@ def test_a_score_that_time_cut_off_is_not_in_the_report(tmp_path: Path) -> None:
     columns = Columns(
         [{"step": 10, "eval/episodic_return": 1.0}, {"step": 20, "eval/episodic_return": 9.0, "eval/cut_off": 1.0}]
     )
-    record = RunRecord(RunInfo("x ppo", {}, [], 0, 20), columns, Status("finished"))
+    record = RunRecord(RunInfo("x ppo", {}, [], 0, 20), columns, RunStatus("finished"))
     assert [score.step for score in record.scores] == [10]
 
 

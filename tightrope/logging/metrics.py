@@ -1,19 +1,28 @@
-"""metrics.jsonl: one JSON object per phase, written as it happens."""
+"""metrics.jsonl: one JSON object per phase. `MetricsFile` writes it, `read_rows` and `Columns` read it."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from typing import Any
 
+import numpy as np
+
 from ..files import CHUNK, Draft, Place
+
+MetricsRow = dict[str, Any]
+MAX_FILE = 1 << 30  # bytes: over a million phases
+MAX_LINE = CHUNK  # bytes of one row
+MAX_TAGS = 10_000
+MAX_VALUE = 1e100  # its square is still finite
 
 
 def finite(value: Any) -> Any:
-    """The same with null for every number that is not finite: JSON has no other word for it."""
+    """`value` with null for every number that is not finite, which JSON cannot hold."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -22,20 +31,18 @@ def finite(value: Any) -> Any:
 
 
 class MetricsFile:
-    """Rows after the first `size` bytes of a file (all it has, if not given); numbers that are not finite are null.
+    """Appends rows after the first `size` bytes of a file (all of it, if not given). Numbers that are not finite are null.
 
-    Half a row at the end is cut off. `say` is told if the file does not have so many bytes of whole rows. What the disk does
-    not take is kept and written with the next row, so that the file has no gap.
+    Half a row at the end is cut off. `say` is told if the file has fewer than `size` bytes of whole rows. Rows that the disk
+    does not take are kept and written with the next one, so that the file has no gap.
     """
 
     def __init__(self, place: Place, size: int | None = None, say: Callable[[str], None] = print) -> None:
-        self.file = opened(place)
-        there = self.file.seek(0, os.SEEK_END)
-        self.whole = end_of_rows(
-            self.file, there if size is None else min(size, there)
-        )  # bytes, up to the end of a row
-        if os.fstat(self.file.fileno()).st_nlink > 1:  # another name, a snapshot perhaps, keeps what it has
-            self.file = copied(self.file, place, self.whole)
+        self.file = open_file(place)
+        length = self.file.seek(0, os.SEEK_END)
+        self.whole = end_of_rows(self.file, length if size is None else min(size, length))  # bytes of whole rows
+        if os.fstat(self.file.fileno()).st_nlink > 1:  # a hard link, perhaps a snapshot, keeps its content
+            self.file = detached(self.file, place, self.whole)
         self.unwritten = b""
         if size is not None and self.whole < size:
             say(
@@ -44,8 +51,8 @@ class MetricsFile:
             )
         self.file.truncate(self.file.seek(self.whole))
 
-    def write(self, row: dict[str, Any]) -> None:
-        """OSError if it has to wait for another try."""
+    def write(self, row: MetricsRow) -> None:
+        """OSError if the disk does not take it now; it is tried again with the next row."""
         self.unwritten += json.dumps(finite(row), allow_nan=False).encode() + b"\n"
         self.flush()
 
@@ -56,20 +63,25 @@ class MetricsFile:
         self.whole = self.file.tell()
 
     def sync(self) -> int:
-        """Wait until the disk has it all; returns the length of the file."""
+        """Wait until everything is on the disk; returns the length of the file."""
         self.flush()
         os.fsync(self.file.fileno())
         return self.whole
 
     def close(self) -> None:
-        """Leave no half of a row behind."""
+        """Close the file without half a row at its end."""
         if not self.file.closed and self.file.tell() != self.whole:
             self.file.truncate(self.whole)
         self.file.close()
 
 
-def opened(place: Place) -> FileIO:
+def open_file(place: Place) -> FileIO:
     return os.fdopen(place.descriptor(os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
+
+
+def read_bytes(file: FileIO, begin: int, end: int) -> bytes:
+    file.seek(begin)
+    return file.read(end - begin) or b""
 
 
 def end_of_rows(file: FileIO, size: int) -> int:
@@ -77,7 +89,7 @@ def end_of_rows(file: FileIO, size: int) -> int:
     end = size
     while end > 0:
         begin = max(0, end - CHUNK)
-        newline = part(file, begin, end).rfind(b"\n")
+        newline = read_bytes(file, begin, end).rfind(b"\n")
         if newline >= 0:
             return begin + newline + 1
         end = begin
@@ -85,27 +97,92 @@ def end_of_rows(file: FileIO, size: int) -> int:
 
 
 def last_phase(file: FileIO, size: int) -> str:
-    """Which phase the last row is of, in words."""
-    line = part(file, max(0, size - CHUNK), size).rstrip(b"\n").rpartition(b"\n")[2]
+    """The phase of the last row, as text."""
+    line = read_bytes(file, max(0, size - CHUNK), size).rstrip(b"\n").rpartition(b"\n")[2]
     try:
         return f"the last one is of phase {int(json.loads(line)['phase'])}"
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return "the last one is of no phase" if size else "there is none"
 
 
-def copied(file: FileIO, place: Place, size: int) -> FileIO:
-    """A file of the same first `size` bytes in the place of one that has other names too."""
+def detached(file: FileIO, place: Place, size: int) -> FileIO:
+    """A new file with the first `size` bytes, in place of one that has other names too."""
     draft = Draft(place)
     try:
         with file:
             for begin in range(0, size, CHUNK):
-                draft.file.write(part(file, begin, min(begin + CHUNK, size)))
+                draft.file.write(read_bytes(file, begin, min(begin + CHUNK, size)))
         draft.publish(place.name)
     finally:
         draft.discard()
-    return opened(place)
+    return open_file(place)
 
 
-def part(file: FileIO, begin: int, end: int) -> bytes:
-    file.seek(begin)
-    return file.read(end - begin) or b""
+class Columns:
+    """Metrics as one column per tag. Rows may lack tags and hold null. Sixteen bytes per number, so that the metrics of a
+    hundred thousand phases fit into memory."""
+
+    def __init__(self, rows: Iterable[MetricsRow] = ()) -> None:
+        self.count = 0
+        self.numbers: dict[str, tuple[array[int], array[float]]] = {}  # (row, value) of each number
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: MetricsRow) -> None:
+        for tag, value in row.items():
+            if tag not in self.numbers and len(self.numbers) >= MAX_TAGS:
+                continue
+            rows, values = self.numbers.setdefault(tag, (array("q"), array("d")))
+            rows.append(self.count)
+            values.append(as_float(value))
+        self.count += 1
+
+    def __getitem__(self, tag: str) -> np.ndarray:
+        """One value per row, NaN for rows without the tag."""
+        column = np.full(self.count, math.nan)
+        if tag in self.numbers:
+            rows, values = self.numbers[tag]
+            column[np.frombuffer(rows, np.int64)] = np.frombuffer(values)
+        return column
+
+    def __contains__(self, tag: str) -> bool:
+        return tag in self.numbers and bool(np.isfinite(np.frombuffer(self.numbers[tag][1])).any())
+
+    @property
+    def tags(self) -> list[str]:
+        return list(self.numbers)
+
+    def curve(self, tag: str) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, values) of the rows that have both."""
+        step, value = self["step"], self[tag]
+        there = np.isfinite(step) & np.isfinite(value)
+        return step[there], value[there]
+
+    def values(self, tag: str) -> np.ndarray:
+        return self.curve(tag)[1]
+
+    def last(self, tag: str) -> float | None:
+        """The newest finite value."""
+        values = self[tag]
+        values = values[np.isfinite(values)]
+        return float(values[-1]) if len(values) else None
+
+
+def as_float(value: Any) -> float:
+    """NaN for anything that is not a number, or is too large to be a metric."""
+    return float(value) if isinstance(value, (int, float)) and -MAX_VALUE < value < MAX_VALUE else math.nan
+
+
+def read_rows(place: Place, max_bytes: int = MAX_FILE) -> Iterator[MetricsRow]:
+    """The rows of a metrics file. Lines that are no row, or are still being written, are skipped. A missing file has no rows;
+    `Unreadable` if it is not a regular file of at most `max_bytes`."""
+    if not place.exists():
+        return
+    with place.open(max_bytes) as file:
+        while line := file.readline(MAX_LINE):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield row

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tightrope.files import Place
-from tightrope.logging.report.columns import MOST_LINE, MOST_TAGS, Columns, read_rows
+from tightrope.logging.metrics import MAX_LINE, MAX_TAGS, Columns, read_rows
 
 
 def test_a_column_is_as_long_as_there_are_rows() -> None:
@@ -55,12 +55,12 @@ def test_memory_follows_the_numbers_and_not_the_tags_times_the_rows(tmp_path: Pa
 
 
 def test_there_is_a_limit_to_tags() -> None:
-    columns = Columns([{"step": 1}, {f"tag/{i}": 1.0 for i in range(2 * MOST_TAGS)}, {"step": 2}])
-    assert len(columns.tags) == MOST_TAGS
+    columns = Columns([{"step": 1}, {f"tag/{i}": 1.0 for i in range(2 * MAX_TAGS)}, {"step": 2}])
+    assert len(columns.tags) == MAX_TAGS
     assert columns.last("step") == 2
 
 
 def test_a_line_without_an_end_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n"' + b"x" * (3 * MOST_LINE) + b'"\n{"step": 2}\n')
+    path.write_bytes(b'{"step": 1}\n"' + b"x" * (3 * MAX_LINE) + b'"\n{"step": 2}\n')
     assert list(read_rows(Place.of(path))) == [{"step": 1}, {"step": 2}]

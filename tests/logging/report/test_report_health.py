@@ -8,10 +8,10 @@ import pytest
 
 import tightrope as tr
 from tightrope.logging import Target
+from tightrope.logging.metrics import Columns
 from tightrope.logging.report import health as rules
-from tightrope.logging.report.columns import Columns
-from tightrope.logging.report.health import health
-from tightrope.logging.report.outcome import Finding
+from tightrope.logging.report.health import health_findings
+from tightrope.logging.report.outcome import HealthFinding
 from tightrope.runs.target import target_of
 
 PHASES, BATCH = 100, 1000
@@ -44,11 +44,13 @@ TARGET = Target(475.0, "Gymnasium counts it as solved from 475")
 
 
 def words(columns: Columns, target: Target | None = None, score: float | None = None, **settings: Any) -> list[str]:
-    return [f"{f.level}: {f.what} {f.advice}" for f in health(columns, {**SETTINGS, **settings}, target, score)]
+    return [
+        f"{f.level}: {f.what} {f.advice}" for f in health_findings(columns, {**SETTINGS, **settings}, target, score)
+    ]
 
 
 def levels(columns: Columns, target: Target | None = None, score: float | None = None) -> set[str]:
-    return {finding.level for finding in health(columns, SETTINGS, target, score)}
+    return {finding.level for finding in health_findings(columns, SETTINGS, target, score)}
 
 
 def test_a_run_that_reached_its_target_is_told_so_and_nothing_else() -> None:
@@ -94,11 +96,11 @@ NOT_GOOD: list[tuple[str, Any, Target, str]] = [
 
 @pytest.mark.parametrize(("returns", "target", "says"), [case[1:] for case in NOT_GOOD], ids=[c[0] for c in NOT_GOOD])
 def test_what_missed_its_target_is_not_called_good(returns: Any, target: Target, says: str) -> None:
-    found = health(made(charts__episodic_return=returns), SETTINGS, target)
+    found = health_findings(made(charts__episodic_return=returns), SETTINGS, target)
     assert "good" not in {finding.level for finding in found}
     assert found[0].level == "warning"
     assert says in found[0].what
-    without = {finding.level for finding in health(made(charts__episodic_return=returns), SETTINGS)}
+    without = {finding.level for finding in health_findings(made(charts__episodic_return=returns), SETTINGS)}
     assert "good" not in without
 
 
@@ -110,7 +112,7 @@ def test_the_greedy_score_counts_where_there_is_one() -> None:
 
 def test_a_run_under_way_is_not_blamed_for_what_it_has_not_reached_yet() -> None:
     half = made(charts__episodic_return=20 + 183 * TIME + NOISE)
-    (finding,) = health(half, {**SETTINGS, "total_timesteps": 2 * PHASES * BATCH}, TARGET)
+    (finding,) = health_findings(half, {**SETTINGS, "total_timesteps": 2 * PHASES * BATCH}, TARGET)
     assert finding.level == "note"
     assert "so far; Gymnasium counts it as solved from 475" in finding.what
 
@@ -124,7 +126,7 @@ def test_a_dead_policy_is_told_with_the_phase_of_its_death(target: Target | None
     still = np.where(TIME < 0.045, 0.5, 0.0)
     curves = {**DEATH, "losses__grad_norm": still} if moves == "norm" else {**DEATH, "losses__approx_kl": still}
     columns = made(charts__episodic_return=np.where(TIME < 0.04, 20, 9.4) + 0.1 * NOISE, **curves)
-    found = health(columns, {**SETTINGS, "max_grad_norm": None, "learning_rate": 1.0}, target)
+    found = health_findings(columns, {**SETTINGS, "max_grad_norm": None, "learning_rate": 1.0}, target)
     assert found[0].level == "warning"
     assert found[0].what.startswith("Dead from phase 6 on")
     assert "lower learning_rate (now 1.0)" in found[0].advice
@@ -149,7 +151,7 @@ def test_a_handful_of_episodes_is_told_as_it_is() -> None:
     assert words(made(charts__episodic_return=few))[0].startswith("note: The return was -50 at first")
 
 
-Speaks = tuple[Callable[..., Finding | None], dict[str, Any], dict[str, Any], str]
+Speaks = tuple[Callable[..., HealthFinding | None], dict[str, Any], dict[str, Any], str]
 RETURN = "charts__episodic_return"
 CASES: list[Speaks] = [
     (rules.kl_too_high, {"losses__approx_kl": np.where(TIME < 0.4, 0.06, 0.01)}, {}, "KL above 0.05 in 40% of phases"),
@@ -173,7 +175,7 @@ CASES: list[Speaks] = [
         {},
         "too soon",
     ),
-    (rules.gradient_always_clipped, {"losses__grad_norm": 150.0}, {}, "every step is a clipped one"),
+    (rules.gradient_always_clipped, {"losses__grad_norm": 150.0}, {}, "every step is clipped"),
     (rules.no_episode_finished, {RETURN: None}, {}, "No episode has finished"),
     (rules.still_rising, {RETURN: 500 * TIME**3 + NOISE}, {}, "still rising at the end"),
 ]
@@ -181,7 +183,7 @@ CASES: list[Speaks] = [
 
 @pytest.mark.parametrize(("rule", "curves", "settings", "says"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_a_rule_speaks_when_it_should(
-    rule: Callable[..., Finding | None], curves: dict[str, Any], settings: dict[str, Any], says: str
+    rule: Callable[..., HealthFinding | None], curves: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
     assert rule(made(), {**SETTINGS, **settings}) is None
     finding = rule(made(**curves), {**SETTINGS, **settings})
@@ -221,9 +223,9 @@ def test_no_alarm_for_what_is_well(curves: dict[str, Any], settings: dict[str, A
 
 
 def test_few_phases_are_not_judged() -> None:
-    (finding,) = health(Columns([{"step": 1, "losses/approx_kl": 9.0}] * 9), SETTINGS)
+    (finding,) = health_findings(Columns([{"step": 1, "losses/approx_kl": 9.0}] * 9), SETTINGS)
     assert (finding.level, finding.what) == ("note", "Only 9 phases so far: too few to judge.")
-    assert health(Columns(), SETTINGS)[0].level == "note"
+    assert health_findings(Columns(), SETTINGS)[0].level == "note"
 
 
 def test_a_run_half_way_is_not_told_to_train_longer() -> None:
@@ -245,8 +247,8 @@ def test_the_presets_raise_no_alarm(algo: str, settings: dict[str, Any]) -> None
         agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]("CartPole-v1", device="cpu", **settings)
         agent.learn(quiet=True)
     settings, target = agent.config.flat(), target_of(agent.config)
-    assert [f.what for f in health(Columns(rows), settings) if f.level == "warning"] == []
-    (solved,) = health(Columns(rows), settings, target)
+    assert [f.what for f in health_findings(Columns(rows), settings) if f.level == "warning"] == []
+    (solved,) = health_findings(Columns(rows), settings, target)
     assert solved.level == "good"
 
 
@@ -261,5 +263,5 @@ def test_a_learning_rate_far_too_high_is_found() -> None:
         patch.setattr("tightrope.runs.train.built_in_callbacks", lambda *_: [Ear()])
         agent = tr.PPO("CartPole-v1", device="cpu", learning_rate=0.3, total_timesteps=50_000)
         agent.learn(quiet=True)
-    warnings = [f for f in health(Columns(rows), agent.config.flat()) if f.level == "warning"]
+    warnings = [f for f in health_findings(Columns(rows), agent.config.flat()) if f.level == "warning"]
     assert any("lower learning_rate (now 0.3)" in f.advice for f in warnings)

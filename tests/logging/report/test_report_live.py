@@ -11,7 +11,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.logging import ReportWriter, RunInfo, TrainingResult
-from tightrope.logging.report import Found, Status, library, writer
+from tightrope.logging.report import RunFiles, RunStatus, html, writer
 from tightrope.logging.report.writer import write_page
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
@@ -24,7 +24,7 @@ class Now:
 
 
 def report(run_dir: Path, seconds: float = 0.0) -> ReportWriter:
-    made = ReportWriter(lambda _: Found(), seconds)
+    made = ReportWriter(lambda _: RunFiles(), seconds)
     settings = {"total_timesteps": 96, "num_envs": 4, "num_steps": 8}
     made.on_start(RunInfo("CartPole-v1 ppo", settings, ["plan"], 0, 96, run_dir, {"torch": "2"}))
     return made
@@ -139,7 +139,7 @@ def test_a_full_disk_is_said_once_and_the_page_is_there_when_there_is_room(
         replace(old, new, **where)
 
     monkeypatch.setattr("os.replace", full_for_a_while)
-    monkeypatch.setattr(writer.ReportWriter, "on_update", lambda report, state: report.write(Status("running")))
+    monkeypatch.setattr(writer.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1, said
@@ -154,8 +154,8 @@ def test_training_goes_on_without_a_report(
     def missing() -> Path:
         raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
 
-    monkeypatch.setattr(library, "installed", missing)
-    library._packed.cache_clear()
+    monkeypatch.setattr(html, "installed_library", missing)
+    html._packed_library.cache_clear()
     assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True).steps == 96
     assert capsys.readouterr().err.splitlines() == [
         "warning: the report failed and is left out from here on: report.html needs plotly, which is not installed: "
@@ -170,18 +170,18 @@ def test_training_goes_on_without_a_report(
 def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "plotly.min.js"
     source.write_text("window.Plotly = {};")
-    monkeypatch.setattr(library, "installed", lambda: source)
+    monkeypatch.setattr(html, "installed_library", lambda: source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "packed", library._packed.__wrapped__)
+    monkeypatch.setattr(html, "packed_library", html._packed_library.__wrapped__)
     return source
 
 
 def test_the_library_is_packed_once(small_library: Path, tmp_path: Path) -> None:
-    first = library.packed()
+    first = html.packed_library()
     (kept,) = (tmp_path / "cache" / "tightrope").iterdir()
-    assert first == library.packed()
+    assert first == html.packed_library()
     small_library.write_text("window.Plotly = {newer: 1};")  # another version
-    assert library.packed() != first
+    assert html.packed_library() != first
     assert len(list(kept.parent.iterdir())) == 2
 
 
@@ -190,20 +190,20 @@ def test_the_library_is_packed_once(small_library: Path, tmp_path: Path) -> None
     [b"", b"\x1f\x8b", b"no gzip", gzip.compress(b"another", mtime=0), gzip.compress(b"x" * 99, mtime=0)[:-9]],
 )
 def test_a_damaged_cache_is_made_again(content: bytes, small_library: Path, tmp_path: Path) -> None:
-    whole = library.packed()
+    whole = html.packed_library()
     kept = next((tmp_path / "cache" / "tightrope").iterdir())
     kept.write_bytes(content)
-    assert library.packed() == whole
+    assert html.packed_library() == whole
     assert base64.b64decode(whole) == kept.read_bytes()
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(small_library: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    assert library.packed().startswith("H4sI")
+    assert html.packed_library().startswith("H4sI")
 
 
 def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert library.cache() == tmp_path / "tightrope"
+    assert html.cache_dir() == tmp_path / "tightrope"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert library.cache() == Path(os.path.expanduser("~/.cache/tightrope"))
+    assert html.cache_dir() == Path(os.path.expanduser("~/.cache/tightrope"))

@@ -12,10 +12,18 @@ import pytest
 
 from tightrope.files import Place
 from tightrope.logging import RunInfo
-from tightrope.logging.report import Clip, Columns, Found, Kept, RunRecord, Score, Status, run_page
+from tightrope.logging.metrics import Columns
+from tightrope.logging.report import (
+    CheckpointFile,
+    RunFiles,
+    RunRecord,
+    RunStatus,
+    ScoreRecord,
+    VideoFile,
+    run_page,
+)
 from tightrope.logging.report.charts import charts, main_chart
-from tightrope.logging.report.html import data_block, figure_of, table
-from tightrope.logging.report.run_page import clock
+from tightrope.logging.report.html import data_block, format_number, format_seconds, table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u2028<!--"
 VOID = {"meta", "link", "img", "br", "circle", "line"}
@@ -49,11 +57,11 @@ def columns(count: int = 50, **curves: Any) -> Columns:
     )
 
 
-def record(run_dir: Path, found: Found | None = None, **changed: Any) -> RunRecord:
+def record(run_dir: Path, found: RunFiles | None = None, **changed: Any) -> RunRecord:
     settings = {"env": "CartPole-v1", "algo": "ppo", "seed": 1, "learning_rate": 0.1, "total_timesteps": 5000}
-    about = RunInfo("CartPole-v1 ppo", settings, ["plan: 50 phases"], 0, 5000, run_dir, {"torch": "2.13"})
+    info = RunInfo("CartPole-v1 ppo", settings, ["plan: 50 phases"], 0, 5000, run_dir, {"torch": "2.13"})
     return RunRecord(
-        **{"about": about, "columns": columns(), "status": Status("ended"), "found": found or Found(), **changed}
+        **{"info": info, "columns": columns(), "status": RunStatus("ended"), "files": found or RunFiles(), **changed}
     )
 
 
@@ -70,11 +78,11 @@ def text_of(page: str) -> str:
 
 
 def test_a_page_holds_everything(tmp_path: Path) -> None:
-    found = Found(
+    found = RunFiles(
         usual={"learning_rate": 0.015, "seed": 1},
         command="tightrope train CartPole-v1 --seed 1",
-        scores=[Score(5000, 499.5, 500.0, 2.5, 480.0, 500.0, 100)],
-        kept=[Kept("0001-steps-5000", 5000, 499.5)],
+        scores=[ScoreRecord(5000, 499.5, 500.0, 2.5, 480.0, 500.0, 100)],
+        checkpoints=[CheckpointFile("0001-steps-5000", 5000, 499.5)],
     )
     page = run_page(record(tmp_path / "run", found), tmp_path / "run")
     Tags(page)
@@ -98,10 +106,10 @@ def test_nothing_in_a_page_comes_from_elsewhere(tmp_path: Path) -> None:
 
 def test_what_is_hostile_stays_text(tmp_path: Path) -> None:
     settings = {"env": HOSTILE, "algo": HOSTILE, HOSTILE: HOSTILE, "list": [HOSTILE], "map": {HOSTILE: HOSTILE}}
-    about = RunInfo(HOSTILE, settings, [HOSTILE], 0, 5000, tmp_path / "run", {HOSTILE: HOSTILE})
-    found = Found({HOSTILE: 1}, HOSTILE, [], [], [Kept(HOSTILE, 1)])
+    info = RunInfo(HOSTILE, settings, [HOSTILE], 0, 5000, tmp_path / "run", {HOSTILE: HOSTILE})
+    found = RunFiles({HOSTILE: 1}, HOSTILE, [], [], [CheckpointFile(HOSTILE, 1)])
     rows = columns(**{HOSTILE: np.linspace(0, 1, 50)})
-    page = run_page(RunRecord(about, rows, Status("failed", HOSTILE), found), tmp_path)
+    page = run_page(RunRecord(info, rows, RunStatus("failed", HOSTILE), found), tmp_path)
     tags = Tags(page).found
     assert not [
         attributes for tag, attributes in tags if tag == "img" or any(name.startswith("on") for name in attributes)
@@ -129,7 +137,7 @@ def test_numbers_that_are_none_leave_gaps_and_not_nan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
 def test_a_page_can_be_made_at_any_time(count: int, tmp_path: Path) -> None:
-    page = run_page(record(tmp_path, columns=columns(count), status=Status("running")), tmp_path)
+    page = run_page(record(tmp_path, columns=columns(count), status=RunStatus("running")), tmp_path)
     Tags(page)
     assert "too few to judge" in page
     assert data_of(page)["live"] is True
@@ -149,11 +157,11 @@ def test_evaluations_in_training_and_after_it_are_one_list(tmp_path: Path) -> No
     rows = [{"step": i, "phase": i} for i in range(1, 31)]
     rows[9] |= {"eval/episodic_return": 5.0, "eval/episodic_length": 7.0}
     rows[29] |= {"eval/episodic_return": 8.0}
-    one = record(tmp_path, Found(scores=[Score(30, 9.0, std=1.0)]), columns=Columns(rows))
+    one = record(tmp_path, RunFiles(scores=[ScoreRecord(30, 9.0, std=1.0)]), columns=Columns(rows))
     assert [(s.step, s.mean, s.length, s.std) for s in one.scores] == [(10, 5.0, 7.0, None), (30, 9.0, None, 1.0)]
     rows[9] |= {"eval/return_std": 2.0, "eval/return_min": 1.0, "eval/return_max": 8.0, "eval/episodes": 20}
-    one = record(tmp_path, Found(scores=[Score(30, 9.0, std=1.0)]), columns=Columns(rows))
-    assert one.scores[0] == Score(10, 5.0, 7.0, 2.0, 1.0, 8.0, 20)
+    one = record(tmp_path, RunFiles(scores=[ScoreRecord(30, 9.0, std=1.0)]), columns=Columns(rows))
+    assert one.scores[0] == ScoreRecord(10, 5.0, 7.0, 2.0, 1.0, 8.0, 20)
     assert "1 to 8" in text_of(run_page(one, tmp_path))
     assert [chart["title"] for chart in data_of(run_page(one, tmp_path))["charts"]] == ["Return"]  # none of its own
     points = main_chart(one).traces[-1]
@@ -184,14 +192,14 @@ def test_a_curve_that_leaves_its_window_is_shown_within_it() -> None:
 
 
 def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.logging.report.run_page.EMBEDDED", 100)
+    monkeypatch.setattr("tightrope.logging.report.run.EMBEDDED", 100)
     (tmp_path / "videos").mkdir()
     sizes = {1: 10, 2: 90, 3: 20, 40: 80}
     for phase, size in sizes.items():
         (tmp_path / "videos" / f"phase{phase:04d}.mp4").write_bytes(b"x" * size)
-    clips = [Clip(Place(tmp_path) / "videos" / f"phase{phase:04d}.mp4", phase) for phase in sizes]
-    clips.append(Clip(Place(tmp_path) / "videos" / "gone.mp4", 50))
-    page = run_page(record(tmp_path, Found(clips=clips)), tmp_path)
+    clips = [VideoFile(Place(tmp_path) / "videos" / f"phase{phase:04d}.mp4", phase) for phase in sizes]
+    clips.append(VideoFile(Place(tmp_path) / "videos" / "gone.mp4", 50))
+    page = run_page(record(tmp_path, RunFiles(videos=clips)), tmp_path)
     sources = [attributes["src"] for tag, attributes in Tags(page).found if tag == "video"]
     assert [(source or "")[:22] for source in sources] == [
         "videos/phase0001.mp4", "videos/phase0002.mp4", "data:video/mp4;base64,", "data:video/mp4;base64,",
@@ -201,9 +209,9 @@ def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypat
 
 def test_a_clip_of_several_phases_says_which(tmp_path: Path) -> None:
     one = record(tmp_path)
-    assert one.label(Clip(Place(tmp_path) / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
-    assert one.label(Clip(Place(tmp_path) / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
-    assert one.label(Clip(Place(tmp_path) / "best.mp4")) == "best"
+    assert one.label(VideoFile(Place(tmp_path) / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
+    assert one.label(VideoFile(Place(tmp_path) / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
+    assert one.label(VideoFile(Place(tmp_path) / "best.mp4")) == "best"
 
 
 def test_only_a_sentence_has_several_lines_in_a_table() -> None:
@@ -213,11 +221,11 @@ def test_only_a_sentence_has_several_lines_in_a_table() -> None:
 
 
 def test_links_lead_from_where_the_page_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.logging.report.run_page.EMBEDDED", 0)
+    monkeypatch.setattr("tightrope.logging.report.run.EMBEDDED", 0)
     video = tmp_path / "a run" / "videos" / "x#'.mp4"
     video.parent.mkdir(parents=True)
     video.write_bytes(b"x")
-    page = run_page(record(tmp_path / "a run", Found(clips=[Clip(Place.of(video))])), tmp_path / "pages")
+    page = run_page(record(tmp_path / "a run", RunFiles(videos=[VideoFile(Place.of(video))])), tmp_path / "pages")
     assert "../a%20run/videos/x%23%27.mp4" in page
 
 
@@ -227,8 +235,8 @@ def test_links_lead_from_where_the_page_is(tmp_path: Path, monkeypatch: pytest.M
      (math.nan, "\u2013"), (None, "\u2013"), (1e20, "1.00e+20"), (-200.0, "-200")],
 )  # fmt: skip
 def test_numbers_are_for_people(value: float | None, words: str) -> None:
-    assert figure_of(value) == words
+    assert format_number(value) == words
 
 
 def test_times_are_for_people() -> None:
-    assert [clock(s) for s in (1.44, 61.0, 3599.0, 7260.0)] == ["1.4 s", "1:01 min", "59:59 min", "2:01 h"]
+    assert [format_seconds(s) for s in (1.44, 61.0, 3599.0, 7260.0)] == ["1.4 s", "1:01 min", "59:59 min", "2:01 h"]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tightrope.logging.report.sweep_page import Drawn, SweepRecord, TrialRow, sweep_page
+from tightrope.logging.report.sweep import SweepFigure, SweepRecord, TrialRow, sweep_page
 
 EVIL = "<script>alert(1)</script>"
 TRIAL = TrialRow(
@@ -13,7 +13,7 @@ RECORD = SweepRecord(
     env=EVIL, algo="ppo", name=EVIL, status="ended", done=2, wanted=3, seeds=[1, 2], steps=1000, storage="postgresql://u:***@h/db",
     command=f"{EVIL}/best.yaml", best=TRIAL, settings=[("gamma", 0.987654321, 0.99)],
     trials=[replace(TRIAL, number=1, score=None, complete=False, failed=True), replace(TRIAL, number=2, score=3.0), TRIAL],
-    figures=[Drawn("history", EVIL, EVIL, wide=True, figure={"data": [{"name": EVIL}], "layout": {}})],
+    figures=[SweepFigure("history", EVIL, EVIL, wide=True, figure={"data": [{"name": EVIL}], "layout": {}})],
     searched=[("gamma", "[0.9]"), (EVIL, EVIL)],
 )  # fmt: skip
 

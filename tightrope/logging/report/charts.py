@@ -1,4 +1,4 @@
-"""Which curves a page shows, and their points. The page's script turns them into plotly's traces, in its colours."""
+"""The curves of a page and their points. The page's script turns them into plotly traces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from .columns import Columns
-from .html import figure_of
+from ..metrics import Columns
+from .html import format_number
 from .record import RunRecord
-from .statistics import middle, smooth, thin
+from .statistics import median, smooth, thin
 
 Trace = dict[str, Any]
-MOST_OTHERS = 24  # tags that we do not know
-STEEP = 200  # times its middle that a curve's highest point is, if only a logarithm shows both
+MAX_OTHERS = 24  # charts of unknown tags
+LOG_RATIO = 200  # of a curve's maximum to its median, from which on the axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Chart:
     summary: str = ""  # for those who do not see it
 
     def fitting(self) -> Chart:
-        """Without a limit that is far from every point, which would only make the curve small, and without a window that all
-        of them are in."""
+        """Without a limit that is far above every point, and without a window that contains all of them."""
         heights = [y for trace in self.traces for y in trace["y"]]
         limit, window = self.plot.limit, self.plot.window
         if limit is not None and max(heights, default=0.0) < limit / 2:
@@ -83,7 +82,7 @@ PLOTS = [
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
 ]
 DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
-UNDRAWN = (
+NOT_DRAWN = (
     "step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length", "eval/return_std",
     "eval/return_min", "eval/return_max", "eval/episodes",
 )  # fmt: skip
@@ -91,20 +90,20 @@ UNDRAWN = (
 
 def main_chart(record: RunRecord) -> Chart:
     """Returns, with the evaluations on top."""
-    traces = curve(record.columns, RETURN, 0)
+    traces = tag_traces(record.columns, RETURN, 0)
     scores = record.scores
     if scores:
         traces.append({
             "kind": "points", "name": "greedy", "color": 1,
             "x": [score.step for score in scores], "y": rounded([score.mean for score in scores]),
         })  # fmt: skip
-    return Chart(MAIN, traces, summary=in_words(record.columns, MAIN))
+    return Chart(MAIN, traces, summary=chart_summary(record.columns, MAIN))
 
 
 def charts(columns: Columns) -> list[Chart]:
     """Every other curve that the run has; those of tags we do not know come last."""
-    known = {tag for plot in PLOTS for tag in plot.tags} | {RETURN, *UNDRAWN}
-    others = [Plot(tag, (tag,), "") for tag in columns.tags if tag not in known][:MOST_OTHERS]
+    known = {tag for plot in PLOTS for tag in plot.tags} | {RETURN, *NOT_DRAWN}
+    others = [Plot(tag, (tag,), "") for tag in columns.tags if tag not in known][:MAX_OTHERS]
     there = [plot for plot in [*PLOTS, *others] if any(tag in columns for tag in plot.tags)]
     return [
         chart(columns, plot) for plot in there if plot.tags[0] not in DULL or np.ptp(columns.curve(plot.tags[0])[1])
@@ -112,11 +111,11 @@ def charts(columns: Columns) -> list[Chart]:
 
 
 def chart(columns: Columns, plot: Plot) -> Chart:
-    traces = [trace for i, tag in enumerate(plot.tags) for trace in curve(columns, tag, i)]
-    return Chart(plot, traces, needs_log(columns, plot), in_words(columns, plot)).fitting()
+    traces = [trace for i, tag in enumerate(plot.tags) for trace in tag_traces(columns, tag, i)]
+    return Chart(plot, traces, needs_log(columns, plot), chart_summary(columns, plot)).fitting()
 
 
-def curve(columns: Columns, tag: str, color: int) -> list[Trace]:
+def tag_traces(columns: Columns, tag: str, color: int) -> list[Trace]:
     """A faint line of what was measured and a clear one of what it comes to; one line where there are few points."""
     x, y = columns.curve(tag)
     name = tag.rpartition("/")[2].replace("_", " ")
@@ -133,7 +132,7 @@ def line(kind: str, x: np.ndarray, y: np.ndarray, name: str, color: int) -> Trac
 
 def needs_log(columns: Columns, plot: Plot) -> bool:
     values = np.concatenate([columns.curve(tag)[1] for tag in plot.tags])
-    return len(values) > 0 and bool(values.min() > 0 and values.max() > STEEP * middle(values))
+    return len(values) > 0 and bool(values.min() > 0 and values.max() > LOG_RATIO * median(values))
 
 
 def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
@@ -141,11 +140,11 @@ def rounded(values: Sequence[float] | np.ndarray) -> list[float]:
     return [float(f"{value:.5g}") for value in np.asarray(values, float).tolist()]
 
 
-def in_words(columns: Columns, plot: Plot) -> str:
+def chart_summary(columns: Columns, plot: Plot) -> str:
     x, y = columns.curve(plot.tags[0])
     if len(x) == 0:
         return f"{plot.title}: no numbers yet"
     return (
-        f"{plot.title} over {x[-1]:,.0f} steps: {figure_of(y[0])} at first, {figure_of(y[-1])} at last, "
-        f"between {figure_of(y.min())} and {figure_of(y.max())}"
+        f"{plot.title} over {x[-1]:,.0f} steps: {format_number(y[0])} at first, {format_number(y[-1])} at last, "
+        f"between {format_number(y.min())} and {format_number(y.max())}"
     )

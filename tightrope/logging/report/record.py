@@ -1,4 +1,4 @@
-"""What a report is made of. Whoever knows runs fills it in; whoever draws pages reads it."""
+"""The data behind a report. `runs/reports.py` fills it in, the pages show it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Literal
 
 from ...files import Place
 from ..callback import RunInfo
-from ..video.mp4 import phases_in_words
-from .columns import Columns
+from ..metrics import Columns
+from ..video.mp4 import phase_range
 
-Kind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
+StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
 
 
 @dataclass(frozen=True)
-class Status:
-    """How it stands with a run."""
+class RunStatus:
+    """Whether a run is under way, or how it ended."""
 
-    kind: Kind
-    words: str = ""  # what there is to add
+    kind: StatusKind
+    details: str = ""
 
     @property
     def name(self) -> str:
-        """As pages have it."""
+        """As pages show it."""
         return "finished" if self.kind == "ended" else self.kind
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreRecord:
     """One greedy evaluation."""
 
     step: int
@@ -41,83 +41,78 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A video on the disk."""
-
+class VideoFile:
     place: Place
-    phase: int | None = None  # whose rollout it shows, or the last of several
-    first: int | None = None  # of several, where that is known
+    phase: int | None = None  # the phase that it shows, or the last of several
+    first: int | None = None  # the first of several, if it is known
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A checkpoint on the disk."""
-
+class CheckpointFile:
     name: str
     steps: int
     score: float | None = None
 
 
 @dataclass(frozen=True)
-class Found:
-    """What else is known of a run, from its settings and its directory."""
+class RunFiles:
+    """What a run's settings and its directory tell."""
 
-    usual: dict[str, Any] = field(default_factory=dict)  # the settings it would have had with no flag given
-    command: str = ""  # that makes the same run again
-    scores: list[Score] = field(default_factory=list)  # those that were taken after training
-    clips: list[Clip] = field(default_factory=list)  # oldest first
-    kept: list[Kept] = field(default_factory=list)  # newest first
+    usual: dict[str, Any] = field(default_factory=dict)  # its settings if no flag had been given
+    command: str = ""  # trains the same run again
+    scores: list[ScoreRecord] = field(default_factory=list)  # taken after training
+    videos: list[VideoFile] = field(default_factory=list)  # oldest first
+    checkpoints: list[CheckpointFile] = field(default_factory=list)  # newest first
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run, as much of it as a page shows."""
+    """Everything that a page shows of a run."""
 
-    about: RunInfo
+    info: RunInfo
     columns: Columns
-    status: Status
-    found: Found = Found()
+    status: RunStatus
+    files: RunFiles = RunFiles()
 
     @property
     def name(self) -> str:
-        return "" if self.about.run_dir is None else self.about.run_dir.name
+        return "" if self.info.run_dir is None else self.info.run_dir.name
 
     @property
     def steps(self) -> int:
         return int(self.columns.last("step") or 0)
 
-    def label(self, clip: Clip) -> str:
-        """What a video shows, in words."""
-        if clip.phase is None:
-            return clip.place.path.stem
-        step = self.columns["step"][self.columns["phase"] == clip.phase]
-        return phases_in_words(clip.first or clip.phase, clip.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
+    def label(self, video: VideoFile) -> str:
+        """What a video shows, as text."""
+        if video.phase is None:
+            return video.place.path.stem
+        step = self.columns["step"][self.columns["phase"] == video.phase]
+        return phase_range(video.first or video.phase, video.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
 
     @property
-    def scores(self) -> list[Score]:
-        """All evaluations by their steps; one taken after training stands in for one in training at the same step."""
+    def scores(self) -> list[ScoreRecord]:
+        """All evaluations by step. One taken after training replaces one in training at the same step."""
         during = {score.step: score for score in self._scores_in_training()}
-        after = {score.step: score for score in self.found.scores}
+        after = {score.step: score for score in self.files.scores}
         return [score for _, score in sorted((during | after).items())]
 
     @property
     def last_score(self) -> float | None:
-        """Of the policy as it is now; None where only earlier ones were scored."""
+        """The score of the newest policy; None if only earlier policies were scored."""
         last = self.scores[-1] if self.scores else None
         return last.mean if last is not None and last.step >= self.steps else None
 
-    def _scores_in_training(self) -> Iterator[Score]:
-        """Rows of a metrics file from before there was more to an evaluation have its mean and length alone."""
+    def _scores_in_training(self) -> Iterator[ScoreRecord]:
+        """Old metrics files have only the mean and the length."""
 
-        def at_steps(name: str) -> dict[float, float]:
+        def by_step(name: str) -> dict[float, float]:
             return dict(zip(*(column.tolist() for column in self.columns.curve(f"eval/{name}")), strict=True))
 
-        length, std, low, high, episodes = map(
-            at_steps, ("episodic_length", "return_std", "return_min", "return_max", "episodes")
-        )
-        cut_off = at_steps("cut_off")  # by the time limit, so that the mean says little
-        for step, mean in at_steps("episodic_return").items():
+        names = ("episodic_length", "return_std", "return_min", "return_max", "episodes")
+        length, std, low, high, episodes = map(by_step, names)
+        cut_off = by_step("cut_off")  # by the time limit: the mean is not a score
+        for step, mean in by_step("episodic_return").items():
             if cut_off.get(step):
                 continue
             count = int(episodes[step]) if step in episodes else None
-            yield Score(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)
+            yield ScoreRecord(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)

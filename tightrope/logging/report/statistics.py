@@ -20,14 +20,14 @@ LEVEL = 0.95
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
-def middle(values: np.ndarray) -> float:
-    """The median. NumPy's own imports its masked arrays, which takes as long as all the rest of a page."""
+def median(values: np.ndarray) -> float:
+    """The median. numpy.median imports masked arrays, which takes as long as the rest of a page."""
     ordered, count = np.sort(values), len(values)
     return float((ordered[(count - 1) // 2] + ordered[count // 2]) / 2)
 
 
 def thin(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
-    """The same curve in at most 2 x `points` points: of each stretch the lowest and the highest, so that no peak is lost."""
+    """The curve in at most 2 x `points` points: of each stretch the lowest and the highest, so that no peak is lost."""
     if len(x) <= 2 * points:
         return x, y
     kept = []

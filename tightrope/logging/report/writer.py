@@ -1,4 +1,4 @@
-"""report.html, written anew while a run goes on."""
+"""Writes report.html again and again while a run goes on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,112 +14,109 @@ from typing import Any
 from ...errors import NotFinite, warn
 from ...files import Place
 from ..callback import Callback, RunInfo, StateView, TrainingResult
-from .columns import Columns, read_rows
-from .library import packed
-from .record import Found, RunRecord, Status
-from .run_page import REFRESH, run_page
+from ..metrics import Columns, read_rows
+from .html import packed_library
+from .record import RunFiles, RunRecord, RunStatus
+from .run import REFRESH, run_page
 
 REPORT, ABOUT = "report.html", "about.json"
-SPARING = 200  # seconds of training for each second of writing
+TRAINING_SHARE = 200  # seconds of training per second of writing
+FIRST_SECONDS = 5.0  # until the first page
 
 
 class ReportWriter(Callback):
-    """Keeps the page of a run up to date. `find(run_dir)` tells what else there is to know of it."""
+    """Keeps a run's page up to date. `find(run_dir)` gathers what its directory tells."""
 
     name = "the report"
     may_fail = True
 
-    def __init__(self, find: Callable[[Path], Found], seconds: float = REFRESH) -> None:
+    def __init__(self, find: Callable[[Path], RunFiles], seconds: float = REFRESH) -> None:
         self.find, self.seconds = find, seconds
         self.columns = Columns()
-        self.remembered = self.trouble = False
+        self.info_written = self.failing = False
 
-    def on_start(self, about: RunInfo) -> None:
-        assert about.run_dir is not None
-        self.about, self.run_dir = about, about.run_dir
-        self.columns = Columns(read_rows(Place(self.run_dir) / "metrics.jsonl"))  # a run that goes on has some
-        self.keep(lambda: None)
-        threading.Thread(
-            target=quietly, args=(packed,), daemon=True
-        ).start()  # slow the first time; nobody waits for it
-        self.due = time.monotonic() + min(self.seconds, 5.0)  # a first look comes soon
+    def on_start(self, run: RunInfo) -> None:
+        assert run.run_dir is not None
+        self.info, self.run_dir = run, run.run_dir
+        self.columns = Columns(read_rows(Place(self.run_dir) / "metrics.jsonl"))  # of a run that is resumed
+        self._try(lambda: None)
+        threading.Thread(target=pack_quietly, daemon=True).start()  # slow the first time
+        self.due = time.monotonic() + min(self.seconds, FIRST_SECONDS)
 
     def on_phase(self, row: dict[str, Any]) -> None:
         self.columns.add(row)
 
     def on_update(self, state: StateView) -> None:
         if time.monotonic() >= self.due:
-            self.write(Status("running"))
+            self.write(RunStatus("running"))
 
     def on_end(self, result: TrainingResult) -> None:
-        self.write(how_it_ended(result.state, self.about, self.columns, result.error))
+        self.write(end_status(result, self.info, self.columns))
 
-    def write(self, status: Status) -> None:
+    def write(self, status: RunStatus) -> None:
         began = time.monotonic()
-        record = RunRecord(self.about, self.columns, status, self.find(self.run_dir))
-        self.keep(lambda: write_page(self.run_dir / REPORT, run_page(record, self.run_dir)))
+        record = RunRecord(self.info, self.columns, status, self.find(self.run_dir))
+        self._try(lambda: write_page(self.run_dir / REPORT, run_page(record, self.run_dir)))
         now = time.monotonic()
-        self.due = now + max(self.seconds, SPARING * (now - began))
+        self.due = now + max(self.seconds, TRAINING_SHARE * (now - began))
 
-    def keep(self, write: Callable[[], None]) -> None:
-        """Trouble with the disk is said once; the page is tried again when it is next due."""
+    def _try(self, write: Callable[[], None]) -> None:
+        """An error of the disk is reported once; the page is tried again when it is next due."""
         try:
-            if not self.remembered:
-                remember(self.about)
-                self.remembered = True
+            if not self.info_written:
+                write_info(self.info)
+                self.info_written = True
             write()
-            self.trouble = False
+            self.failing = False
         except OSError as error:
-            if not self.trouble:
+            if not self.failing:
                 warn(f"{self.run_dir / REPORT} cannot be written ({error.strerror or error}): it is tried again later")
-            self.trouble = True
+            self.failing = True
 
 
-def how_it_ended(state: StateView, about: RunInfo, columns: Columns, error: BaseException | None) -> Status:
-    """From where the state stands, and the exception that is on its way if there is one."""
+def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunStatus:
+    error = result.error
     if isinstance(error, NotFinite):
-        return Status("not finite", str(error))
+        return RunStatus("not finite", str(error))
     if isinstance(error, Exception):
-        return Status("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
-    if state.solved:
-        return stopped_at_return(columns, about.settings) or Status("solved")
-    return by_steps(state.steps, about.settings, about.run_dir)
+        return RunStatus("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+    if result.state.solved:
+        return target_status(columns, info.settings) or RunStatus("solved")
+    return status_by_steps(result.steps, info.settings, info.run_dir)
 
 
-def stopped_at_return(columns: Columns, settings: dict[str, Any]) -> Status | None:
-    """That an evaluation came to `stop_at_return`, if one did. Whether the task is solved by that, its user knows."""
+def target_status(columns: Columns, settings: dict[str, Any]) -> RunStatus | None:
+    """The status of a run in which an evaluation reached `stop_at_return`; None for others."""
     target = settings.get("stop_at_return")
     scores = columns["eval/episodic_return"][~(columns["eval/cut_off"] > 0)]
     if target is None or not (scores >= target).any():
         return None
-    return Status("ended", f"An evaluation reached the return of {target:g} asked for.")
+    return RunStatus("ended", f"An evaluation reached stop_at_return, {target:g}.")
 
 
-def by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> Status:
-    """A run that no longer runs: it has come to its end, which is when no whole phase is left, or not."""
+def status_by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> RunStatus:
+    """The status of a run that no longer trains: ended if no whole phase is left, otherwise stopped."""
     total, phase = settings["total_timesteps"], settings["num_envs"] * settings["num_steps"]
     if steps + phase > total:
-        return Status("ended")
-    return Status("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` goes on")
+        return RunStatus("ended")
+    return RunStatus("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` goes on")
 
 
 def write_page(path: Path, page: str) -> None:
-    """Whole or not at all. It does not wait for the disk: a report can always be made again."""
+    """Atomically. It does not wait for the disk: a report can always be made again."""
     Place.of(path).write(page.encode("utf-8", "replace"), wait=False)
 
 
-def remember(about: RunInfo) -> None:
-    """What only the process that trains knows, for a report that is made later."""
-    assert about.run_dir is not None
-    content: dict[str, Any] = {"plan": about.plan, "facts": about.facts, "total_steps": about.total_steps}
-    content["traits"] = about.traits
-    content["target"] = None if about.target is None else asdict(about.target)
-    write_page(about.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
+def write_info(info: RunInfo) -> None:
+    """What only the training process knows, for a report that is made later."""
+    assert info.run_dir is not None
+    target = None if info.target is None else asdict(info.target)
+    content: dict[str, Any] = {"plan": info.plan, "facts": info.facts, "total_steps": info.total_steps}
+    content |= {"traits": info.traits, "target": target}
+    write_page(info.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 
 
-def quietly(action: Callable[[], object]) -> None:
-    """For a thread: who needs the result will meet the error too."""
-    try:
-        action()
-    except Exception:
-        return
+def pack_quietly() -> None:
+    """On a thread of its own; the page that needs the library raises the error again."""
+    with suppress(Exception):
+        packed_library()

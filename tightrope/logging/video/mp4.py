@@ -101,7 +101,7 @@ def page_beside(video: Place, title: str) -> None:
     page_of(video).write(page.encode("utf-8", "replace"), wait=False)
 
 
-def phases_in_words(first: int, last: int) -> str:
+def phase_range(first: int, last: int) -> str:
     return f"phases {first:,}-{last:,}" if first < last else f"phase {last:,}"
 
 

@@ -32,7 +32,7 @@ from ...processes import LOOK, Wait, fork, kill, standing_still
 from ...types import Env
 from ..callback import error_line
 from .cells import enlargement, together
-from .mp4 import Video, page_beside, phases_in_words
+from .mp4 import Video, page_beside, phase_range
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
 NICENESS = 10
@@ -89,7 +89,7 @@ class Film:
         """Under that name, with a page that tells which phases it shows."""
         self.video.place = place
         self.video.__exit__(None)
-        page_beside(place, f"{self.title}, {phases_in_words(self.phases[0], self.phases[-1])}")
+        page_beside(place, f"{self.title}, {phase_range(self.phases[0], self.phases[-1])}")
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):

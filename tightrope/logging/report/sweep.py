@@ -1,21 +1,36 @@
-"""The page of a sweep: what came out, the study's own figures, every trial."""
+"""The page of a sweep: the best settings, the figures of the study, every trial."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .html import NOTHING, document, figure_of, section, table, text
-from .run_page import REFRESH, clock, footer, shown
+from .html import (
+    NO_NUMBER,
+    command_box,
+    document,
+    facts_list,
+    footer,
+    format_number,
+    format_seconds,
+    format_setting,
+    now,
+    page_header,
+    section,
+    settings_table,
+    table,
+    text,
+    tiles,
+)
+from .run import REFRESH
 
-MOST_ROWS = 500
+MAX_TRIALS = 500
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure as plotly takes it, made by somebody else."""
+class SweepFigure:
+    """A plotly figure, made by Optuna."""
 
     name: str
     title: str
@@ -27,7 +42,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial, as much of it as a page shows."""
+    """What a page shows of a trial."""
 
     number: int
     score: float | None
@@ -42,7 +57,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A sweep, as much of it as a page shows. No password is in it."""
+    """What a page shows of a sweep. It contains no password."""
 
     env: str
     algo: str
@@ -57,7 +72,7 @@ class SweepRecord:
     best: TrialRow | None
     settings: list[tuple[str, Any, Any]]  # (name, best, usual)
     trials: list[TrialRow]
-    figures: list[Drawn]
+    figures: list[SweepFigure]
     searched: list[tuple[str, str]]  # (name, where)
 
 
@@ -78,59 +93,52 @@ def sweep_page(record: SweepRecord) -> str:
         if slices
         else "",
         trial_table(record),
-        about(record),
+        searched(record),
         "</main>",
         footer("A trial's score is the mean of its seeds' last greedy evaluations."),
     ]
-    data = {
-        "charts": [{"figure": one.figure} for one in record.figures],
-        "live": record.status == "running",
-        "written": time.time(),
-        "every": REFRESH,
-    }
-    return document(f"{record.env} {record.algo} sweep", "\n".join(parts), data)
+    charts = [{"figure": one.figure} for one in record.figures]
+    return document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
 
 
 def header(record: SweepRecord) -> str:
-    words = {"ended": "finished"}.get(record.status, record.status)
-    return f"""<header class="top">
-<div class="bar"><h1>{text(record.env)} <small>{text(record.algo.upper())} sweep</small></h1>
-<span class="pill {text(record.status)}" id="status">{text(words)}</span>
-<button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
-<p class="sub">{text(record.name)} · written {text(time.strftime("%Y-%m-%d %H:%M:%S"))} <span id="age"></span></p>
-{tiles(record)}
-</header>"""
+    status = {"ended": "finished"}.get(record.status, record.status)
+    sub = f'{text(record.name)} · written {now()} <span id="age"></span>'
+    return page_header(
+        record.env, f"{record.algo.upper()} sweep", sub, (record.status, status), "\n" + sweep_tiles(record)
+    )
 
 
-def tiles(record: SweepRecord) -> str:
+def sweep_tiles(record: SweepRecord) -> str:
     best, ended = record.best, [trial for trial in record.trials if not trial.failed]
     early = sum(not trial.complete and trial.seconds is not None for trial in ended)
     lost = sum(trial.failed for trial in record.trials)
     seconds = sum(trial.seconds or 0.0 for trial in record.trials)
     workers = len({trial.worker for trial in record.trials if trial.worker})
     cells = [
-        ("Best score", figure_of(None if best is None else best.score), "" if best is None else f"trial {best.number}"),
+        (
+            "Best score",
+            format_number(None if best is None else best.score),
+            "" if best is None else f"trial {best.number}",
+        ),
         ("Trials", f"{record.done:,}", f"of {record.wanted:,}"),
         ("Given up early", f"{early:,}", "below the median, or diverged"),
         ("Done again", f"{lost:,}", "stopped, or their process died"),
         ("Seeds per trial", f"{len(record.seeds)}", f"{record.steps:,} steps each"),
-        ("Time", clock(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
+        ("Time", format_seconds(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
     ]
-    inside = "".join(f'<div class="tile"><dt>{a}</dt><dd>{b}<small>{c}</small></dd></div>' for a, b, c in cells)
-    return f'<dl class="tiles">{inside}</dl>'
+    return tiles(cells)
 
 
 def best_settings(record: SweepRecord) -> str:
     if record.best is None:
         return section("best", "The best settings", "<p>No trial has come to its end yet.</p>")
-    rows = [[text(name), text(brief(value)), text(brief(usual))] for name, value, usual in record.settings]
-    copy = '<button class="copy" type="button">Copy</button>'
-    command = f'<div class="command"><code>{text(record.command)}</code>{copy}</div>'
+    rows = [[text(name), text(short_value(value)), text(short_value(usual))] for name, value, usual in record.settings]
     marked = [value != usual for _, value, usual in record.settings]
-    content = (
-        f'{command}<div class="settings">{table("The best settings", ["setting", "best", "usual"], rows, marked)}</div>'
+    content = command_box(record.command) + settings_table(
+        "The best settings", ["setting", "best", "usual"], rows, marked
     )
-    scores = ", ".join(figure_of(score) for score in record.best.scores)
+    scores = ", ".join(format_number(score) for score in record.best.scores)
     note = (
         f"Trial {record.best.number}; its seeds scored {scores}. The best of many is partly luck: train it with seeds that "
         "took no part before you believe the number."
@@ -138,8 +146,8 @@ def best_settings(record: SweepRecord) -> str:
     return section("best", "The best settings", content, note)
 
 
-def figures(drawn: Sequence[tuple[int, Drawn]]) -> str:
-    """Those that are wide by themselves, the others beside each other."""
+def figures(drawn: Sequence[tuple[int, SweepFigure]]) -> str:
+    """Wide figures alone, the others side by side."""
     rows: list[str] = []
     narrow: list[str] = []
     for number, one in drawn:
@@ -151,20 +159,20 @@ def figures(drawn: Sequence[tuple[int, Drawn]]) -> str:
             "</figure>"
         )
         if one.wide:
-            rows += [beside(narrow)] if narrow else []
+            rows += [side_by_side(narrow)] if narrow else []
             rows.append(card)
             narrow = []
         else:
             narrow.append(card)
-    return "".join([*rows, beside(narrow) if narrow else ""])
+    return "".join([*rows, side_by_side(narrow) if narrow else ""])
 
 
-def beside(cards: Sequence[str]) -> str:
+def side_by_side(cards: Sequence[str]) -> str:
     return f'<div class="grid main">{"".join(cards)}</div>'
 
 
 def trial_table(record: SweepRecord) -> str:
-    """The best first; what was done again comes last."""
+    """The best first, trials that were done again last."""
     ordered = sorted(
         record.trials, key=lambda t: (t.failed, not t.complete, -(t.score if t.score is not None else -1e300))
     )
@@ -173,34 +181,31 @@ def trial_table(record: SweepRecord) -> str:
     rows = [
         [
             str(trial.number),
-            figure_of(trial.score),
-            ", ".join(figure_of(score) for score in trial.scores) or NOTHING,
+            format_number(trial.score),
+            ", ".join(format_number(score) for score in trial.scores) or NO_NUMBER,
             f'<span title="{text(trial.how)}">{text(trial.how if len(trial.how) < 40 else trial.how[:38] + "...")}</span>',
-            NOTHING if trial.seconds is None else clock(trial.seconds),
-            *(text(brief(trial.settings[name])) if name in trial.settings else NOTHING for name in names),
+            NO_NUMBER if trial.seconds is None else format_seconds(trial.seconds),
+            *(text(short_value(trial.settings[name])) if name in trial.settings else NO_NUMBER for name in names),
             text(trial.worker),
         ]
-        for trial in ordered[:MOST_ROWS]
+        for trial in ordered[:MAX_TRIALS]
     ]
     marks = [record.best is not None and trial.number == record.best.number for trial in ordered]
     more = (
-        f'<p class="note">The other {len(ordered) - MOST_ROWS} are in the storage.</p>'
-        if len(ordered) > MOST_ROWS
+        f'<p class="note">The other {len(ordered) - MAX_TRIALS} are in the storage.</p>'
+        if len(ordered) > MAX_TRIALS
         else ""
     )
     return section("trials", "Trials", table("Trials", head, rows, marks) + more)
 
 
-def about(record: SweepRecord) -> str:
+def searched(record: SweepRecord) -> str:
     rows = [[text(name), text(where)] for name, where in record.searched]
     facts = {"study": record.name, "storage": record.storage, "seeds": " ".join(map(str, record.seeds))}
-    listed = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in facts.items())
-    space = f'<div class="settings">{table("What was searched", ["setting", "where"], rows)}</div>'
-    return section(
-        "searched", "What was searched", f'{space}<div class="card main"><dl class="facts">{listed}</dl></div>'
-    )
+    space = settings_table("What was searched", ["setting", "where"], rows)
+    return section("searched", "What was searched", f'{space}<div class="card main">{facts_list(facts)}</div>')
 
 
-def brief(value: Any) -> str:
-    """Three digits of what was drawn at random are enough."""
-    return f"{value:.3g}" if isinstance(value, float) else shown(value)
+def short_value(value: Any) -> str:
+    """Numbers that were drawn at random, with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else format_setting(value)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import html
-import time
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line, rounded
-from .groups import NO_MATTER, Group, grouped
-from .health import health
-from .html import NOTHING, document, figure_of, section, table, text
+from .health import health_findings
+from .html import (
+    NO_NUMBER,
+    document,
+    footer,
+    format_number,
+    format_setting,
+    now,
+    page_header,
+    section,
+    settings_table,
+    table,
+    text,
+)
 from .record import RunRecord
-from .run_page import SHOWN, figure, footer, link, shown, videos
+from .run import MAX_VIDEOS, curves, link, videos
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
-LAST = 0.1  # share of a run whose returns are its score, where there are no evaluations
+FINAL_SHARE = 0.1  # share of a run whose returns are its score, where there are no evaluations
 RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
 GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
 COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
@@ -26,56 +39,98 @@ COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_vari
 
 def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
     """The whole page, one part for each environment."""
-    envs = list(dict.fromkeys(str(run.about.settings.get("env")) for run in runs))
+    envs = list(dict.fromkeys(str(run.info.settings.get("env")) for run in runs))
     drawn: list[Chart] = []
     parts = []
     for env in envs:
-        groups = grouped([run for run in runs if str(run.about.settings.get("env")) == env])
-        parts.append(comparison(env, groups, drawn, beside))
+        groups = group_runs([run for run in runs if str(run.info.settings.get("env")) == env])
+        parts.append(env_part(env, groups, drawn, beside))
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
     title = f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''}"
-    head = f"""<header class="top"><div class="bar"><h1>{text(title)} <small>{count}</small></h1>
-<button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
-<p class="sub">compared {text(time.strftime("%Y-%m-%d %H:%M:%S"))}</p></header>"""
-    body = [
-        head,
-        "<main>",
-        *parts,
-        "</main>",
-        footer("Drag across a curve to zoom; click a name in the legend to hide it."),
-    ]
-    data = {"charts": [chart.data() for chart in drawn], "live": False, "written": time.time(), "every": 0}
-    return document(f"{title}: {count}", "\n".join(body), data)
+    hint = "Drag across a curve to zoom; click a name in the legend to hide it."
+    body = [page_header(title, count, f"compared {now()}"), "<main>", *parts, "</main>", footer(hint)]
+    return document(f"{title}: {count}", body, [chart.data() for chart in drawn], live=False, every=0)
 
 
-def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
-    """Everything about the runs on one environment; what is to be drawn is added to `drawn`."""
+def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
+    """Everything about the runs on one environment; its charts are added to `drawn`."""
     first = len(drawn)
     name = f"env-{first}"
-    drawn += chosen_charts(groups)
-    figures = [
-        figure(chart, first + i, "chart card main wide" if i == 0 else "chart card", f"{name}-")
-        for i, chart in enumerate(drawn[first:])
-    ]
+    made = chosen_charts(groups)
+    drawn += made
     few = min(len(group.runs) for group in groups) < 5
     note = (
         "Over environment steps. Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs."
         + (" With fewer than five seeds an interval says little." if few else "")
     )
     newest = [
-        (clip.place, f"{group.label}, {seed_of(run)}, {run.label(clip)}")
+        (video.place, f"{group.label}, {seed_text(run)}, {run.label(video)}")
         for group in groups
         for run in group.runs[:1]
-        for clip in run.found.clips[-1:]
+        for video in run.files.videos[-1:]
     ]
-    curves = f'{figures[0]}<div class="grid">{"".join(figures[1:])}</div>'
-    return "".join([
-        section(f"{name}-scores", f"{text(env)}: final scores", *scores(groups)),
-        section(f"{name}-curves", "Learning curves", curves, note),
-        differences(name, groups),
-        section(f"{name}-runs", "Runs", run_table(groups, beside)),
-        videos([*reversed(newest[:SHOWN]), *newest[SHOWN:]], beside, f"{name}-videos"),
-    ])  # fmt: skip
+    return "".join(
+        [
+            section(f"{name}-scores", f"{text(env)}: final scores", *score_table(groups)),
+            curves(made, f"{name}-", first, note),
+            settings_that_differ(name, groups),
+            section(f"{name}-runs", "Runs", run_table(groups, beside)),
+            videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
+        ]
+    )
+
+
+# settings that do not change what is learned, besides the seed
+IGNORED = {
+    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
+    "eval_episodes", "eval_envs", "eval_seconds",
+    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    number: int  # decides its colour
+    runs: list[RunRecord]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.runs[0].info.settings
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Groups in the order of the runs, each named by the settings in which it differs."""
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
+        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
+    kinds = [members[0].info.settings for members in found.values()]
+    return [
+        Group(
+            group_label(kinds[i], kinds),
+            i,
+            sorted(members, key=lambda run: str(run.info.settings.get("seed")).zfill(20)),
+        )
+        for i, members in enumerate(found.values())
+    ]
+
+
+def differing_settings(kinds: Sequence[dict[str, Any]]) -> list[str]:
+    """Settings that all of them have, with different values."""
+    names = [name for name in kinds[0] if name not in IGNORED and all(name in kind for kind in kinds)]
+    return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
+
+
+def group_label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
+    algo = str(kind.get("algo"))
+    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
+    words = [f"{name} {format_setting(kind[name])}" for name in differing_settings(alike)]
+    if len(alike) < len(kinds) or not words:
+        words.insert(0, algo)
+    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -83,8 +138,8 @@ def comparison(env: str, groups: list[Group], drawn: list[Chart], beside: Path) 
 
 def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
     plots = [RETURNS, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
-    drawn = {plot: single_runs(groups) if plot is GREEDY else traces(groups, plot) for plot in plots}
-    made = [Chart(plot, found, summary=in_words(groups, plot)).fitting() for plot, found in drawn.items()]
+    drawn = {plot: single_runs(groups) if plot is GREEDY else group_traces(groups, plot) for plot in plots}
+    made = [Chart(plot, found, summary=summary_text(groups, plot)).fitting() for plot, found in drawn.items()]
     return [chart for chart in made if chart.traces or chart.plot is RETURNS]
 
 
@@ -94,29 +149,29 @@ def single_runs(groups: Sequence[Group]) -> list[Trace]:
     for group in groups:
         name = html.escape(group.label)
         for run in group.runs:
-            steps, scores = points(run, SCORE)
+            steps, scores = run_curve(run, SCORE)
             if len(steps):
-                one = line("scores", steps, scores, f"{name}, {html.escape(seed_of(run))}", group.number)
+                one = line("scores", steps, scores, f"{name}, {html.escape(seed_text(run))}", group.number)
                 found.append(one | {"group": name})
     return found
 
 
-def seed_of(run: RunRecord) -> str:
-    return f"seed {run.about.settings.get('seed')}"
+def seed_text(run: RunRecord) -> str:
+    return f"seed {run.info.settings.get('seed')}"
 
 
-def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
+def group_traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
     """Of each group its runs, faintly, a band and a mean."""
     found: list[Trace] = []
     for group in groups:
-        runs = [run for run in group.runs if len(points(run, plot.tags[0])[0])]
-        curves = [points(run, plot.tags[0]) for run in runs]
+        runs = [run for run in group.runs if len(run_curve(run, plot.tags[0])[0])]
+        curves = [run_curve(run, plot.tags[0]) for run in runs]
         if not curves:
             continue
         name = html.escape(group.label)  # plotly reads tags in names
         if plot is RETURNS and len(curves) > 1:
             for run, curve in zip(runs, curves, strict=True):
-                one = line("run", *thin(*curve, points=60), html.escape(seed_of(run)), group.number)
+                one = line("run", *thin(*curve, points=60), html.escape(seed_text(run)), group.number)
                 found.append(one | {"group": name})
         steps, values = at_common_steps(curves)
         if len(curves) > 1 and len(steps):
@@ -133,7 +188,7 @@ def traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
     return found
 
 
-def points(run: RunRecord, tag: str) -> Curve:
+def run_curve(run: RunRecord, tag: str) -> Curve:
     if tag == SCORE:
         scores = run.scores
         return np.array([score.step for score in scores], float), np.array([score.mean for score in scores], float)
@@ -141,37 +196,37 @@ def points(run: RunRecord, tag: str) -> Curve:
     return smooth(x, y) if len(x) else (x, y)
 
 
-def in_words(groups: Sequence[Group], plot: Plot) -> str:
-    ends = [f"{group.label} ends at {figure_of(ending(group, plot.tags[0]))}" for group in groups]
+def summary_text(groups: Sequence[Group], plot: Plot) -> str:
+    ends = [f"{group.label} ends at {format_number(final_value(group, plot.tags[0]))}" for group in groups]
     return f"{plot.title}: {'; '.join(ends)}"
 
 
-def ending(group: Group, tag: str) -> float | None:
-    values = [float(y[-1]) for run in group.runs if len(y := points(run, tag)[1])]
+def final_value(group: Group, tag: str) -> float | None:
+    values = [float(y[-1]) for run in group.runs if len(y := run_curve(run, tag)[1])]
     return float(np.mean(values)) if values else None
 
 
 # scores ---------------------------------------------------------------------------------------------------------------
 
 
-def scores(groups: Sequence[Group]) -> tuple[str, str]:
+def score_table(groups: Sequence[Group]) -> tuple[str, str]:
     """(table, note): every group's interquartile mean."""
     greedy = all_scored(groups)
-    finals = [np.array([s for run in group.runs if (s := final(run, greedy)) is not None]) for group in groups]
+    finals = [np.array([s for run in group.runs if (s := final_score(run, greedy)) is not None]) for group in groups]
     everything = np.concatenate(finals)
     rows = []
     for group, values in zip(groups, finals, strict=True):
         name = f'<span class="swatch s{group.number % 8}"></span>{text(group.label)}'
         if len(values) == 0:
-            rows.append([name, "0", *4 * [NOTHING]])
+            rows.append([name, "0", *4 * [NO_NUMBER]])
             continue
         middle, low, high = iqm_interval([values])
-        interval = f"{figure_of(low)} to {figure_of(high)}" if len(values) > 1 else "one run"
-        spread = f"{figure_of(values.min())} to {figure_of(values.max())}"
+        interval = f"{format_number(low)} to {format_number(high)}" if len(values) > 1 else "one run"
+        spread = f"{format_number(values.min())} to {format_number(values.max())}"
         picture = strip(values, middle, low, high, everything, group.number)
-        rows.append([name, str(len(values)), figure_of(middle), interval, spread, picture])
+        rows.append([name, str(len(values)), format_number(middle), interval, spread, picture])
     head = ["group", "runs", "IQM", "95 % interval", "range", ""]
-    source = "the last greedy evaluation" if greedy else f"the mean return in the last {LAST:.0%} of training"
+    source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
     note = (
         f"Group: runs that differ only in their seed. Score of a run: {source}. {about_iqm([*map(len, finals)])} "
         "Its interval is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
@@ -192,11 +247,11 @@ def all_scored(groups: Sequence[Group]) -> bool:
     return all(run.scores for group in groups for run in group.runs)
 
 
-def final(run: RunRecord, greedy: bool) -> float | None:
+def final_score(run: RunRecord, greedy: bool) -> float | None:
     if greedy:
         return run.scores[-1].mean
     step, value = run.columns.curve(RETURN)
-    return float(value[step > (1 - LAST) * step[-1]].mean()) if len(step) else None
+    return float(value[step > (1 - FINAL_SHARE) * step[-1]].mean()) if len(step) else None
 
 
 def strip(values: np.ndarray, middle: float, low: float, high: float, everything: np.ndarray, number: int) -> str:
@@ -209,7 +264,7 @@ def strip(values: np.ndarray, middle: float, low: float, high: float, everything
     color = f"var(--series-{number % 8})"
     dots = "".join(f'<circle cx="{at(v)}" cy="9" r="2.5" fill="{color}" opacity=".4"/>' for v in values.tolist())
     return (
-        f'<svg width="200" height="18" role="img" aria-label="from {figure_of(low)} to {figure_of(high)}">'
+        f'<svg width="200" height="18" role="img" aria-label="from {format_number(low)} to {format_number(high)}">'
         f'<line x1="4" x2="196" y1="9" y2="9" stroke="var(--grid)"/>'
         f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{color}" stroke-width="5" opacity=".45"/>'
         f'{dots}<circle cx="{at(middle)}" cy="9" r="5" fill="{color}"/></svg>'
@@ -219,18 +274,20 @@ def strip(values: np.ndarray, middle: float, low: float, high: float, everything
 # what they are ----------------------------------------------------------------------------------------------------------
 
 
-def differences(name: str, groups: Sequence[Group]) -> str:
+def settings_that_differ(name: str, groups: Sequence[Group]) -> str:
     """Settings in which groups differ."""
     kinds = [group.settings for group in groups]
-    names = [n for n in dict.fromkeys(n for kind in kinds for n in kind) if n not in NO_MATTER]
+    names = [n for n in dict.fromkeys(n for kind in kinds for n in kind) if n not in IGNORED]
     different = [
         n for n in names if any(kind.get(n) != kinds[0].get(n) or (n in kind) != (n in kinds[0]) for kind in kinds)
     ]
     if not different:
         return ""
     head = ["setting", *(text(group.label) for group in groups)]
-    rows = [[text(n), *(text(shown(kind[n]) if n in kind else NOTHING) for kind in kinds)] for n in different]
-    content = f'<div class="settings">{table("Settings that differ", head, rows)}</div>'
+    rows = [
+        [text(n), *(text(format_setting(kind[n]) if n in kind else NO_NUMBER) for kind in kinds)] for n in different
+    ]
+    content = settings_table("Settings that differ", head, rows)
     return section(f"{name}-settings", "Settings that differ", content)
 
 
@@ -238,14 +295,14 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
-            found = health(run.columns, run.about.settings, run.about.target, run.last_score)
-            page = None if run.about.run_dir is None else run.about.run_dir / "report.html"
+            found = health_findings(run.columns, run.info.settings, run.info.target, run.last_score)
+            page = None if run.info.run_dir is None else run.info.run_dir / "report.html"
             name = text(run.name)
             linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.is_file() else name
             rows.append([
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
-                text(run.about.settings.get("seed")), f"{run.steps:,}",
-                figure_of(final(run, all_scored(groups))), text(run.status.name),
+                text(run.info.settings.get("seed")), f"{run.steps:,}",
+                format_number(final_score(run, all_scored(groups))), text(run.status.name),
                 text(found[0].what),
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)
