@@ -39,7 +39,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_a_notebook_sees_it_change(notebook: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    monkeypatch.setattr(module, "PICTURE_SECONDS", 0.0)
     tr.PPO("CartPole-v1", **SMALL).learn(quiet=True, live=True)
     assert len(notebook) == 1 + 4 + 1
     pictures = [cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for data in notebook]
@@ -54,11 +54,11 @@ def test_an_environment_that_cannot_be_drawn_shows_its_returns(notebook: list[by
 
 
 def test_the_curve_has_a_scale() -> None:
-    rising = module.curve([(0, 0.0), (50, 100.0)], 100, 640)
-    higher = module.curve([(0, 900.0), (50, 1000.0)], 100, 640)
+    rising = module.curve_frame([(0, 0.0), (50, 100.0)], 100, 640)
+    higher = module.curve_frame([(0, 900.0), (50, 1000.0)], 100, 640)
     for half in (slice(0, 60), slice(60, 112)):  # the highest at the top, the lowest below
         assert not np.array_equal(rising[half, 560:], higher[half, 560:])
-    assert module.curve([(50, 7.0)], 100, 640).shape == rising.shape
+    assert module.curve_frame([(50, 7.0)], 100, 640).shape == rising.shape
 
 
 def test_pictures_are_few(notebook: list[bytes]) -> None:
@@ -69,7 +69,7 @@ def test_pictures_are_few(notebook: list[bytes]) -> None:
 def test_elsewhere_one_line_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     tr.PPO("CartPole-v1", **SMALL).learn(quiet=True, live=True)
-    assert capsys.readouterr().out.splitlines() == ["live=True is for a notebook: this is none, so nothing is shown"]
+    assert capsys.readouterr().out.splitlines() == ["live=True shows nothing here: it needs a notebook"]
 
 
 def test_it_changes_no_number(notebook: list[bytes]) -> None:

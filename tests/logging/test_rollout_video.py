@@ -234,7 +234,7 @@ def test_when_there_is_room_again_there_are_videos_again(
 def test_a_painter_that_dies_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(painter, "paint", lambda *_: os._exit(9))
+    monkeypatch.setattr(renderer, "paint", lambda *_: os._exit(9))
     assert trained(tmp_path, 3, video_every=1).steps == 480
     assert capfd.readouterr().err.splitlines() == [
         "warning: video failed and is left out from here on: the process that draws has died"
@@ -244,8 +244,8 @@ def test_a_painter_that_dies_is_said_once(
 def test_a_painter_that_hangs_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rollout_video, "PATIENCE", 0.2)
-    monkeypatch.setattr(painter, "paint", lambda *_: time.sleep(60))
+    monkeypatch.setattr(rollout, "LAST_VIDEO_SECONDS", 0.2)
+    monkeypatch.setattr(renderer, "paint", lambda *_: time.sleep(60))
     assert trained(tmp_path, 1, video_every=1).steps == 160
     assert "1 not finished after 0 seconds" in capfd.readouterr().err
 
@@ -261,7 +261,7 @@ class Endless(Numbered):
 def test_a_picture_that_is_never_drawn_is_given_up(
     platform: str, phases: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(painter, "HANGS", 0.3)
+    monkeypatch.setattr(renderer, "HANG_SECONDS", 0.3)
     monkeypatch.setattr(renderer.sys, "platform", platform)
     pipe = renderer.multiprocessing.Pipe
 
@@ -276,14 +276,14 @@ def test_a_picture_that_is_never_drawn_is_given_up(
     assert trained(tmp_path, phases, Endless(num_envs=20), video_every=1).steps == phases * 160
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
-    assert re.fullmatch(r"warning: video failed .*: a picture is not drawn after \d s", said[0])
+    assert re.fullmatch(r"warning: video failed .*: no frame was drawn in \d s", said[0])
 
 
 def test_a_stopped_painter_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(painter, "STANDS", 0.3)
-    monkeypatch.setattr(painter, "paint", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    monkeypatch.setattr(renderer, "STOPPED_SECONDS", 0.3)
+    monkeypatch.setattr(renderer, "paint", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
     assert trained(tmp_path, 2, video_every=1).steps == 320
     assert capfd.readouterr().err.splitlines() == [
         "warning: video failed and is left out from here on: the process that draws is stopped"
@@ -291,7 +291,7 @@ def test_a_stopped_painter_is_given_up(
 
 
 def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
-    """A slow painter is waited for, as long as there is one after the other."""
+    """A slow renderer is waited for, as long as there is one after the other."""
     seen: list[float] = []
 
     class Drawn(Numbered):
@@ -301,7 +301,7 @@ def test_every_picture_is_a_sign_of_life(tmp_path: Path) -> None:
 
     pulse = np.zeros(1)
     film = renderer.Film(Place.of(tmp_path / "a.mp4"), Drawn(num_envs=2), "title", 30, pulse)
-    film.add(renderer.Glimpse(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1))
+    film.add(renderer.PhaseFrames(np.zeros((3, 2, 1)), np.zeros((3, 2)), np.zeros((3, 2), bool), 1, 0, 1))
     film.abandon()
     assert 0 == seen[0] < seen[1] < seen[2] < pulse[0]
 
@@ -340,11 +340,11 @@ def test_where_observations_are_not_enough_one_line_points_to_record(
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     watcher = rollout.RolloutVideo(tmp_path, None, lambda *_: None)
     state = tr.PPO("CartPole-v1", total_timesteps=16 * 4, **{**SMALL, "num_envs": 4, "num_steps": 16}).state
-    assert rollout.rows_of(state) == 16
+    assert rollout.max_rows(state) == 16
     state.rollout.obs = torch.zeros(1, 1, 4, 84, 84, dtype=torch.uint8).expand(1024, 32, 4, 84, 84)
-    assert rollout.rows_of(state) * 16 * 4 * 84 * 84 <= rollout.MOST_BYTES
+    assert rollout.max_rows(state) * 16 * 4 * 84 * 84 <= rollout.MAX_BYTES
     watcher.rows = 16
-    assert watcher.phases_at_hand(state) == 12
+    assert watcher.phases_to_keep(state) == 12
 
 
 def test_a_number_of_phases_below_zero_is_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tightrope.files import Place
-from tightrope.logging.video.mp4 import Clip, Video, page_beside
+from tightrope.logging.video.mp4 import Clip, Video, write_video_page
 
 
 def decode(path: Path) -> tuple[str, str, float, list[np.ndarray]]:
@@ -84,7 +84,7 @@ def test_memory_does_not_grow_with_the_video(tmp_path: Path) -> None:
 
 
 def test_a_page_plays_it_over_and_over(tmp_path: Path) -> None:
-    page_beside(Place(tmp_path) / "phase0050.mp4", "CartPole <1>")
+    write_video_page(Place(tmp_path) / "phase0050.mp4", "CartPole <1>")
     page = (tmp_path / "phase0050.html").read_text()
     tag = re.search(r"<video [^>]*>", page)
     assert tag is not None

@@ -40,13 +40,13 @@ def test_a_run_is_gathered_from_its_directory(run: Path) -> None:
     assert [score.step for score in record.scores] == [32, 64, 96]
     assert {score.episodes for score in record.scores} == {2}
     assert all(score.low <= score.mean <= score.high for score in record.scores)  # type: ignore[operator]
-    assert {kept.steps for kept in record.files.kept} <= {32, 64, 96}
-    assert record.files.kept[0].steps == 96
+    assert {kept.steps for kept in record.files.checkpoints} <= {32, 64, 96}
+    assert record.files.checkpoints[0].steps == 96
 
 
 def test_the_report_of_training_is_complete(run: Path) -> None:
     """It is written after the last checkpoint."""
-    assert f"{gathered(run).files.kept[0].name}</th>" in (run / "report.html").read_text()
+    assert f"{gathered(run).files.checkpoints[0].name}</th>" in (run / "report.html").read_text()
 
 
 def test_a_run_without_the_rest_is_still_a_run(run: Path) -> None:

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import enlarged
+from ..draw import captioned_grid, cell_scale, enlarged
 from ..engine import apart, choose_threads, threads
 from ..envs import TensorEnv
 from ..envs.validate import drawn
 from ..errors import UsageError, plural
 from ..files import Place
 from ..logging import Video
-from ..logging.video.cells import enlargement, together
 from ..models import ActorCritic
 from ..types import Env
 from .signals import Interrupts
@@ -87,7 +86,7 @@ def record(
         Interrupts() as interrupts,
         threads(choose_threads(policy, cells)),
         apart(seed, env.device),
-        enlarged(enlargement(cells)),
+        enlarged(cell_scale(cells)),
         interrupts.raised(),
     ):
         return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
@@ -166,4 +165,4 @@ class Stage:
         else:
             episode = f"episode {number + 1}   " if self.shot.count > 1 else ""
             words = f"{episode}step {t:,}   return {self.total[0]:,.1f}"
-        return together(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)
+        return captioned_grid(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)

@@ -13,12 +13,12 @@ import numpy as np
 from ...errors import plural
 from ...files import Draft, Place, Unreadable, address
 
-# x264 at its fastest, with the three of its tools that make a drawing smaller by half in next to no time
-QUALITY = {"preset": "ultrafast", "crf": "23", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
-BT601, LIMITED = 6, 1  # the colours that OpenCV converts to; larger pictures would be taken for BT.709
-MOST_PAGE = 1 << 16  # bytes of a page that plays a video
+# the fastest preset, with three options that halve the size of a drawing at almost no cost
+ENCODER = {"preset": "ultrafast", "crf": "23", "x264-params": "cabac=1:bframes=3:aq-mode=1"}
+BT601, LIMITED = 6, 1  # OpenCV's colour conversion; players assume BT.709 for large pictures otherwise
+MAX_PAGE = 1 << 16  # bytes of a video's page
 LOOPING = "autoplay muted loop playsinline controls"
-PAGE = """\
+VIDEO_PAGE = """\
 <!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -54,7 +54,7 @@ class Video:
         except BaseException:
             self.draft.discard()
             raise
-        self.stream = self.container.add_stream("libx264", rate=self.fps, options=QUALITY)
+        self.stream = self.container.add_stream("libx264", rate=self.fps, options=ENCODER)
         self.stream.pix_fmt = "yuv420p"
         self.stream.codec_context.colorspace, self.stream.codec_context.color_range = BT601, LIMITED
         self.stream.codec_context.thread_count = self.threads
@@ -65,14 +65,12 @@ class Video:
         import av
         import cv2
 
-        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # yuv420p wants even sides
+        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2  # yuv420p needs even sides
         if not self.frames:
             self.stream.width, self.stream.height = width, height
         self.frames += 1
         even = np.ascontiguousarray(frame[:height, :width])
-        planes: Any = cv2.cvtColor(
-            even, cv2.COLOR_RGB2YUV_I420
-        )  # a quarter of the time that FFmpeg's own conversion takes
+        planes: Any = cv2.cvtColor(even, cv2.COLOR_RGB2YUV_I420)  # four times as fast as FFmpeg's
         self.container.mux(self.stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -83,22 +81,22 @@ class Video:
                 self.draft.publish(self.place.name, wait=False)
         finally:
             if self.draft.pending:
-                with contextlib.suppress(OSError):  # of a full disk, whose first complaint is the one to hear
+                with contextlib.suppress(OSError):  # the first error is the one to raise
                     self.container.close()
             self.draft.discard()
 
 
-def page_of(video: Place) -> Place:
-    """Where the page of a video lies: beside it, under the same name."""
+def page_path(video: Place) -> Place:
+    """The page beside a video, with the same name."""
     return video.parent / Path(video.name).with_suffix(".html").name
 
 
-def page_beside(video: Place, title: str) -> None:
-    """An HTML page that plays a video over and over."""
+def write_video_page(video: Place, title: str) -> None:
+    """Write an HTML page beside a video that plays it in a loop."""
     from html import escape
 
-    page = PAGE.format(title=escape(title), source=escape(video.name), looping=LOOPING)
-    page_of(video).write(page.encode("utf-8", "replace"), wait=False)
+    page = VIDEO_PAGE.format(title=escape(title), source=escape(video.name), looping=LOOPING)
+    page_path(video).write(page.encode("utf-8", "replace"), wait=False)
 
 
 def phase_range(first: int, last: int) -> str:
@@ -106,9 +104,9 @@ def phase_range(first: int, last: int) -> str:
 
 
 def first_phase(video: Place) -> int | None:
-    """Of a video, as the page beside it has it."""
+    """The first phase of a video, from the page beside it."""
     try:
-        page = page_of(video).read(MOST_PAGE)
+        page = page_path(video).read(MAX_PAGE)
     except Unreadable:
         return None
     found = re.search(r", phases? ([\d,]{1,15})[^<]*</title>", page.decode("utf-8", "replace"), re.ASCII)
@@ -116,7 +114,7 @@ def first_phase(video: Place) -> int | None:
 
 
 class Clip:
-    """A video in memory, which a notebook shows."""
+    """A video in memory. A notebook plays it."""
 
     def __init__(self, mp4: bytes, frames: int) -> None:
         self.mp4, self.frames = mp4, frames
@@ -132,4 +130,4 @@ class Clip:
         return f'<video src="data:video/mp4;base64,{data}" {LOOPING} style="max-width: 100%"></video>'
 
     def __repr__(self) -> str:
-        return f"a video of {plural(self.frames, 'frame')}: it is shown in a notebook, .save(path) writes it"
+        return f"a video of {plural(self.frames, 'frame')}: a notebook plays it, .save(path) writes it"

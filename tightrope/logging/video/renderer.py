@@ -1,8 +1,8 @@
-"""Draws and encodes videos of rollouts where training does not have to wait: in a process of its own.
+"""Draws and encodes videos of rollouts in another process, so that training does not wait.
 
-On Linux it is forked, so that it has the environment, whoever wrote it and wherever, and imports nothing twice; it touches
-neither the device nor anything that the trainer holds, and where cores are scarce the trainer comes first. Elsewhere it is a
-thread. A painter that is too slow is waited for while it draws picture after picture; one that does not is given up.
+On Linux the process is forked: it has the environment, whatever it is, and imports nothing again. It uses neither the device
+nor anything that the trainer holds, and runs at a lower priority. Elsewhere it is a thread. Training waits for a slow renderer
+as long as it draws; one that hangs is given up.
 """
 
 from __future__ import annotations
@@ -26,81 +26,80 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...draw import enlarged
+from ...draw import captioned_grid, cell_scale, enlarged
 from ...files import Place
 from ...processes import LOOK, Wait, fork, kill, standing_still
 from ...types import Env
 from ..callback import error_line
-from .cells import enlargement, together
-from .mp4 import Video, page_beside, phase_range
+from .mp4 import Video, phase_range, write_video_page
 
-FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after its episode has ended
+FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after the end of an episode
 NICENESS = 10
-UNFINISHED = re.compile(r"\.\d+\.mp4(\.[0-9a-f]+)?\.tmp")  # names of videos under way
+PARTIAL_VIDEO = re.compile(r"\.\d+\.mp4(\.[0-9a-f]+)?\.tmp")  # names of unfinished videos
 DIED = "the process that draws has died"
-HANGS = 20.0  # seconds without a picture after which nobody waits for the next
-STANDS = 2.0  # the same, if its process is seen to be stopped
+HANG_SECONDS = 20.0  # without a frame, after which the renderer is given up
+STOPPED_SECONDS = 2.0  # without a frame, if its process is stopped
 
 
-class Glimpse(NamedTuple):
-    """What some environments did in one phase."""
+class PhaseFrames(NamedTuple):
+    """What a video shows of one phase."""
 
     obs: np.ndarray  # (T, K, ...)
-    action: np.ndarray  # (T, K, ...) as the environment was given it
+    action: np.ndarray  # (T, K, ...) in the environment's form
     done: np.ndarray  # (T, K) bool
     phase: int
     steps: int  # of all environments, before it
     steps_a_frame: int
 
 
-class Painted(NamedTuple):
-    """The painter's answer."""
+class RenderedVideo(NamedTuple):
+    """The renderer's answer."""
 
     path: Path
     steps: int
     error: str | None = None
-    final: bool = False  # whether no other video will be painted after that error
+    final: bool = False  # whether there will be no further video after that error
 
 
 class Film:
-    """One video under way, of glimpses that follow each other."""
+    """One unfinished video, of consecutive phases."""
 
     def __init__(self, place: Place, env: Env, title: str, fps: int, pulse: np.ndarray) -> None:
         self.env, self.title, self.pulse = env, title, pulse
         self.since_end: np.ndarray | None = None  # (K,) frames
         self.phases: list[int] = []
-        self.video = Video(place, fps, threads=1).__enter__()  # other cores are the trainer's
+        self.video = Video(place, fps, threads=1).__enter__()  # the other cores are for training
 
-    def add(self, glimpse: Glimpse) -> None:
-        self.phases.append(glimpse.phase)
-        count = glimpse.obs.shape[1]
+    def add(self, frames: PhaseFrames) -> None:
+        self.phases.append(frames.phase)
+        count = frames.obs.shape[1]
         if self.since_end is None:
             self.since_end = np.full(count, len(FLASH))
-        for t, (obs, action, done) in enumerate(zip(glimpse.obs, glimpse.action, glimpse.done, strict=True)):
-            with enlarged(enlargement(count)):
+        for t, (obs, action, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
+            with enlarged(cell_scale(count)):
                 cells = self.env.draw(torch.from_numpy(obs), torch.from_numpy(action))
             pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in self.since_end]
-            words = f"phase {glimpse.phase}   {glimpse.steps + t * glimpse.steps_a_frame:,} steps"
-            self.video.add(together(cells, pink, words, self.title))
+            words = f"phase {frames.phase}   {frames.steps + t * frames.steps_a_frame:,} steps"
+            self.video.add(captioned_grid(cells, pink, words, self.title))
             self.pulse[0] = time.monotonic()
             self.since_end = np.where(done, 0, self.since_end + 1)
 
     def close(self, place: Place) -> None:
-        """Under that name, with a page that tells which phases it shows."""
+        """Finish the video under that name, with a page that says which phases it shows."""
         self.video.place = place
         self.video.__exit__(None)
-        page_beside(place, f"{self.title}, {phase_range(self.phases[0], self.phases[-1])}")
+        write_video_page(place, f"{self.title}, {phase_range(self.phases[0], self.phases[-1])}")
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
             self.video.__exit__(RuntimeError)
 
 
-def paint(orders: Connection, env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray) -> None:
-    """Serve orders until there are no more: (number of a video, a glimpse of it) or (number, its name and steps). Trouble with
-    the disk costs one video. After any other there is no next. `pulse` has the time of the last picture."""
+def render(orders: Connection, env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray) -> None:
+    """Serve orders until the pipe is closed: (number of a video, a phase of it) or (number, its name and steps). An error of
+    the disk costs one video, any other error ends rendering. `pulse` holds the time of the last frame."""
     films: dict[int, Film] = {}
-    lost: dict[int, str] = {}  # videos that the disk did not take, and why
+    lost: dict[int, str] = {}  # videos that could not be written, and why
     path, steps = folder.path, 0
     try:
         remove_unfinished(folder)
@@ -108,7 +107,7 @@ def paint(orders: Connection, env: Env, folder: Place, title: str, fps: int, pul
             number, order = orders.recv()
             pulse[0] = time.monotonic()
             try:
-                if isinstance(order, Glimpse):
+                if isinstance(order, PhaseFrames):
                     if number not in lost:
                         film_of(number, films, folder, env, title, fps, pulse).add(order)
                     continue
@@ -120,14 +119,14 @@ def paint(orders: Connection, env: Env, folder: Place, title: str, fps: int, pul
                 lost[number] = error_line(error)
                 if number in films:
                     films.pop(number).abandon()
-                if isinstance(order, Glimpse):
+                if isinstance(order, PhaseFrames):
                     continue
-            orders.send(Painted(path, steps, lost.pop(number, None)))
+            orders.send(RenderedVideo(path, steps, lost.pop(number, None)))
     except EOFError:
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            orders.send(Painted(path, steps, error_line(error), final=True))
+            orders.send(RenderedVideo(path, steps, error_line(error), final=True))
     for film in films.values():
         film.abandon()
 
@@ -135,96 +134,98 @@ def paint(orders: Connection, env: Env, folder: Place, title: str, fps: int, pul
 def film_of(
     number: int, films: dict[int, Film], folder: Place, env: Env, title: str, fps: int, pulse: np.ndarray
 ) -> Film:
-    """The video of that number, which may begin now."""
+    """The unfinished video of that number, which may be new."""
     if number not in films:
-        folder.mkdir()  # but not the run's directory: if that has gone, someone wanted it so
+        folder.mkdir()  # but not the run's directory, which a user may have removed
         films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
     return films[number]
 
 
 def remove_unfinished(folder: Place) -> None:
-    """Videos that were under way when a run was killed."""
+    """Remove what a killed run has left."""
     with contextlib.suppress(OSError):
         for name in folder.names():
-            if UNFINISHED.fullmatch(name):
+            if PARTIAL_VIDEO.fullmatch(name):
                 (folder / name).remove()
 
 
-def paint_apart(ours: Connection, *rest: Any) -> None:
-    """`paint` in a process that was forked from a trainer, whose cores are not its."""
-    ours.close()  # otherwise the end of the trainer would never be heard of
+def render_process(ours: Connection, *rest: Any) -> None:
+    """`render` in a process that was forked from the trainer."""
+    ours.close()  # otherwise the pipe stays open when the trainer ends
     os.nice(NICENESS)
-    gc.freeze()  # what was the trainer's is not looked through for garbage
+    gc.freeze()  # garbage collection skips the trainer's objects
     torch.set_num_threads(1)  # the trainer's threads are not here
     import cv2
 
     cv2.setNumThreads(1)
-    paint(*rest)
+    render(*rest)
 
 
-class Painter:
-    """The trainer's side. It holds few orders, so that a trainer too far ahead waits: memory stays bounded."""
+class Renderer:
+    """The trainer's side. Its queue is short: a trainer that is too far ahead waits, so that memory stays bounded."""
 
     def __init__(self, env: Env, folder: Place, title: str, fps: int) -> None:
         self.ours, theirs = multiprocessing.Pipe()
-        self.owed = 0  # videos that have not been answered for
-        self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # when there was a picture; memory shared with a fork
+        self.pending = 0  # videos without an answer
+        self.pulse = np.frombuffer(
+            mmap.mmap(-1, 8), np.float64
+        )  # time of the last frame, in memory shared with the fork
         arguments = (theirs, env, folder, title, fps, self.pulse)
         self.process: Any = None
-        if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # which may not have children
-            self.process = forked(paint_apart, self.ours, *arguments)
+        if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # a daemon may not have children
+            self.process = forked(render_process, self.ours, *arguments)
             theirs.close()
         else:
-            threading.Thread(target=paint, args=arguments, daemon=True).start()
+            threading.Thread(target=render, args=arguments, daemon=True).start()
         self.orders: queue.Queue[Any] = queue.Queue(1)
-        self.cut_off = False  # whether nothing can be sent any more
-        threading.Thread(target=self._deliver, name="tightrope-painter", daemon=True).start()
+        self.disconnected = False
+        threading.Thread(target=self._deliver, name="tightrope-renderer", daemon=True).start()
 
     def _deliver(self) -> None:
-        """In a thread, which may block for good where the trainer must not."""
+        """On a thread of its own, since sending may block for ever."""
         try:
             while (order := self.orders.get()) is not None:
                 self.ours.send(order)
-            self.ours.close()  # at which it ends
+            self.ours.close()  # which ends the renderer
         except OSError:
-            self.cut_off = True
+            self.disconnected = True
 
-    def show(self, number: int, glimpse: Glimpse) -> None:
-        """More of the video with that number."""
-        self._send((number, glimpse))
+    def show(self, number: int, frames: PhaseFrames) -> None:
+        """Add a phase to the video with that number."""
+        self._send((number, frames))
 
     def finish(self, number: int, name: str, steps: int) -> None:
-        """All of it has been shown."""
+        """The video is complete."""
         self._send((number, (name, steps)))
-        self.owed += 1
+        self.pending += 1
 
     def _send(self, order: Any) -> None:
         wait = Wait()
-        while not self.cut_off:
+        while not self.disconnected:
             try:
                 return self.orders.put(order, timeout=LOOK)
             except queue.Full:
                 self._check_works(wait)
-        self.painted()  # it has stopped, and may have said why
+        self.finished()  # it may have said why
         raise self.failed(DIED)
 
     def _check_works(self, wait: Wait) -> None:
-        """RuntimeError if it has drawn nothing for so long that it never will."""
-        late = wait.over(HANGS, float(self.pulse[0]))
-        if self.process is not None and standing_still(self.process.pid) and wait.seconds > STANDS:
+        """RuntimeError if it hangs."""
+        late = wait.over(HANG_SECONDS, float(self.pulse[0]))
+        if self.process is not None and standing_still(self.process.pid) and wait.seconds > STOPPED_SECONDS:
             raise self.failed("the process that draws is stopped")
         if late:
-            raise self.failed(f"a picture is not drawn after {wait.seconds:.0f} s")
+            raise self.failed(f"no frame was drawn in {wait.seconds:.0f} s")
 
-    def painted(self, patience: float = 0.0) -> list[Painted]:
-        """Videos finished by now, or with patience all of them; those that the disk did not take have an error. RuntimeError
-        with the reason if there will be no more."""
-        finished: list[Painted] = []
+    def finished(self, seconds: float = 0.0) -> list[RenderedVideo]:
+        """Videos that are finished, or all of them within so many seconds; those that could not be written have an error.
+        RuntimeError if there will be no more."""
+        found: list[RenderedVideo] = []
         began, wait = time.monotonic(), Wait()
         while True:
-            left = patience - (time.monotonic() - began) if self.owed else 0.0
+            left = seconds - (time.monotonic() - began) if self.pending else 0.0
             try:
-                answer: Painted | None = self.ours.recv() if self.ours.poll(min(LOOK, max(0.0, left))) else None
+                answer: RenderedVideo | None = self.ours.recv() if self.ours.poll(min(LOOK, max(0.0, left))) else None
             except (EOFError, OSError):
                 raise self.failed(DIED) from None
             if answer is None and left <= 0:
@@ -234,11 +235,11 @@ class Painter:
             elif answer.error is not None and answer.final:
                 raise self.failed(answer.error)
             else:
-                self.owed -= 1
-                finished.append(answer)
-        if patience and self.owed:
-            raise self.failed(f"{self.owed} not finished after {patience:.0f} seconds")
-        return finished
+                self.pending -= 1
+                found.append(answer)
+        if seconds and self.pending:
+            raise self.failed(f"{self.pending} not finished after {seconds:.0f} seconds")
+        return found
 
     def failed(self, reason: str) -> RuntimeError:
         if self.process is not None:
@@ -247,20 +248,19 @@ class Painter:
         return RuntimeError(reason)
 
     def close(self) -> None:
-        """Tell it nothing more, at which it ends."""
-        with contextlib.suppress(queue.Full):  # it hangs, and nothing will be taken from there
+        """End the renderer once its queue is done."""
+        with contextlib.suppress(queue.Full):  # it hangs
             self.orders.put_nowait(None)
 
 
 def forked(work: Callable[..., None], *arguments: Any) -> Any:
-    """A process that begins as a copy of this one, without threads: of the pools that it may need, OpenCV's is emptied
-    first, which would otherwise wait for threads that are not there."""
+    """A forked process. It has no threads, so OpenCV's pool is emptied first: it would wait for threads that are not there."""
     cv2 = sys.modules.get("cv2")
     threads = 1 if cv2 is None else cv2.getNumThreads()
     if cv2 is not None:
         cv2.setNumThreads(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forking beside threads: nothing that they hold is used there
+        warnings.simplefilter("ignore")  # of forking with threads: nothing that they hold is used
         process = fork(work, *arguments)
     if cv2 is not None:
         cv2.setNumThreads(threads)
