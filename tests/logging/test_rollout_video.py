@@ -234,7 +234,7 @@ def test_when_there_is_room_again_there_are_videos_again(
 def test_a_painter_that_dies_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(renderer, "render", lambda *_: os._exit(9))
+    monkeypatch.setattr(renderer, "render_videos", lambda *_: os._exit(9))
     assert trained(tmp_path, 3, video_every=1).steps == 480
     assert capfd.readouterr().err.splitlines() == [
         "warning: video failed and is left out from here on: the process that draws has died"
@@ -245,7 +245,7 @@ def test_a_painter_that_hangs_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(rollout, "LAST_VIDEO_SECONDS", 0.2)
-    monkeypatch.setattr(renderer, "render", lambda *_: time.sleep(60))
+    monkeypatch.setattr(renderer, "render_videos", lambda *_: time.sleep(60))
     assert trained(tmp_path, 1, video_every=1).steps == 160
     assert "1 not finished after 0 seconds" in capfd.readouterr().err
 
@@ -283,7 +283,7 @@ def test_a_stopped_painter_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(renderer, "STOPPED_SECONDS", 0.3)
-    monkeypatch.setattr(renderer, "render", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    monkeypatch.setattr(renderer, "render_videos", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
     assert trained(tmp_path, 2, video_every=1).steps == 320
     assert capfd.readouterr().err.splitlines() == [
         "warning: video failed and is left out from here on: the process that draws is stopped"

@@ -152,13 +152,15 @@ class CallbackList:
             except Exception as error:
                 if callback.may_fail:
                     self.callbacks.remove(callback)
-                    print_line(f"warning: {name} failed and is left out from here on: {error_line(error)}", error=True)
+                    print_line(
+                        f"warning: {name} failed and is left out from here on: {failure_text(error)}", error=True
+                    )
                 first = first or (None if callback.may_fail else error)
         if first is not None:
             raise first
 
 
-def error_line(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     """An exception in one line: its type and its message, or the message alone for RuntimeError."""
     message = " ".join(str(error).split())[:200]
     if not message:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..output import print_line
 from .callback import Callback, RunInfo, StateView, TrainingResult
-from .progress import GAP, LOWEST, Part, Progress, digits, line_length, sparkline
+from .progress import GAP, LOWEST, LinePart, Progress, digits, line_length, sparkline
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -84,7 +84,7 @@ class LiveLine:
                 text.append(part.text, {"return": "bold", "curve": "cyan", "title": "bold"}.get(part.name, ""))
         return text
 
-    def _fitting(self, width: int) -> list[Part]:
+    def _fitting(self, width: int) -> list[LinePart]:
         """Everything; or what matters; or that in short; or as much of that as fits."""
         everything = self._with_bar_and_curve()
         important = [part for part in everything if part.rank < LOWEST]
@@ -96,19 +96,19 @@ class LiveLine:
             aligned.remove(max(aligned, key=lambda part: part.rank))
         return aligned
 
-    def _aligned(self, parts: list[Part], form: str) -> list[Part]:
+    def _aligned(self, parts: list[LinePart], form: str) -> list[LinePart]:
         """Each part as wide as it has ever been, so that the line does not jump."""
         for name, text, *_ in parts:
             self.widths[form, name] = max(self.widths.get((form, name), 0), len(text))
         return [part._replace(text=part.text.ljust(self.widths[form, part.name])) for part in parts]
 
-    def _with_bar_and_curve(self) -> list[Part]:
+    def _with_bar_and_curve(self) -> list[LinePart]:
         mark, returns = "━" if self.unicode else "-", self.progress.returns
-        found = [Part("title", self.progress.title, LOWEST, ""), Part("bar", mark * 12, 4, mark * 6)]
+        found = [LinePart("title", self.progress.title, LOWEST, ""), LinePart("bar", mark * 12, 4, mark * 6)]
         for part in self.progress.parts():
             found.append(part)
             if part.name == "return" and self.unicode and len(returns) > 1:
-                found.append(Part("curve", sparkline(returns, 10).ljust(10), 5, sparkline(returns, 6).ljust(6)))
+                found.append(LinePart("curve", sparkline(returns, 10).ljust(10), 5, sparkline(returns, 6).ljust(6)))
         return found
 
     def close(self) -> None:

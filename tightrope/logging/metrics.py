@@ -15,6 +15,7 @@ import numpy as np
 from ..files import CHUNK, Draft, Place
 
 MetricsRow = dict[str, Any]
+RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
 MAX_FILE = 1 << 30  # bytes: over a million phases
 MAX_LINE = CHUNK  # bytes of one row
 MAX_TAGS = 10_000

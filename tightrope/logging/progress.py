@@ -15,7 +15,7 @@ BARS = "▁▂▃▄▅▆▇█"
 LOWEST = 9  # the rank of parts that are shown only if there is room for everything
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A part of the line. If there is no room, the short texts are used, then the parts with the highest ranks are dropped."""
 
     name: str
@@ -72,13 +72,13 @@ class Progress:
     def share(self) -> float:
         return min(self.steps / self.total, 1.0)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LinePart]:
         """Everything to show, in reading order."""
         share, phase, left = f"{self.share:4.0%}", f"{self.latest.get('phase', 0)}{self._of_phases()}", self._time()
         found = [
-            Part("share", share, 0, share),
-            Part("phase", f"phase {phase}", 8, phase),
-            Part("steps", f"{self.steps:,} steps", LOWEST, ""),
+            LinePart("share", share, 0, share),
+            LinePart("phase", f"phase {phase}", 8, phase),
+            LinePart("steps", f"{self.steps:,} steps", LOWEST, ""),
         ]
         score, brief = f"{{:{digits(self.scale)}}}", f"{{:{digits(self.scale, 2)}}}"
         length = ".1f" if self.latest.get("charts/episodic_length", 10) < 10 else ".0f"
@@ -90,13 +90,13 @@ class Progress:
             ("speed", "charts/SPS", "{:,.0f} steps/s", 3, "{:,.0f}/s"),
         ):
             if tag in self.latest:
-                found.append(Part(name, form.format(self.latest[tag]), rank, short.format(self.latest[tag])))
+                found.append(LinePart(name, form.format(self.latest[tag]), rank, short.format(self.latest[tag])))
         if (evaluation := self.evaluation) is not None:
             done = "{}/{}".format(*evaluation)
-            found.append(Part("evaluation", f"evaluating {done}", 1, f"eval {done}"))
+            found.append(LinePart("evaluation", f"evaluating {done}", 1, f"eval {done}"))
         elif within := self.in_phase:
-            found.append(Part("in phase", within, 4, within.partition(" steps")[0]))
-        return [*found, Part("time", left, 2, left)]
+            found.append(LinePart("in phase", within, 4, within.partition(" steps")[0]))
+        return [*found, LinePart("time", left, 2, left)]
 
     def _of_phases(self) -> str:
         """The number of phases, if all have the same number of steps."""
@@ -148,5 +148,5 @@ def sparkline(values: list[float], columns: int) -> str:
     return "".join(BARS[round((x - low) / span * (len(BARS) - 1)) if span > 0 else 0] for x in means)
 
 
-def line_length(parts: list[Part]) -> int:
+def line_length(parts: list[LinePart]) -> int:
     return sum(len(part.text) + len(GAP) for part in parts) - len(GAP)

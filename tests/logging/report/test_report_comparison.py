@@ -12,7 +12,8 @@ from tightrope.files import Place
 from tightrope.logging import RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, comparison_page
-from tightrope.logging.report.comparison import chosen_charts, group_runs, score_table
+from tightrope.logging.report.comparison import chosen_charts, score_table
+from tightrope.logging.report.record import group_runs
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

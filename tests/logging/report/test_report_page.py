@@ -23,7 +23,7 @@ from tightrope.logging.report import (
     run_page,
 )
 from tightrope.logging.report.charts import charts, main_chart
-from tightrope.logging.report.html import data_block, format_number, format_seconds, table
+from tightrope.logging.report.html import data_block, format_duration, format_number, table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u2028<!--"
 VOID = {"meta", "link", "img", "br", "circle", "line"}
@@ -239,4 +239,4 @@ def test_numbers_are_for_people(value: float | None, words: str) -> None:
 
 
 def test_times_are_for_people() -> None:
-    assert [format_seconds(s) for s in (1.44, 61.0, 3599.0, 7260.0)] == ["1.4 s", "1:01 min", "59:59 min", "2:01 h"]
+    assert [format_duration(s) for s in (1.44, 61.0, 3599.0, 7260.0)] == ["1.4 s", "1:01 min", "59:59 min", "2:01 h"]

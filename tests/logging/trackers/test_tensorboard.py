@@ -82,7 +82,7 @@ def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
 
 
 def test_watching_adds_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES", 1)
+    monkeypatch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN", 1)
     agent = tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=tmp_path, quiet=True)
     reader = read_back(tmp_path)
     named = dict(agent.policy.named_parameters())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics import Columns
+from ..metrics import RETURN, SCORE, Columns
 from .html import format_number
 from .record import RunRecord
 from .statistics import median, smooth, thin
@@ -58,7 +58,6 @@ class Chart:
         }
 
 
-RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
 MAIN = Plot("Return", (RETURN,), "Mean of the episodes that ended in a phase; diamonds are greedy evaluations.")
 PLOTS = [
     Plot("Episode length", ("charts/episodic_length",), "Steps."),

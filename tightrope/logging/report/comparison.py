@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .charts import PLOTS, RETURN, SCORE, Chart, Plot, Trace, line, rounded
+from ..metrics import RETURN, SCORE
+from .charts import PLOTS, Chart, Plot, Trace, line, rounded
 from .health import health_findings
 from .html import (
     NO_NUMBER,
@@ -26,7 +24,7 @@ from .html import (
     table,
     text,
 )
-from .record import RunRecord
+from .record import IGNORED, Group, RunRecord, group_runs
 from .run import MAX_VIDEOS, curves, link, videos
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
@@ -69,68 +67,14 @@ def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) ->
         for run in group.runs[:1]
         for video in run.files.videos[-1:]
     ]
-    return "".join(
-        [
-            section(f"{name}-scores", f"{text(env)}: final scores", *score_table(groups)),
-            curves(made, f"{name}-", first, note),
-            settings_that_differ(name, groups),
-            section(f"{name}-runs", "Runs", run_table(groups, beside)),
-            videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
-        ]
-    )
-
-
-# settings that do not change what is learned, besides the seed
-IGNORED = {
-    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
-    "eval_episodes", "eval_envs", "eval_seconds",
-    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but their seed."""
-
-    label: str
-    number: int  # decides its colour
-    runs: list[RunRecord]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.runs[0].info.settings
-
-
-def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """Groups in the order of the runs, each named by the settings in which it differs."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
-        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
-    kinds = [members[0].info.settings for members in found.values()]
-    return [
-        Group(
-            group_label(kinds[i], kinds),
-            i,
-            sorted(members, key=lambda run: str(run.info.settings.get("seed")).zfill(20)),
-        )
-        for i, members in enumerate(found.values())
+    parts = [
+        section(f"{name}-scores", f"{text(env)}: final scores", *score_table(groups)),
+        curves(made, f"{name}-", first, note),
+        settings_that_differ(name, groups),
+        section(f"{name}-runs", "Runs", run_table(groups, beside)),
+        videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
     ]
-
-
-def differing_settings(kinds: Sequence[dict[str, Any]]) -> list[str]:
-    """Settings that all of them have, with different values."""
-    names = [name for name in kinds[0] if name not in IGNORED and all(name in kind for kind in kinds)]
-    return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
-
-
-def group_label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
-    algo = str(kind.get("algo"))
-    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
-    words = [f"{name} {format_setting(kind[name])}" for name in differing_settings(alike)]
-    if len(alike) < len(kinds) or not words:
-        words.insert(0, algo)
-    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
+    return "".join(parts)
 
 
 # curves ---------------------------------------------------------------------------------------------------------------

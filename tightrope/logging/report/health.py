@@ -14,7 +14,7 @@ import numpy as np
 
 from ...types import Settings
 from ..callback import Target
-from ..metrics import Columns
+from ..metrics import RETURN, Columns
 from .outcome import (
     MIN_PHASES_TO_JUDGE,
     HealthFinding,
@@ -168,7 +168,7 @@ def gradient_always_clipped(columns: Columns, settings: Settings) -> HealthFindi
 
 
 def no_episode_finished(columns: Columns, settings: Settings) -> HealthFinding | None:
-    if "charts/episodic_return" in columns:
+    if RETURN in columns:
         return None
     return HealthFinding(
         "warning",
@@ -179,7 +179,7 @@ def no_episode_finished(columns: Columns, settings: Settings) -> HealthFinding |
 
 def still_rising(columns: Columns, settings: Settings) -> HealthFinding | None:
     """The last tenth is significantly above the one before it."""
-    step, value = columns.curve("charts/episodic_return")
+    step, value = columns.curve(RETURN)
     if len(value) < 5 * MIN_PHASES_TO_JUDGE or not at_its_end(columns, settings):
         return None
     last, before = value[step > 0.9 * step[-1]], value[(step > 0.8 * step[-1]) & (step <= 0.9 * step[-1])]
@@ -193,7 +193,7 @@ def still_rising(columns: Columns, settings: Settings) -> HealthFinding | None:
         "note",
         f"The return was still rising at the end, by {rise:,.3g} in the last tenth.",
         "Train longer: <total_timesteps>.",
-        "charts/episodic_return",
+        RETURN,
     )
 
 

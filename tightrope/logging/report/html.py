@@ -49,7 +49,7 @@ def format_number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{min(decimals, 8)}f}"
 
 
-def format_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)

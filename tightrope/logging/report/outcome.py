@@ -13,10 +13,9 @@ import numpy as np
 
 from ...types import Settings
 from ..callback import Target
-from ..metrics import Columns
+from ..metrics import RETURN, Columns
 from .statistics import smooth
 
-RETURN = "charts/episodic_return"
 HARDLY = 0.2  # of the way from the first return to the target: if less was gained and lost again, nothing was learned
 MIN_PHASES_TO_JUDGE = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range of the returns
@@ -39,7 +38,7 @@ class HealthFinding:
 
 def outcome(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding | None:
     """Whether the task is solved, the policy dead, the return better than before. None if no episode has finished."""
-    found, returns = return_summary(columns), columns.curve("charts/episodic_return")[1]
+    found, returns = return_summary(columns), columns.curve(RETURN)[1]
     if len(returns) == 0:
         return None
     end = float(returns[-1]) if found is None else found.end
@@ -170,7 +169,7 @@ class ReturnSummary:
 
 
 def return_summary(columns: Columns) -> ReturnSummary | None:
-    step, value = columns.curve("charts/episodic_return")
+    step, value = columns.curve(RETURN)
     if len(value) < 2 * MIN_PHASES_TO_JUDGE:
         return None
     x, y = smooth(step, value)
@@ -210,7 +209,7 @@ def near_its_best(columns: Columns) -> bool:
 
 def constant(columns: Columns) -> bool:
     """Whether every phase returned the same."""
-    value = columns.curve("charts/episodic_return")[1]
+    value = columns.curve(RETURN)[1]
     return len(value) > 0 and bool(np.ptp(value) <= ROUNDING * np.abs(value).max())
 
 

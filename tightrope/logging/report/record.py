@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from ...files import Place
 from ..callback import RunInfo
 from ..metrics import Columns
 from ..video.mp4 import phase_range
+from .html import format_setting
 
 StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
 
@@ -116,3 +118,56 @@ class RunRecord:
                 continue
             count = int(episodes[step]) if step in episodes else None
             yield ScoreRecord(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)
+
+
+# settings that do not change what is learned, besides the seed
+IGNORED = {
+    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
+    "eval_episodes", "eval_envs", "eval_seconds",
+    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    number: int  # decides its colour
+    runs: list[RunRecord]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.runs[0].info.settings
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Groups in the order of the runs, each named by the settings in which it differs."""
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
+        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
+    kinds = [members[0].info.settings for members in found.values()]
+    return [
+        Group(
+            group_label(kinds[i], kinds),
+            i,
+            sorted(members, key=lambda run: str(run.info.settings.get("seed")).zfill(20)),
+        )
+        for i, members in enumerate(found.values())
+    ]
+
+
+def differing_settings(kinds: Sequence[dict[str, Any]]) -> list[str]:
+    """Settings that all of them have, with different values."""
+    names = [name for name in kinds[0] if name not in IGNORED and all(name in kind for kind in kinds)]
+    return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
+
+
+def group_label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
+    algo = str(kind.get("algo"))
+    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
+    words = [f"{name} {format_setting(kind[name])}" for name in differing_settings(alike)]
+    if len(alike) < len(kinds) or not words:
+        words.insert(0, algo)
+    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")

@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...files import Place, Unreadable
-from .charts import RETURN, Chart, charts, main_chart
+from ..metrics import RETURN
+from .charts import Chart, charts, main_chart
 from .health import health_findings
 from .html import (
     NO_NUMBER,
@@ -17,8 +18,8 @@ from .html import (
     document,
     facts_list,
     footer,
+    format_duration,
     format_number,
-    format_seconds,
     format_setting,
     now,
     page_header,
@@ -88,7 +89,7 @@ def run_tiles(record: RunRecord) -> str:
         cells.append(("Return in training", format_number(float(smooth(step, value)[1][-1])), "sampled actions"))
     total = record.info.total_steps
     cells.append(("Steps", f"{record.steps:,}", f"of {total:,}" if total > record.steps else ""))
-    cells.append(("Time", format_seconds(columns.last("time") or 0.0), "evaluations included"))
+    cells.append(("Time", format_duration(columns.last("time") or 0.0), "evaluations included"))
     cells.append(("Speed", format_number(columns.last("charts/SPS"), 3), "steps per second"))
     return tiles(cells)
 

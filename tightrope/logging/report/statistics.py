@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 POINTS = 300  # of a curve on a page
-WIDTH = 0.015  # of the bell that smooths a curve, as a share of it
+BELL_WIDTH = 0.015  # of the bell that smooths a curve, as a share of it
 RESAMPLES = 2000
 LEVEL = 0.95
 
@@ -42,7 +42,7 @@ def smooth(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
     if len(x) > points:
         parts = stretches(len(x), points)
         x, y = np.array([x[p].mean() for p in parts]), np.array([y[p].mean() for p in parts])
-    width = max(WIDTH * len(x), min(1.0, len(x) / 20))
+    width = max(BELL_WIDTH * len(x), min(1.0, len(x) / 20))
     reach = np.arange(-int(4 * width) - 1, int(4 * width) + 2)
     bell = np.exp(-0.5 * (reach / width) ** 2)
     weight = np.convolve(np.ones(len(y)), bell)[len(bell) // 2 :][: len(y)]

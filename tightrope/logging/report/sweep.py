@@ -12,8 +12,8 @@ from .html import (
     document,
     facts_list,
     footer,
+    format_duration,
     format_number,
-    format_seconds,
     format_setting,
     now,
     page_header,
@@ -81,7 +81,7 @@ def sweep_page(record: SweepRecord) -> str:
     study = [(i, one) for i, one in enumerate(record.figures) if one.group == "study"]
     slices = [(i, one) for i, one in enumerate(record.figures) if one.group == "slices"]
     parts = [
-        header(record),
+        sweep_header(record),
         "<main>",
         best_settings(record),
         section("study", "The study", figures(study), "Drawn by Optuna. Drag to zoom, double-click to see everything.")
@@ -101,7 +101,7 @@ def sweep_page(record: SweepRecord) -> str:
     return document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
 
 
-def header(record: SweepRecord) -> str:
+def sweep_header(record: SweepRecord) -> str:
     status = {"ended": "finished"}.get(record.status, record.status)
     sub = f'{text(record.name)} · written {now()} <span id="age"></span>'
     return page_header(
@@ -125,7 +125,7 @@ def sweep_tiles(record: SweepRecord) -> str:
         ("Given up early", f"{early:,}", "below the median, or diverged"),
         ("Done again", f"{lost:,}", "stopped, or their process died"),
         ("Seeds per trial", f"{len(record.seeds)}", f"{record.steps:,} steps each"),
-        ("Time", format_seconds(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
+        ("Time", format_duration(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
     ]
     return tiles(cells)
 
@@ -184,7 +184,7 @@ def trial_table(record: SweepRecord) -> str:
             format_number(trial.score),
             ", ".join(format_number(score) for score in trial.scores) or NO_NUMBER,
             f'<span title="{text(trial.how)}">{text(trial.how if len(trial.how) < 40 else trial.how[:38] + "...")}</span>',
-            NO_NUMBER if trial.seconds is None else format_seconds(trial.seconds),
+            NO_NUMBER if trial.seconds is None else format_duration(trial.seconds),
             *(text(short_value(trial.settings[name])) if name in trial.settings else NO_NUMBER for name in names),
             text(trial.worker),
         ]

@@ -15,7 +15,7 @@ import torch
 from ..callback import StateView
 
 MAX_TIMES = 100  # in a run
-MIN_PHASES = 10  # between two
+MIN_PHASES_BETWEEN = 10  # between two
 BINS = 64
 
 
@@ -27,7 +27,7 @@ class Histogram:
 
 
 class HistogramSchedule:
-    """When histograms are due: after the first phase, then at most every `MIN_PHASES` phases and `MAX_TIMES` in a run."""
+    """When histograms are due: after the first phase, then every `MIN_PHASES_BETWEEN` phases or less often."""
 
     def __init__(self, steps: int, total_steps: int) -> None:
         self.every = max(1, (total_steps - steps) // MAX_TIMES)
@@ -36,7 +36,7 @@ class HistogramSchedule:
     def is_due(self, steps: int, phase: int) -> bool:
         if steps < self.next_steps or phase < self.next_phase:
             return False
-        self.next_steps, self.next_phase = steps + self.every, phase + MIN_PHASES
+        self.next_steps, self.next_phase = steps + self.every, phase + MIN_PHASES_BETWEEN
         return True
 
 

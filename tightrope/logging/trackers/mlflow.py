@@ -17,7 +17,7 @@ from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save
 
 BATCH_SECONDS = 2.0  # between two batches
 MAX_METRICS, MAX_PARAMETERS = 1000, 100  # per request
-MAX_VALUE = 500  # characters of a parameter, in every kind of store
+MAX_PARAMETER_LENGTH = 500  # characters of a parameter, in every kind of store
 EXPERIMENT = "tightrope"
 FOLDERS_OFF = "this version keeps runs in a folder only with MLFLOW_ALLOW_FILE_STORE=true; sqlite:///mlflow.db works"
 CHATTY_LOGGERS = ("mlflow.store", "alembic")  # they report the creation of a database into our progress line
@@ -85,7 +85,7 @@ class MLflow(Tracker):
         """MLflow never changes a parameter: a setting that a resume changed becomes a tag."""
         from mlflow.entities import Param, RunTag
 
-        wanted = {name: str(value)[:MAX_VALUE] for name, value in self.parameters.items()}
+        wanted = {name: str(value)[:MAX_PARAMETER_LENGTH] for name, value in self.parameters.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in there]
         changed = {name: value for name, value in wanted.items() if there.get(name, value) != value}
         tags = [RunTag(f"changed/{k}", f"{v} from step {self.info.steps}") for k, v in changed.items()]

@@ -12,9 +12,9 @@ import numpy as np
 
 from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, width_of
 from ..callback import Callback, RunInfo, StateView, TrainingResult
+from .rollout import MAX_CELLS
 
 PICTURE_SECONDS = 0.5  # between two pictures
-MAX_CELLS = 16
 CURVE_WIDTH, CURVE_HEIGHT = 640, 120  # pixels
 MARGIN, BOTTOM, TOP = 8, 16, 94  # pixels, from below
 SCALE_SIZE = 11  # of the text, in pixels

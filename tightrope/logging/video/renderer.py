@@ -30,7 +30,7 @@ from ...draw import captioned_grid, cell_scale, enlarged
 from ...files import Place
 from ...processes import LOOK, Wait, fork, kill, standing_still
 from ...types import Env
-from ..callback import error_line
+from ..callback import failure_text
 from .mp4 import Video, phase_range, write_video_page
 
 FLASH = (0.65, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # how pink a cell is in the frames after the end of an episode
@@ -95,7 +95,7 @@ class Film:
             self.video.__exit__(RuntimeError)
 
 
-def render(orders: Connection, env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray) -> None:
+def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray) -> None:
     """Serve orders until the pipe is closed: (number of a video, a phase of it) or (number, its name and steps). An error of
     the disk costs one video, any other error ends rendering. `pulse` holds the time of the last frame."""
     films: dict[int, Film] = {}
@@ -116,7 +116,7 @@ def render(orders: Connection, env: Env, folder: Place, title: str, fps: int, pu
                 if number not in lost:
                     films.pop(number).close(folder / f"{name}.mp4")
             except OSError as error:
-                lost[number] = error_line(error)
+                lost[number] = failure_text(error)
                 if number in films:
                     films.pop(number).abandon()
                 if isinstance(order, PhaseFrames):
@@ -126,7 +126,7 @@ def render(orders: Connection, env: Env, folder: Place, title: str, fps: int, pu
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            orders.send(RenderedVideo(path, steps, error_line(error), final=True))
+            orders.send(RenderedVideo(path, steps, failure_text(error), final=True))
     for film in films.values():
         film.abandon()
 
@@ -150,7 +150,7 @@ def remove_unfinished(folder: Place) -> None:
 
 
 def render_process(ours: Connection, *rest: Any) -> None:
-    """`render` in a process that was forked from the trainer."""
+    """`render_videos` in a process that was forked from the trainer."""
     ours.close()  # otherwise the pipe stays open when the trainer ends
     os.nice(NICENESS)
     gc.freeze()  # garbage collection skips the trainer's objects
@@ -158,7 +158,7 @@ def render_process(ours: Connection, *rest: Any) -> None:
     import cv2
 
     cv2.setNumThreads(1)
-    render(*rest)
+    render_videos(*rest)
 
 
 class Renderer:
@@ -176,7 +176,7 @@ class Renderer:
             self.process = forked(render_process, self.ours, *arguments)
             theirs.close()
         else:
-            threading.Thread(target=render, args=arguments, daemon=True).start()
+            threading.Thread(target=render_videos, args=arguments, daemon=True).start()
         self.orders: queue.Queue[Any] = queue.Queue(1)
         self.disconnected = False
         threading.Thread(target=self._deliver, name="tightrope-renderer", daemon=True).start()
