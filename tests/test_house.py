@@ -168,6 +168,11 @@ print(before == (outside(), torch.get_rng_state().tolist()))
     assert python(code) == "True"
 
 
+def test_the_package_called_logging_hides_nothing() -> None:
+    code = "import tightrope.logging, logging, tightrope.logging.trackers.mlflow as m; print(m.logging is logging, logging.INFO)"
+    assert python(code) == "True 20"
+
+
 def test_every_public_name_is_there() -> None:
     for package in (tr, tr.functional, tr.models, tr.envs, tr.engine, tr.algorithms, tr.draw):
         for name in package.__all__:

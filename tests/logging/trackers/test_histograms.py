@@ -32,7 +32,7 @@ def test_a_look_is_a_copy() -> None:
     before = agent.state.optimizer.flat.clone()
     agent.learn(quiet=True)
     assert not torch.equal(before, agent.state.optimizer.flat)
-    assert np.array_equal(look.copied[0].numpy(), before.numpy())
+    assert np.array_equal(look.numbers[0].numpy(), before.numpy())
 
 
 def test_what_is_not_finite_is_not_counted() -> None:

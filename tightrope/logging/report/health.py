@@ -23,6 +23,7 @@ from .outcome import (
     near_its_best,
     outcome,
     return_summary,
+    warning,
     with_values,
 )
 from .statistics import median, smooth
@@ -62,8 +63,7 @@ def kl_too_high(columns: Columns, settings: Settings) -> HealthFinding | None:
     share = float(np.mean(kl > KL_HIGH)) if len(kl) else 0.0
     if share < KL_SHARE:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"KL above {KL_HIGH} in {share:.0%} of phases: each update moves the policy too far.",
         "Lower <learning_rate> or <update_epochs>, or set target_kl 0.02.",
         "losses/approx_kl",
@@ -75,8 +75,7 @@ def kl_too_low(columns: Columns, settings: Settings) -> HealthFinding | None:
     kl, entropy = columns.values("losses/approx_kl"), columns.values("losses/entropy")
     if len(kl) == 0 or np.abs(kl).max() > KL_TINY or (len(entropy) and entropy[0] <= 0):
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"KL below {KL_TINY:.0e} from the beginning: the policy hardly moves.",
         "Raise <learning_rate>.",
         "losses/approx_kl",
@@ -89,8 +88,7 @@ def clipped_too_often(columns: Columns, settings: Settings) -> HealthFinding | N
     share = float(np.mean((clipped > CLIP_HIGH) & (kl > KL_HARMLESS))) if columns.count else 0.0
     if share < KL_SHARE:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"More than {CLIP_HIGH:.0%} of the samples clipped in {share:.0%} of phases: steps are too large.",
         "Lower <learning_rate>, or use fewer <update_epochs>.",
         "losses/clipfrac",
@@ -105,8 +103,7 @@ def weights_pinned(columns: Columns, settings: Settings) -> HealthFinding | None
     share = float(np.mean(np.abs(weight - 1) > 0.8 * clamp))
     if share < KL_SHARE:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"Importance weights at their clamp in {share:.0%} of phases: the rollout is of a much older policy.",
         "Use fewer <rollout_uses>, or lower <learning_rate>.",
         "losses/importance_weight",
@@ -124,8 +121,7 @@ def critic_learns_nothing(columns: Columns, settings: Settings) -> HealthFinding
     if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST:
         return None
     scaled = "" if settings.get("norm_reward") else " Set norm_reward if returns are in the hundreds."
-    return HealthFinding(
-        "warning",
+    return warning(
         "Explained variance near 0: the critic is not learning.",
         f"Look at the scale of rewards and observations.{scaled}",
         "losses/explained_variance",
@@ -143,8 +139,7 @@ def entropy_gone_early(columns: Columns, settings: Settings) -> HealthFinding | 
     total = max(float(settings.get("total_timesteps") or 0), float(step[-1]))
     if not gone.any() or step[np.argmax(gone)] > ENTROPY_EARLY * total:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"Entropy fell to {entropy[np.argmax(gone)]:.2g} in the first {step[np.argmax(gone)] / total:.0%} of the run: the "
         "policy stopped exploring too soon.",
         "Raise <ent_coef> to 0.01 or more, or lower <learning_rate>.",
@@ -156,8 +151,7 @@ def gradient_always_clipped(columns: Columns, settings: Settings) -> HealthFindi
     limit, norm = settings.get("max_grad_norm"), columns.values("losses/grad_norm")
     if not limit or len(norm) == 0 or median(norm) < NORM_TIMES * limit:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         f"The median gradient norm is {median(norm):,.0f}, max_grad_norm {limit:g}: every step is clipped.",
         "Scale the rewards: norm_reward (PPO), or in the environment.",
         "losses/grad_norm",
@@ -170,8 +164,7 @@ def gradient_always_clipped(columns: Columns, settings: Settings) -> HealthFindi
 def no_episode_finished(columns: Columns, settings: Settings) -> HealthFinding | None:
     if RETURN in columns:
         return None
-    return HealthFinding(
-        "warning",
+    return warning(
         "No episode has finished: there is no return yet.",
         "Give the environment a time limit with max_episode_steps, or wait.",
     )

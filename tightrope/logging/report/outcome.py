@@ -36,6 +36,10 @@ class HealthFinding:
     tag: str = ""  # of the curve to look at
 
 
+def warning(what: str, advice: str = "", tag: str = "") -> HealthFinding:
+    return HealthFinding("warning", what, advice, tag)
+
+
 def outcome(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding | None:
     """Whether the task is solved, the policy dead, the return better than before. None if no episode has finished."""
     found, returns = return_summary(columns), columns.curve(RETURN)[1]
@@ -75,8 +79,7 @@ def not_solved(
         return HealthFinding("note", f"{what[0].upper()}{what[1:]}. {how}", tag=RETURN)
     if not at_its_end(columns, settings):
         return HealthFinding("note", f"{what[0].upper()}{what[1:]}, so far; {target.source}.", tag=RETURN)
-    return HealthFinding(
-        "warning",
+    return warning(
         f"{'Not solved' if target.published else 'Not as good as the preset'}: {what}; {target.source}.",
         "Train longer (<total_timesteps>), or search for other settings with `tightrope sweep`.",
         RETURN,
@@ -84,8 +87,7 @@ def not_solved(
 
 
 def fell_back(found: ReturnSummary, settings: Settings) -> HealthFinding:
-    return HealthFinding(
-        "warning",
+    return warning(
         f"The return rose to {found.best:,.4g} and fell back to {found.end:,.4g}.",
         "Lower <learning_rate> or anneal it; eval_every keeps the best policy on the way.",
         RETURN,
@@ -96,8 +98,7 @@ def dead_policy(
     since: int, settings: Settings, reached: float, score: float | None, target: Target | None
 ) -> HealthFinding:
     clipping = " Set max_grad_norm 0.5." if settings.get("max_grad_norm") is None else ""
-    return HealthFinding(
-        "warning",
+    return warning(
         f"Dead from phase {since} on: the policy always takes the same action and no longer changes, "
         f"with {score_text(reached, score)}{'' if target is None else f'; {target.source}'}.",
         f"Start again with a lower <learning_rate> or a higher <ent_coef>.{clipping}",
@@ -118,8 +119,7 @@ def always_equal(reached: float, score: float | None, target: Target | None) -> 
 def nothing_learned(found: ReturnSummary, settings: Settings, target: Target | None) -> HealthFinding:
     unless = ", unless the task needs no learning" if target is None else ""
     scaled = "" if settings.get("norm_reward", True) else " norm_reward,"
-    return HealthFinding(
-        "warning",
+    return warning(
         f"Nothing was learned{unless}: the return was {found.begin:,.4g} at first and is {found.end:,.4g} now"
         f"{'' if target is None else f'; {target.source}'}.",
         f"Try another <learning_rate>,{scaled} a higher <ent_coef>, or "
