@@ -169,8 +169,8 @@ print(before == (outside(), torch.get_rng_state().tolist()))
 
 
 def test_the_package_called_logging_hides_nothing() -> None:
-    code = "import tightrope.logging, logging, tightrope.logging.trackers.mlflow as m; print(m.logging is logging, logging.INFO)"
-    assert python(code) == "True 20"
+    code = "import tightrope.logging, logging, tightrope.logging.trackers.mlflow as m; print(m.logging is logging)"
+    assert python(code) == "True"
 
 
 def test_every_public_name_is_there() -> None:

@@ -203,13 +203,13 @@ def test_training_stops_once_an_evaluation_is_good_enough(
     assert agent.finished
     out = capsys.readouterr().out
     assert "stops before that once an evaluation, every 64 steps, returns 8\n" in out
-    assert f"reached the return of 8 asked for after {stopped:,} steps: an evaluation returned 8.00\n" in out
+    assert f"reached stop_at_return 8 after {stopped:,} steps: an evaluation returned 8.00\n" in out
     assert "solved" not in out
     status = gathered(tmp_path).status
-    assert (status.kind, status.words) == ("ended", "An evaluation reached the return of 8 asked for.")
+    assert (status.kind, status.details) == ("ended", "An evaluation reached stop_at_return, 8.")
     page = (tmp_path / "report.html").read_text()
     assert ">solved<" not in page
-    assert status.words in page
+    assert status.details in page
     again = tr.load(tmp_path)
     assert again.finished
     assert again.learn().steps == stopped

@@ -230,9 +230,7 @@ class Training:
         if self.callbacks.stopped is not None:
             self.say(f"stopped {after}: {self.callbacks.stopped}")
         elif state.solved and reached(state, self.config):
-            self.say(
-                f"reached the return of {target:g} asked for {after}: an evaluation returned {state.best_score:.2f}"
-            )
+            self.say(f"reached stop_at_return {target:g} {after}: an evaluation returned {state.best_score:.2f}")
         elif state.solved:
             self.say(f"solved {after}")
 
