@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from suite import HERE, SUITES, lines_of
+from suite import HERE, SUITES, lines_of, score_of
 
 from tightrope.logging.report.statistics import at_common_steps, iqm_interval
 
@@ -32,7 +32,7 @@ def score_table(tasks: dict[str, list[Row]], published: dict[str, dict[str, floa
     head = ["task", "steps", "seeds", "mean", "IQM", "95 % interval", "lowest to highest", *names]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for task, rows in tasks.items():
-        scores = np.array([row["greedy"]["mean"] for row in rows])
+        scores = np.array([score_of(row)["mean"] for row in rows])
         iqm, low, high = iqm_interval([scores])
         others = [number(published[task][key]) if key in published.get(task, {}) else "" for key in shown]
         best = max(published.get(task, {}).values(), default=float("inf"))
@@ -48,10 +48,10 @@ def score_table(tasks: dict[str, list[Row]], published: dict[str, dict[str, floa
 
 def seed_table(tasks: dict[str, list[Row]]) -> list[str]:
     """Every run."""
-    lines = ["| task | seeds | greedy mean of each | last 100 training episodes of each | seconds a run | machine |"]
+    lines = ["| task | seeds | mean of each | last 100 training episodes of each | seconds a run | machine |"]
     lines.append("|---|---|---|---|---|---|")
     for task, rows in tasks.items():
-        greedy = ", ".join(number(row["greedy"]["mean"]) for row in rows)
+        greedy = ", ".join(number(score_of(row)["mean"]) for row in rows)
         last = ", ".join("-" if row["last_100"] is None else number(row["last_100"]) for row in rows)
         seeds = ", ".join(str(row["seed"]) for row in rows)
         seconds = float(np.median([row["seconds"] for row in rows]))
