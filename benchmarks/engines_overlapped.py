@@ -24,9 +24,9 @@ import torch
 from tightrope.engine import Execution, chosen_mode, collect, draw_noise, threads
 from tightrope.engine.players import act
 from tightrope.envs import EnvOptions
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.host import HostEnv
 from tightrope.envs.engines import ENGINES
-from tightrope.envs.groups import Grouped
-from tightrope.envs.host import HostEnv
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Discrete, Rollout
 

@@ -14,8 +14,8 @@ import torch
 from .agent import AGENTS, Agent
 from .engine import world
 from .engine.distributed import join
+from .envs.adapters.host import one_line
 from .envs.engines import ENGINES
-from .envs.host import one_line
 from .errors import UsageError
 from .models import NetworkConfig
 from .runs.build import per_rank_config

@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
-from tightrope.envs.own import not_kept
+from tightrope.envs.attributes import not_kept
 from tightrope.types import Box, Discrete
 
 SETTINGS: dict[str, Any] = dict(

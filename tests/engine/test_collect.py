@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tightrope.engine import Noise, collect, draw_noise
 from tightrope.envs import CartPole, Pendulum
-from tightrope.envs.groups import Grouped
-from tightrope.envs.gym import from_object
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.gym import from_object
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Env, Rollout, Step
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
-from tightrope.envs import ale
-from tightrope.envs.ale import AleEnv
-from tightrope.envs.atari import FIRE, FOR_TWO, Rules, fires, rom_of, shipped, title
-from tightrope.envs.host import spread
+from tightrope.envs.adapters import ale
+from tightrope.envs.adapters.ale import AleEnv
+from tightrope.envs.adapters.atari import FIRE, FOR_TWO, Rules, fires, rom_of, shipped, title
+from tightrope.envs.adapters.host import spread
+from tightrope.envs.adapters.spaces import Array
 from tightrope.envs.options import EnvOptions
-from tightrope.envs.spaces import Array
 from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 
@@ -424,7 +424,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ale.known("HalfCheetah-v5")
     with pytest.raises(UsageError, match="not installed"):
         ale.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
-    spec = importlib.util.spec_from_file_location("tightrope.envs.ale_again", ale.__file__)
+    spec = importlib.util.spec_from_file_location("tightrope.envs.adapters.ale_again", ale.__file__)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # imports nothing that is not there
 
 

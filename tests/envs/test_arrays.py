@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import ENVS
-from tightrope.envs.arrays import MOST_ROWS
+from tightrope.envs.recorded_step import MOST_ROWS
 from tightrope.errors import UsageError
 
 

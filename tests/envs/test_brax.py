@@ -24,7 +24,7 @@ from test_contract import (
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.brax import NAMES, JaxEnv, compiled, from_id, from_playground, known
+from tightrope.envs.adapters.brax import NAMES, JaxEnv, compiled, from_id, from_playground, known
 from tightrope.envs.options import EnvOptions
 from tightrope.errors import UsageError
 

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightrope.envs import ENVS, TensorEnv, make
-from tightrope.envs.groups import Grouped
-from tightrope.envs.gym import GymVectorEnv
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.gym import GymVectorEnv
 from tightrope.errors import UsageError
 from tightrope.types import Box, Env, Step
 

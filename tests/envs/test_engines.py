@@ -14,8 +14,8 @@ import yaml
 import tightrope as tr
 from tightrope.cli import dispatch
 from tightrope.envs import engines
+from tightrope.envs.adapters.gym import GymEnv, made
 from tightrope.envs.engines import ENGINES, Choice, Engine, choose, make
-from tightrope.envs.gym import GymEnv, made
 from tightrope.errors import UsageError
 from tightrope.runs.given import has_id, is_path
 from tightrope.runs.plan import plan
@@ -351,5 +351,5 @@ def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.Ca
 
 
 def test_the_engines_module_is_found_without_importing_what_it_adapts() -> None:
-    assert ENGINES["gymnasium"].module.__name__ == "tightrope.envs.gym"
+    assert ENGINES["gymnasium"].module.__name__ == "tightrope.envs.adapters.gym"
     assert engines.Backend.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")

@@ -13,12 +13,12 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
-from tightrope.envs import envpool as ours
-from tightrope.envs.atari import FIRE, Rules, title
-from tightrope.envs.envpool import EnvPoolEnv
-from tightrope.envs.host import spread
+from tightrope.envs.adapters import envpool as ours
+from tightrope.envs.adapters.atari import FIRE, Rules, title
+from tightrope.envs.adapters.envpool import EnvPoolEnv
+from tightrope.envs.adapters.host import spread
+from tightrope.envs.adapters.spaces import Array
 from tightrope.envs.options import EnvOptions
-from tightrope.envs.spaces import Array
 from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 

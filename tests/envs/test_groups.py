@@ -13,14 +13,14 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, copied, random_actions, run, same, tensors
 
-from tightrope.envs import groups as ours
+from tightrope.envs.adapters import groups as ours
+from tightrope.envs.adapters.groups import Grouped, in_groups
+from tightrope.envs.adapters.gym import from_object
+from tightrope.envs.adapters.host import HostEnv
+from tightrope.envs.adapters.transfer import Landing
 from tightrope.envs.checker import check as look
 from tightrope.envs.engines import ENGINES
-from tightrope.envs.groups import Grouped, in_groups
-from tightrope.envs.gym import from_object
-from tightrope.envs.host import HostEnv
 from tightrope.envs.options import EnvOptions
-from tightrope.envs.transfer import Landing
 from tightrope.errors import EnvError
 from tightrope.types import Env
 

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 import tightrope as tr
 from tightrope.algorithms.ppo import phase
 from tightrope.engine import draw_noise, stream_seed
-from tightrope.envs import make, spaces
-from tightrope.envs.gym import GymEnv, GymVectorEnv, from_object
-from tightrope.envs.host import spread
+from tightrope.envs import make
+from tightrope.envs.adapters import spaces
+from tightrope.envs.adapters.gym import GymEnv, GymVectorEnv, from_object
+from tightrope.envs.adapters.host import spread
 from tightrope.errors import EnvError, UsageError
 from tightrope.runs.plan import plan
 from tightrope.types import Box

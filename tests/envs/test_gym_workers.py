@@ -17,8 +17,8 @@ from gymnasium.vector import AsyncVectorEnv
 
 import tightrope as tr
 from tightrope import processes
-from tightrope.envs import gym_workers
-from tightrope.envs.gym import from_object
+from tightrope.envs.adapters import gym_workers
+from tightrope.envs.adapters.gym import from_object
 from tightrope.envs.options import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.processes import alive, stop_request

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.arrays import MOST_ROWS
+from tightrope.envs.recorded_step import MOST_ROWS
 from tightrope.errors import UsageError
 from tightrope.types import Box, Discrete
 

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 
 import tightrope as tr
 from tightrope.envs.checker import check
-from tightrope.envs.notes import notes
+from tightrope.envs.training_warnings import notes
 from tightrope.runs.plan import plan
 from tightrope.types import Box, Composite, Discrete
 

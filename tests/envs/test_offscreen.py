@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tightrope.draw import enlarged
-from tightrope.envs import offscreen
+from tightrope.envs.adapters import mujoco as offscreen
 
 SWING = """
 <mujoco>

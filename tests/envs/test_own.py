@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.envs.own import First, Randomness, not_kept, put_back
+from tightrope.envs.attributes import First, Randomness, not_kept, put_back
 from tightrope.envs.tensor import BASE, SKIPPED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))

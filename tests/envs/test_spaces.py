@@ -12,8 +12,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightrope.envs import spaces
-from tightrope.envs.spaces import bound, chosen, fits, space_in_words, stacked
+from tightrope.envs.adapters import spaces
+from tightrope.envs.adapters.spaces import bound, chosen, fits, space_in_words, stacked
 from tightrope.errors import EnvError, UsageError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec

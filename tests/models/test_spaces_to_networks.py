@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from tightrope.engine import Optimizer, update_statistics
-from tightrope.envs import spaces
+from tightrope.envs.adapters import spaces
 from tightrope.errors import UsageError
 from tightrope.models import MLP, ActorCritic, NatureCNN, NetworkConfig, actor_critic
 from tightrope.models.actor_critic import GaussianHead, MultiCategoricalHead

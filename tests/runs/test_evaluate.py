@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
-from tightrope.envs.host import spread
+from tightrope.envs.adapters.host import spread
 from tightrope.errors import UsageError
 from tightrope.runs.evaluate import Evaluation, EvaluationOptions, evaluate
 from tightrope.types import Box, Discrete

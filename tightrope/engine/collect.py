@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import activity
-from ..envs.answer import ArrayStepper
+from ..envs.step_arrays import ArrayStepper
 from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling

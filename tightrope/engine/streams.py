@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.own import streams_lock
+from ..envs.attributes import streams_lock
 from ..output import print_line
 from .noise import stream_seed
 

@@ -1,13 +1,13 @@
 """Environments that live on the device as tensors, adapters for those of other engines, and the ids they go by."""
 
-from .acrobot import Acrobot
-from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
-from .double_pendulum import CartDoublePendulum
+from .classic.acrobot import Acrobot
+from .classic.cartpole import CartPole, DanceCart, EasyCart, SpinCart
+from .classic.double_pendulum import CartDoublePendulum
+from .classic.mountain_car import MountainCar, MountainCarShaped
+from .classic.pendulum import Pendulum
+from .classic.probes import Probe1, Probe2, Probe3, Probe4, Probe5
 from .engines import choose, make
-from .mountain_car import MountainCar, MountainCarShaped
 from .options import EnvOptions
-from .pendulum import Pendulum
-from .probes import Probe1, Probe2, Probe3, Probe4, Probe5
 from .registry import ENVS, register
 from .tensor import TensorEnv
 

@@ -33,7 +33,7 @@ class Engine:
 
     @property
     def module(self) -> Any:
-        return importlib.import_module(f"{__package__}.{'gym' if self.name == 'gymnasium' else self.name}")
+        return importlib.import_module(f"{__package__}.adapters.{'gym' if self.name == 'gymnasium' else self.name}")
 
     def knows(self, env_id: str) -> bool:
         return bool(self.module.known(env_id))
@@ -98,7 +98,7 @@ def missing(engine: Engine, env_id: str) -> UsageError:
 
 
 def unknown(env_id: str) -> UsageError:
-    from .gym import register_ale
+    from .adapters.gym import register_ale
 
     hint = near_matches(env_id, [*registry.ENVS, *register_ale()])
     return UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists those with presets")

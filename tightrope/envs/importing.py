@@ -9,7 +9,7 @@ import contextlib
 import importlib
 
 from ..errors import UsageError
-from .host import working_directory_on_path
+from .adapters.host import working_directory_on_path
 
 
 def module_and_name(path: str, what: str = "env") -> tuple[str, str]:

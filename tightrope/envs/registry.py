@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..errors import UsageError, near_matches
-from .acrobot import Acrobot
-from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
-from .double_pendulum import CartDoublePendulum
-from .mountain_car import MountainCar, MountainCarShaped
-from .pendulum import Pendulum
-from .probes import Probe1, Probe2, Probe3, Probe4, Probe5
+from .classic.acrobot import Acrobot
+from .classic.cartpole import CartPole, DanceCart, EasyCart, SpinCart
+from .classic.double_pendulum import CartDoublePendulum
+from .classic.mountain_car import MountainCar, MountainCarShaped
+from .classic.pendulum import Pendulum
+from .classic.probes import Probe1, Probe2, Probe3, Probe4, Probe5
 from .tensor import TensorEnv
 
 ENVS: dict[str, type[TensorEnv]] = {

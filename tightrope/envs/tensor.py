@@ -25,10 +25,10 @@ from torch import Tensor
 
 from ..errors import UsageError, checked_seed
 from ..types import Spec, Step
-from .answer import Answer, ArrayStepper, as_answer
-from .arrays import MOST_ROWS, ArrayStep, array_step
+from .attributes import First, copy_to, put_back, saved, snapshot
 from .options import Array
-from .own import First, copy_to, put_back, saved, snapshot
+from .recorded_step import MOST_ROWS, ArrayStep, array_step
+from .step_arrays import Answer, ArrayStepper, as_answer
 from .trial import try_methods
 from .validate import called, check_choices, check_defined, check_state, name_of_method
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..models.networks import is_image
 from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .host import HostEnv
+from .adapters.host import HostEnv
+from .adapters.spaces import CHANNELS, NUMPY, bound, observation
 from .options import Array
-from .spaces import CHANNELS, NUMPY, bound, observation
 
 OBS = "obs"  # the name of an observation that has no parts
 

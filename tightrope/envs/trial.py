@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Box, Discrete, MultiDiscrete, Spec
-from .own import Randomness, same, streams_lock
+from .attributes import Randomness, same, streams_lock
 from .validate import (
     PARAMETERS,
     REQUIRED,

@@ -32,7 +32,7 @@ REQUIRED = {
 
 def brief(thing: Any) -> str:
     """A thing's own words, on one line that is not too long."""
-    from .spaces import space_in_words
+    from .adapters.spaces import space_in_words
 
     words = " ".join(space_in_words(thing).split())
     return words if len(words) <= 100 else words[:97] + "..."

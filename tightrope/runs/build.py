@@ -17,7 +17,7 @@ from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
 from ..envs.engines import Choice
 from ..envs.importing import import_module_of
-from ..envs.notes import time_limit
+from ..envs.training_warnings import time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
@@ -119,7 +119,7 @@ class Shown:
     capturable = False
 
     def __init__(self, env: Any) -> None:
-        from ..envs import spaces
+        from ..envs.adapters import spaces
 
         single = "single_" if hasattr(env, "num_envs") else ""
         self.observation = spaces.observation(getattr(env, f"{single}observation_space")).spec

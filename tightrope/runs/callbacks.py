@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from ..engine import State, world
-from ..envs.host import HostEnv
+from ..envs.adapters.host import HostEnv
 from ..errors import plain
 from ..logging import Callback, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo
 from ..logging.trackers import TRACKERS, Tracker, TrackerOptions

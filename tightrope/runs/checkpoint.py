@@ -29,8 +29,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ..engine import State, cores, world
-from ..envs.host import HostEnv
-from ..envs.own import not_kept
+from ..envs.adapters.host import HostEnv
+from ..envs.attributes import not_kept
 from ..errors import UsageError, warn
 from ..files import Place, Unreadable, address, canonical, digest, read_canonical, remove_leftovers
 from ..types import Composite, Env, Spec
@@ -225,7 +225,7 @@ def own_spaces(env: Env) -> dict[str, Any] | None:
     """The spaces as an engine outside torch has them, from which a policy can be loaded without it."""
     if not isinstance(env, HostEnv):
         return None
-    from ..envs.absent import written_spaces
+    from ..envs.adapters.spaces_only import written_spaces
 
     return written_spaces(env)
 

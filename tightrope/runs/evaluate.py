@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import activity
 from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
 from ..envs import TensorEnv
-from ..envs.host import HostEnv
+from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, UsageError, raised
 from ..models import ActorCritic
 from ..types import Env

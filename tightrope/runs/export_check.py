@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.host import HostEnv, one_line
+from ..envs.adapters.host import HostEnv, one_line
 from ..errors import EnvError, ExportError, UsageError
 from ..models import ActorCritic, Gaussian
 from ..models.actor_critic import Distribution, GaussianHead

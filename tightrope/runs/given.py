@@ -20,8 +20,8 @@ from torch import nn
 from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
+from ..envs.adapters.host import one_line, path_of, working_directory_on_path
 from ..envs.engines import ENGINES
-from ..envs.host import one_line, path_of, working_directory_on_path
 from ..envs.importing import import_module_of, module_and_name
 from ..envs.validate import check_constructed, construct
 from ..errors import UsageError
@@ -55,7 +55,7 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
         return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
-    from ..envs.gym import from_object
+    from ..envs.adapters.gym import from_object
 
     options = EnvOptions(
         max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.metrics import Reading
-from ..envs.notes import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
+from ..envs.training_warnings import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
 from ..logging import CallbackList
 from .directory import RunDirectory
 

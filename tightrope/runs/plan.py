@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads, cores, reads_are_free, waits_asleep, why_as_written, world
-from ..envs.notes import notes
+from ..envs.training_warnings import notes
 from ..errors import plural
 from ..types import Env
 from .build import engine_for, traits_of

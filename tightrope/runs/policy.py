@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..engine import stream_seed
 from ..engine.streams import initialising
-from ..envs.host import HostEnv
+from ..envs.adapters.host import HostEnv
 from ..envs.options import MOST_NUMBERS
 from ..envs.validate import in_short
 from ..errors import UsageError, warn
@@ -182,7 +182,7 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
 
 def absent_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
     """What takes the place of the environment: its spaces, as far as the checkpoint has them."""
-    from ..envs.absent import AbsentEnv, AbsentTensorEnv, read_space
+    from ..envs.adapters.spaces_only import AbsentEnv, AbsentTensorEnv, read_space
 
     manifest = checkpoint.manifest
     spaces = manifest.get("spaces")

@@ -16,11 +16,11 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
+from ..adapters.gym import ALIASES, made
+from ..adapters.gym_single import parameters
+from ..adapters.host import path_of
+from ..attributes import Randomness
 from ..engines import choose, make
-from ..gym import ALIASES, made
-from ..gym_single import parameters
-from ..host import path_of
-from ..own import Randomness
 from ..tensor import TensorEnv
 from ..validate import construct, described
 from .compare import bounds, drawing, hands, idle_actions, lasting, render, repeat, spawned, streams

@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode
 
 from ...errors import UsageError, raised
 from ...types import Box, Discrete
-from ..notes import time_limit
 from ..options import Array
+from ..training_warnings import time_limit
 from ..validate import described, drawn
 from .report import Report
 from .rows import Ours, Tensors, Vector

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ...errors import plural
 from ...types import Box, Step
-from .. import spaces
-from ..host import HostEnv
-from ..notes import action_mask
+from ..adapters import spaces
+from ..adapters.host import HostEnv
+from ..attributes import Randomness
 from ..options import Array
-from ..own import Randomness
 from ..tensor import TensorEnv
+from ..training_warnings import action_mask
 from ..validate import brief, described
 from .report import Level, Report
 from .single import Gym

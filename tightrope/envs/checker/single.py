@@ -11,10 +11,10 @@ import gymnasium.spaces as gs
 import numpy as np
 
 from ...errors import UsageError
-from .. import spaces
-from ..host import one_line
-from ..notes import action_mask, masks_among
+from ..adapters import spaces
+from ..adapters.host import one_line
 from ..options import Array
+from ..training_warnings import action_mask, masks_among
 from ..validate import brief, described
 from .report import Level, Report
 from .subject import FIVE, FIXES, OLD_STEP, Broken, Moment, Subject

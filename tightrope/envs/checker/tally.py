@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ...types import Box
-from ..notes import time_limit
 from ..options import Array
+from ..training_warnings import time_limit
 from .report import Report
 from .rows import Ours
 from .single import Single

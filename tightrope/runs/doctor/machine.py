@@ -21,7 +21,7 @@ from torch import nn
 
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, own_groups, read
-from ...envs import offscreen
+from ...envs.adapters import mujoco as offscreen
 from ...errors import plural
 from ...files import Place, write_file
 from ...logging.video.mp4 import Video

@@ -20,8 +20,9 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from ..draw import magnified
-from .answer import Answer
+from ...draw import magnified
+from ..options import Array, EnvOptions
+from ..step_arrays import Answer
 from .atari import (
     TIME_LIMIT,
     Rules,
@@ -40,7 +41,6 @@ from .atari import (
 from .groups import in_groups
 from .gym import made
 from .host import HostEnv
-from .options import Array, EnvOptions
 from .spaces import action, observation
 
 NEVER = 1 << 30  # frames

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, Canvas
-from ..types import Box, Discrete
-from .tensor import TensorEnv
+from ...draw import ACCENT, INK, Canvas
+from ...types import Box, Discrete
+from ..tensor import TensorEnv
 
 
 class Probe(TensorEnv):

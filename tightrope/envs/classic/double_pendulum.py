@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
-from ..types import Box
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...types import Box
+from ..tensor import TensorEnv
 from .physics import runge_kutta, solve_symmetric3
-from .tensor import TensorEnv
 
 CART, BOB, LENGTH, GRAVITY = 1.0, 0.5, 0.6, 9.81
 FORCE, DT, SUBSTEPS, RAIL, CLAMP = 18.0, 0.02, 2, 3.0, 20.0

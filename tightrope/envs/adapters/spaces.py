@@ -17,10 +17,10 @@ import gymnasium.spaces as gs
 import numpy as np
 import torch
 
-from ..errors import EnvError, UsageError
-from ..models.networks import IMAGE_SIDE
-from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
-from .options import Array
+from ...errors import EnvError, UsageError
+from ...models.networks import IMAGE_SIDE
+from ...types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
+from ..options import Array
 
 OBSERVATIONS = "observations"
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency

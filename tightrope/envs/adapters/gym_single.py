@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import activity
-from ..draw import shrink
-from ..errors import EnvError, UsageError
-from .answer import NOBODY, Answer
+from ... import activity
+from ...draw import shrink
+from ...errors import EnvError, UsageError
+from ..options import Array
+from ..step_arrays import NOBODY, Answer
 from .host import HostEnv, one_line
-from .offscreen import explained
-from .options import Array
+from .mujoco import explained
 from .spaces import action, fits, observation, space_in_words, stacked
 
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether it will be asked to draw

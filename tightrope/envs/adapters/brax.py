@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from ..errors import UsageError, near_matches
-from ..types import Box, Step
+from ...errors import UsageError, near_matches
+from ...types import Box, Step
+from ..options import EnvOptions
 from .host import path_of
-from .offscreen import Camera, explained, prepare
-from .options import EnvOptions
+from .mujoco import Camera, explained, prepare
 
 Array = Any  # of JAX, whose types are there only where JAX is
 

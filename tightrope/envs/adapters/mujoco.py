@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..draw import shrink
+from ...draw import shrink
 
 MISSING = "MuJoCo finds no OpenGL to draw with: apt install libegl1 libgl1 (or libosmesa6), or set MUJOCO_GL"
 WIDTH, HEIGHT = 640, 480  # what every model has room for

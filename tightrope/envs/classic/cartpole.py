@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
-from ..types import Box, Discrete
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...types import Box, Discrete
+from ..tensor import TensorEnv
 from .physics import wrap_angle
-from .tensor import TensorEnv
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
 TOTAL_MASS, POLE_MOMENT = CART_MASS + POLE_MASS, POLE_MASS * HALF_LENGTH

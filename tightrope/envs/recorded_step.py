@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..recording import Recording
-from .answer import Answer
+from .attributes import Randomness, same, streams_lock
 from .options import Array
-from .own import Randomness, same, streams_lock
+from ..recording import Recording
+from .step_arrays import Answer
 from .validate import check_choices
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import activity
-from ..errors import EnvError, UsageError, checked_seed
-from ..types import Step
-from .answer import Answer, ArrayStepper
-from .options import Array
+from ... import activity
+from ...errors import EnvError, UsageError, checked_seed
+from ...types import Step
+from ..options import Array
+from ..step_arrays import Answer, ArrayStepper
 from .transfer import Landing
 
 if TYPE_CHECKING:

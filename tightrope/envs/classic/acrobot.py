@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, MUTED, WARM, Canvas
-from ..types import Box, Discrete
+from ...draw import ACCENT, INK, MUTED, WARM, Canvas
+from ...types import Box, Discrete
+from ..tensor import TensorEnv
 from .physics import runge_kutta, wrap_angle
-from .tensor import TensorEnv
 
 # Both links: length 1, mass 1, centre of mass 0.5, moment of inertia 1.
 CENTER, INERTIA, GRAVITY, DT = 0.5, 1.0, 9.8, 0.2

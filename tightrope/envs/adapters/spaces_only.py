@@ -13,12 +13,12 @@ import gymnasium.spaces as gs
 import numpy as np
 import torch
 
-from ..errors import UsageError
-from ..types import Settings, Spec
+from ...errors import UsageError
+from ...types import Settings, Spec
+from ..options import MOST_NUMBERS, Array
+from ..traced import described
 from .host import HostEnv
-from .options import MOST_NUMBERS, Array
 from .spaces import action, observation
-from .traced import described
 
 MOST_BOUNDS = 1 << 12  # that are written one by one
 DEEPEST = 16  # Dict within Dict

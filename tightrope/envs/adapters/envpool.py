@@ -21,9 +21,10 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from ..errors import UsageError
+from ...errors import UsageError
+from ..options import Array, EnvOptions
+from ..step_arrays import Answer
 from . import gym
-from .answer import Answer
 from .atari import (
     Rules,
     checked,
@@ -41,7 +42,6 @@ from .atari import (
 from .groups import in_groups
 from .gym import made
 from .host import HostEnv, one_line
-from .options import Array, EnvOptions
 from .spaces import Action, Observation, action, observation
 
 MUJOCO = (

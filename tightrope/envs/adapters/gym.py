@@ -16,16 +16,16 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv
 
-from ..errors import UsageError, near_matches
-from ..output import print_line
+from ...errors import UsageError, near_matches
+from ...output import print_line
+from ..importing import module_and_name
+from ..options import EnvOptions
 from .groups import in_groups
 from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
 from .gym_vector import GymVectorEnv
 from .gym_workers import Workers
 from .host import HostEnv, one_line, path_of
-from .importing import module_and_name
-from .offscreen import prepare
-from .options import EnvOptions
+from .mujoco import prepare
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium import logger
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from ..errors import EnvError, UsageError, plural, warn
-from ..processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
+from ...errors import EnvError, UsageError, plural, warn
+from ...processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
 
 LIMIT = 600.0  # seconds for one answer: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a line says who is waited for

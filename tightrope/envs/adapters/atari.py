@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..draw import stretched
-from ..errors import UsageError, near_matches
-from ..types import Discrete
+from ...draw import stretched
+from ...errors import UsageError, near_matches
+from ...types import Discrete
+from ..options import Array
 from .host import HostEnv
-from .options import Array
 
 ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
 UNMISTAKABLE = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")

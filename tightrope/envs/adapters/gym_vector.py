@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ..errors import EnvError, UsageError
-from .answer import Answer
+from ...errors import EnvError, UsageError
+from ..options import Array
+from ..step_arrays import Answer
 from .gym_single import GymEnv, in_drawing_mode
 from .gym_workers import LOST, NoAnswer, Workers, abandon, close, errors_kept, first_lost, limit_waiting
 from .host import HostEnv
-from .options import Array
 from .spaces import action, chosen, observation, stacked
 
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments

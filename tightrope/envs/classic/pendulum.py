@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
-from ..types import Box
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...types import Box
+from ..tensor import TensorEnv
 from .physics import wrap_angle
-from .tensor import TensorEnv
 
 GRAVITY, MASS, LENGTH, DT, TOP_SPEED, TOP_TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
 RING = 0.45  # where the torque is drawn

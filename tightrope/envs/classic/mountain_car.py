@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import ACCENT, INK, MUTED, WARM, Canvas
-from ..types import Box, Discrete
-from .tensor import TensorEnv
+from ...draw import ACCENT, INK, MUTED, WARM, Canvas
+from ...types import Box, Discrete
+from ..tensor import TensorEnv
 
 FORCE, GRAVITY, TOP_SPEED = 0.001, 0.0025, 0.07
 LEFT, RIGHT, GOAL = -1.2, 0.6, 0.5

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .options import Array
+from ..options import Array
 
 ALIGNMENT = 16  # bytes, so that any number may begin there
 

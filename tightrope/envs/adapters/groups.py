@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import EnvError
-from ..types import Step
+from ...errors import EnvError
+from ...types import Step
+from ..options import Array
 from .host import HostEnv, spread
-from .options import Array
 
 ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
 
