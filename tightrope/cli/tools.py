@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ..engine import Accelerate
 from ..envs import ENVS
-from ..envs.engines import Backend
+from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, plain
 from ..runs.build import check_env
 from ..runs.config import parts_of, settings_of, unknown_setting
@@ -60,7 +60,7 @@ class NoOptions:
 class CheckOptions:
     target: Annotated[str, "ENV"]
     """An environment's id, or module:Class of one's own (single or vector)."""
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     """Engine to look at it through; auto chooses as training would."""
     num_envs: int = 4
     """Rows of what can be made with several."""

@@ -6,9 +6,7 @@ from .classic.double_pendulum import CartDoublePendulum
 from .classic.mountain_car import MountainCar, MountainCarShaped
 from .classic.pendulum import Pendulum
 from .classic.probes import Probe1, Probe2, Probe3, Probe4, Probe5
-from .engines import choose, make
-from .options import EnvOptions
-from .registry import ENVS, register
+from .registry import ENVS, EnvOptions, choose, make, register
 from .tensor import TensorEnv
 
 __all__ = [

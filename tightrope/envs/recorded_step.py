@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from .attributes import Randomness, same, streams_lock
-from .options import Array
 from ..recording import Recording
-from .step_arrays import Answer
+from .step_arrays import Array, StepArrays
 from .validate import check_choices
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class ArrayStep:
         """Copies of an environment record for themselves."""
         return type(None), ()
 
-    def __call__(self, action: Array, noise: Array) -> Answer:
+    def __call__(self, action: Array, noise: Array) -> StepArrays:
         env, limit = self.env, self.env.max_episode_steps
         state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
         kept, reward, terminated, final_obs = self.onwards(state, action)
@@ -66,14 +65,14 @@ class ArrayStep:
         running_return += reward
         np.copyto(state, kept)
         if not len(ended):
-            return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+            return StepArrays(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
         episodes, returns, lengths = env._finished.numpy()
         episodes += done
         returns += np.multiply(running_return, done, self.sums)
         lengths += np.multiply(clock, done, self.sums)
         np.copyto(running_return, 0, where=done)
         np.copyto(clock, 0, where=done)
-        return Answer(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+        return StepArrays(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
 
     @np.errstate(all="ignore")
     def holds(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:

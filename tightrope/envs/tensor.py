@@ -26,9 +26,8 @@ from torch import Tensor
 from ..errors import UsageError, checked_seed
 from ..types import Spec, Step
 from .attributes import First, copy_to, put_back, saved, snapshot
-from .options import Array
 from .recorded_step import MOST_ROWS, ArrayStep, array_step
-from .step_arrays import Answer, ArrayStepper, as_answer
+from .step_arrays import Array, ArrayStepper, StepArrays
 from .trial import try_methods
 from .validate import called, check_choices, check_defined, check_state, name_of_method
 
@@ -220,7 +219,7 @@ class TensorEnv:
         self._doubt()
         return self._answer
 
-    def _answer(self, action: Array, noise: Array) -> Answer:
+    def _answer(self, action: Array, noise: Array) -> StepArrays:
         step = self._array_step
         if self._few and step is not None and step.trusted:
             try:
@@ -228,9 +227,9 @@ class TensorEnv:
             except Exception:  # nothing has been changed, and a true mistake will show again
                 self._few = False
         given = torch.from_numpy(action), torch.from_numpy(noise)
-        return self._on_arrays(*given) or as_answer(self.step(*given))
+        return self._on_arrays(*given) or StepArrays.from_step(self.step(*given))
 
-    def _on_arrays(self, action: Tensor, noise: Tensor) -> Answer | None:
+    def _on_arrays(self, action: Tensor, noise: Tensor) -> StepArrays | None:
         """The step over arrays, which is quicker where rows are few; None for an environment that has none.
 
         What was recorded stands for the equations until an attribute is set. What else they may read, such as the class,

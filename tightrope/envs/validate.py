@@ -32,9 +32,9 @@ REQUIRED = {
 
 def brief(thing: Any) -> str:
     """A thing's own words, on one line that is not too long."""
-    from .adapters.spaces import space_in_words
+    from .adapters.spaces import space_text
 
-    words = " ".join(space_in_words(thing).split())
+    words = " ".join(space_text(thing).split())
     return words if len(words) <= 100 else words[:97] + "..."
 
 

@@ -15,8 +15,7 @@ from ..engine.distributed import copy_from_rank0
 from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
-from ..envs.engines import Choice
-from ..envs.importing import import_module_of
+from ..envs.registry import Choice, import_module_of
 from ..envs.training_warnings import time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
@@ -122,8 +121,8 @@ class Shown:
         from ..envs.adapters import spaces
 
         single = "single_" if hasattr(env, "num_envs") else ""
-        self.observation = spaces.observation(getattr(env, f"{single}observation_space")).spec
-        self.action = spaces.action(getattr(env, f"{single}action_space")).spec
+        self.observation = spaces.observation_reader(getattr(env, f"{single}observation_space")).spec
+        self.action = spaces.action_writer(getattr(env, f"{single}action_space")).spec
         self.env = env
 
 

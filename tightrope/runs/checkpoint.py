@@ -225,9 +225,9 @@ def own_spaces(env: Env) -> dict[str, Any] | None:
     """The spaces as an engine outside torch has them, from which a policy can be loaded without it."""
     if not isinstance(env, HostEnv):
         return None
-    from ..envs.adapters.spaces_only import written_spaces
+    from ..envs.adapters.spaces_only import spaces_to_json
 
-    return written_spaces(env)
+    return spaces_to_json(env)
 
 
 def configured(flat: dict[str, Any], source: Path) -> Config:

@@ -17,8 +17,7 @@ import yaml
 
 from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..engine import Accelerate, Precision, cores
-from ..envs.engines import Backend
-from ..envs.options import VectorizationMode
+from ..envs.registry import BackendName, VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
@@ -52,7 +51,7 @@ class RunConfig:
     """Train on this environment (a shaped one, say) while the score is taken on ENV."""
     max_episode_steps: int | None = None
     """Truncate episodes after this many steps instead of the environment's own limit."""
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     """Engine that runs the environment; auto prefers tensors on the device, then the fastest one installed."""
     vectorization_mode: VectorizationMode = "sync"
     """How Gymnasium runs several: in turn, each in a process, or by an entry point of the environment's own."""

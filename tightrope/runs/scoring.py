@@ -16,7 +16,7 @@ from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, broadcast_after_work, stream_seed, world
-from ..envs.importing import import_module_of
+from ..envs.registry import import_module_of
 from ..errors import UsageError, warn
 from ..files import Unreadable
 from ..logging import CallbackList

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..envs.importing import module_and_name
+from ..envs.registry import module_and_name
 from ..logging import Target
 from ..types import Env
 from .config import Config

@@ -21,27 +21,24 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from ...draw import magnified
-from ..options import Array, EnvOptions
-from ..step_arrays import Answer
+from ..registry import EnvOptions
+from ..step_arrays import Array, StepArrays
 from .atari import (
+    RAW,
     TIME_LIMIT,
     Rules,
-    checked,
-    fires,
-    lost_life,
-    needed,
-    pictures,
-    rom_of,
-    shipped,
-    time_limit,
-    unmistakable,
-    unreserved,
-    with_fire,
+    ThreadedEnv,
+    has_game,
+    installed_roms,
+    limit_or_default,
+    presses_fire,
+    required_rom,
+    without_reserved,
 )
 from .groups import in_groups
-from .gym import made
+from .gym import checked_make
 from .host import HostEnv
-from .spaces import action, observation
+from .spaces import action_writer, observation_reader
 
 NEVER = 1 << 30  # frames
 RESERVED = {
@@ -57,16 +54,15 @@ SCREEN: dict[str, Any] = {"grayscale": False, "img_height": 210, "img_width": 16
 
 
 class Factory(Protocol):
-    """Makes an engine of so many games, with other settings than the usual where some are given."""
+    """Makes an engine of `count` games, with changed settings where there are some."""
 
-    def __call__(self, count: int, **other: Any) -> VectorEnv: ...
+    def __call__(self, count: int, **changes: Any) -> VectorEnv: ...
 
 
-class AleEnv(HostEnv):
-    """N games. Threads: one per environment, at most one per core; what happens does not depend on how many."""
+class AleEnv(ThreadedEnv):
+    """N games."""
 
     backend = "ale"
-    drawable = True
 
     def __init__(
         self,
@@ -78,63 +74,37 @@ class AleEnv(HostEnv):
         rules: Rules,
         fires: bool = False,
     ) -> None:
-        self.name, self._factory, self._rules, self._fires = name, factory, rules, fires
-        self.max_episode_steps = max_episode_steps
-        self.engine: Any = factory(max(num_envs, 1))
-        spaces = observation(self.engine.single_observation_space), action(self.engine.single_action_space)
-        self._describe(*spaces, num_envs, device)
-        self._clock = np.zeros(num_envs, np.int64)  # steps of the game under way
-        self._lives = np.zeros(num_envs, np.int32)
-        self._begins = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
+        self._factory = factory
+        self.engine = factory(max(num_envs, 1))
+        spaces = (
+            observation_reader(self.engine.single_observation_space),
+            action_writer(self.engine.single_action_space),
+        )
+        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
 
-    def _restart(self, seeds: Array | None) -> Array:
+    def _reset(self, seeds: Array | None) -> Array:
         obs, info = self.engine.reset(seed=seeds)
-        self._clock[:], self._lives, self._begins[:] = 0, info["lives"], False
+        self._note_start(slice(None), info)
+        self._new_life[:] = False
         return self._read(obs)
 
-    def _send(self, action: Array) -> None:
-        self._press(with_fire(checked(self, action), self._begins))
-
-    def _press(self, action: Array) -> None:
-        self.engine.send(action)
-
-    def _recv(self) -> Answer:
+    def _recv(self) -> StepArrays:
         obs, score, over, _, info = self.engine.recv()
-        self._clock += 1
-        late = ~over & (self._clock >= self.max_episode_steps)
-        terminated = self._rules.terminated(over, info["lives"], self._lives)
-        if self._fires:
-            self._begins = lost_life(info["lives"], self._lives) & ~over & ~late
+        reward, terminated, late = self._outcome(score, over, info)
         rows = np.flatnonzero(over | late)
         final_obs = obs[rows]
         if over.any():
             final_obs[over[rows]] = info["final_obs"][over]  # undefined in all other rows
         if late.any():
             obs, info = self.engine.reset(options={"reset_mask": late})  # other rows stay as they are
-        self._clock[rows], self._lives = 0, info["lives"]
-        return Answer(
-            obs,
-            self._rules.reward(score),
-            terminated,
-            late & ~terminated,
-            rows,
-            final_obs,
-            score=score,
-            over=over | late,
-        )
+            self._lives[:] = info["lives"]
+        self._clock[rows] = 0
+        return StepArrays(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
 
-    def _twin(self, num_envs: int, drawn: bool) -> Any:
+    def _spawn(self, num_envs: int, drawn: bool) -> Any:
         """For scoring and pictures: whole games, raw scores."""
         kind = AleScreens if drawn else type(self)
-        rules = Rules(clipped=False, by_life=False)
-        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, rules, self._fires)
-
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        """What the player saw last."""
-        return pictures(obs)
-
-    def close(self) -> None:
-        self.engine = None  # which ends its threads
+        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, RAW, self._fires)
 
 
 class AleScreens(AleEnv):
@@ -148,24 +118,24 @@ class AleScreens(AleEnv):
         super().__init__(factory, num_envs, *others)
         self.screens: Any = factory(num_envs, **SCREEN)
 
-    def _restart(self, seeds: Array | None) -> Array:
-        self._seen, _ = self.screens.reset(seed=seeds)
-        return super()._restart(seeds)
+    def _reset(self, seeds: Array | None) -> Array:
+        self._frames, _ = self.screens.reset(seed=seeds)
+        return super()._reset(seeds)
 
-    def _press(self, action: Array) -> None:
-        super()._press(action)
+    def _send_engine(self, action: Array) -> None:
+        super()._send_engine(action)
         self.screens.send(action)
 
-    def _recv(self) -> Answer:
-        answer = super()._recv()
-        self._seen, *_ = self.screens.recv()
-        if answer.truncated.any():  # by our clock, of which the engine knows nothing
-            self._seen, _ = self.screens.reset(options={"reset_mask": answer.truncated})
-        return answer
+    def _recv(self) -> StepArrays:
+        arrays = super()._recv()
+        self._frames, *_ = self.screens.recv()
+        if arrays.truncated.any():  # by our clock, of which the engine knows nothing
+            self._frames, _ = self.screens.reset(options={"reset_mask": arrays.truncated})
+        return arrays
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """(K, 210, 160, 3): the screens as they are now."""
-        return np.stack([magnified(stack[-1]) for stack in self._seen[: len(obs)]])
+        return np.stack([magnified(stack[-1]) for stack in self._frames[: len(obs)]])
 
     def close(self) -> None:
         super().close()
@@ -177,24 +147,23 @@ class AleScreens(AleEnv):
 
 def games() -> list[str]:
     """The ROMs that are installed."""
-    return shipped("ale_py", "roms")
+    return installed_roms("ale_py", "roms")
 
 
-def known(env_id: str) -> bool:
+def provides(env_id: str) -> bool:
     """Whether there is such a game; without ale-py, whether the id looks like one."""
-    installed = games()
-    return rom_of(env_id, installed) is not None if installed else unmistakable(env_id)
+    return has_game(env_id, games())
 
 
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
-    game = needed(env_id, games())
-    kwargs = unreserved(options.env_kwargs, RESERVED)
+    game = required_rom(env_id, games())
+    kwargs = without_reserved(options.env_kwargs, RESERVED)
     trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
-    rules = Rules(clipped=False, by_life=False) if options.scoring else trained_on
-    limit = time_limit(options.max_episode_steps, TIME_LIMIT)
+    rules = RAW if options.scoring else trained_on
+    limit = limit_or_default(options.max_episode_steps, TIME_LIMIT)
 
-    def engine(count: int, **other: Any) -> Any:
+    def engine(count: int, **changes: Any) -> Any:
         from ale_py.vector_env import AtariVectorEnv
 
         return AtariVectorEnv(
@@ -203,13 +172,13 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
             autoreset_mode=AutoresetMode.SAME_STEP,
             reward_clipping=False,
             max_num_frames_per_episode=NEVER,
-            **{**kwargs, **other},
+            **{**kwargs, **changes},
         )
 
-    def factory(count: int, **other: Any) -> Any:
-        return made(env_id, lambda: engine(count, **other))
+    def factory(count: int, **changes: Any) -> Any:
+        return checked_make(env_id, lambda: engine(count, **changes))
 
     def games_of(count: int) -> AleEnv:
-        return AleEnv(factory, count, device, env_id, limit, rules, fires(game, kwargs))
+        return AleEnv(factory, count, device, env_id, limit, rules, presses_fire(game, kwargs))
 
     return in_groups(games_of, num_envs, device)

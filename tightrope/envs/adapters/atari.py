@@ -1,4 +1,4 @@
-"""What the two Atari engines share: the ids of games, what a learner is told of them, and pictures of them.
+"""What the two Atari engines share: the ids of games, the rules that a learner sees, and pictures of games.
 
 Both play a game whole and never touch it when a life is lost: the learner is told that its episode is over, the emulator
 goes on. (The engines' own `episodic_life` does touch it: ale-py starts a new game, EnvPool plays up to 30 unseen frames
@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...draw import stretched
 from ...errors import UsageError, near_matches
 from ...types import Discrete
-from ..options import Array
+from ..step_arrays import Array
 from .host import HostEnv
+from .spaces import ActionWriter, ObservationReader
 
 ID = re.compile(r"(?:ALE/)?([A-Z]\w*)-v5|([A-Z]\w*)NoFrameskip-v4")
-UNMISTAKABLE = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")
-FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}  # a single player's emulator exits the process on these
+UNAMBIGUOUS_ID = re.compile(r"ALE/[A-Z]\w*-v5|[A-Z]\w*NoFrameskip-v4")
+TWO_PLAYER = {"combat", "joust", "maze_craze", "warlords"}  # a single player's emulator exits the process on these
 TIME_LIMIT = 27_000  # steps of a game: half an hour at 60 frames a second and 4 frames a step
 PICTURE_HEIGHT = 160
 FIRE = 1  # among the actions of games that have it
@@ -40,17 +42,86 @@ NO_FIRE = {  # and two board games, in which FIRE moves a piece
 
 
 class Rules(NamedTuple):
-    """What the learner is told. The reported score is raw and of whole games in any case."""
+    """The rewards and episodes that a learner sees. The reported score is always raw and of whole games."""
 
-    clipped: bool = True  # of a reward only its sign
-    by_life: bool = True  # that a lost life ends the episode
+    clip_reward: bool = True  # to its sign
+    life_is_episode: bool = True  # a lost life ends the episode
 
     def reward(self, score: Array) -> Array:
-        return np.sign(score) if self.clipped else score
+        return np.sign(score) if self.clip_reward else score
 
     def terminated(self, over: Array, lives: Array, lives_before: Array) -> Array:
         """`over` where the game is, whose lives are then already those of the next one."""
-        return over | lost_life(lives, lives_before) if self.by_life else over
+        return over | lost_life(lives, lives_before) if self.life_is_episode else over
+
+
+RAW = Rules(clip_reward=False, life_is_episode=False)
+
+
+class ThreadedEnv(HostEnv):
+    """N environments of an engine with threads of its own, cut off by a clock. With `rules`, they are Atari games.
+
+    The engine has one thread per environment, at most one per core; results do not depend on how many.
+    """
+
+    engine: Any = None
+
+    def __init__(
+        self,
+        spaces: tuple[ObservationReader, ActionWriter],
+        num_envs: int,
+        device: str | torch.device,
+        name: str,
+        max_episode_steps: int,
+        rules: Rules | None,
+        fires: bool,
+    ) -> None:
+        self.name, self.max_episode_steps, self._rules, self._fires = name, max_episode_steps, rules, fires
+        self.drawable = rules is not None  # only games are drawn
+        self._set_spaces(*spaces, num_envs, device)
+        self._clock = np.zeros(num_envs, np.int64)  # steps of the episode or game under way
+        self._lives = np.zeros(num_envs, np.int32)
+        self._new_life = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
+
+    def _note_start(self, rows: Any, info: Mapping[str, Any]) -> None:
+        """Note that the games in these rows, or slice of them, start anew. The engine's info is about the same rows."""
+        self._clock[rows] = 0
+        if self._rules is not None:
+            self._lives[rows] = info["lives"]
+
+    def _send(self, action: Array) -> None:
+        """Send valid actions only: on others ale-py waits forever and EnvPool reads memory that is not its own."""
+        spec = self.action
+        if isinstance(spec, Discrete) and (action.min() < 0 or action.max() >= spec.n):
+            row = int(np.flatnonzero((action < 0) | (action >= spec.n))[0])
+            raise self.failure(row, action, f"there are only actions 0 to {spec.n - 1}")
+        if self._new_life.any():
+            action = np.where(self._new_life, FIRE, action).astype(action.dtype)
+        self._send_engine(action)
+
+    def _send_engine(self, action: Array) -> None:
+        self.engine.send(action)
+
+    def _outcome(self, score: Array, over: Array, info: Mapping[str, Any]) -> tuple[Array, Array, Array]:
+        """(reward, terminated, rows that the clock cuts off) of one step."""
+        self._clock += 1
+        late = ~over & (self._clock >= self.max_episode_steps)
+        if self._rules is None:
+            return score, over, late
+        lives, before = info["lives"], self._lives.copy()
+        if self._fires:
+            self._new_life = lost_life(lives, before) & ~over & ~late
+        self._lives[:] = lives
+        return self._rules.reward(score), self._rules.terminated(over, lives, before), late
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        """(K, 160, 160, 3): the newest frame of each stack (K, 4, 84, 84) of a game, larger."""
+        if self._rules is None:
+            return super().draw(obs, action)
+        return np.stack([stretched(frame, PICTURE_HEIGHT) for frame in obs[:, -1].cpu().numpy()])
+
+    def close(self) -> None:
+        self.engine = None  # which ends its threads
 
 
 def lost_life(lives: Array, lives_before: Array) -> Array:
@@ -58,18 +129,13 @@ def lost_life(lives: Array, lives_before: Array) -> Array:
     return (lives < lives_before) & (lives > 0)  # some games show none left for a few frames before they are over
 
 
-def fires(rom: str, env_kwargs: Mapping[str, Any]) -> bool:
+def presses_fire(rom: str, env_kwargs: Mapping[str, Any]) -> bool:
     """Whether FIRE is pressed at the start of a life: where the game has it, unless the engine's own setting says not to."""
-    has_it = rom not in NO_FIRE or env_kwargs.get("full_action_space", False)
-    return bool(has_it and env_kwargs.get("use_fire_reset", True) and not env_kwargs.get("continuous", False))
+    has_fire = rom not in NO_FIRE or env_kwargs.get("full_action_space", False)
+    return bool(has_fire and env_kwargs.get("use_fire_reset", True) and not env_kwargs.get("continuous", False))
 
 
-def with_fire(action: Array, begins: Array) -> Array:
-    """The actions, with FIRE where a life begins."""
-    return np.where(begins, FIRE, action).astype(action.dtype) if begins.any() else action
-
-
-# ids -----------------------------------------------------------------------------------------------------------------
+# ids and settings ----------------------------------------------------------------------------------------------------
 
 
 def title(rom: str) -> str:
@@ -77,63 +143,43 @@ def title(rom: str) -> str:
     return rom.title().replace("_", "")
 
 
-def rom_of(env_id: str, roms: Iterable[str]) -> str | None:
-    """The ROM that an id means, if it is among these."""
+def find_rom(env_id: str, roms: Iterable[str]) -> str | None:
+    """The one of these ROMs that an id means, if there is one."""
     match = ID.fullmatch(env_id)
     return None if match is None else {title(rom): rom for rom in roms}.get(match[1] or match[2])
 
 
-def needed(env_id: str, roms: list[str], tasks: Iterable[str] = ()) -> str:
-    """The same, or an error that says what there is besides; `tasks` are ids of other kinds."""
-    rom = rom_of(env_id, roms)
-    if rom is None and unmistakable(env_id) and not roms:
+def has_game(env_id: str, roms: list[str]) -> bool:
+    """Whether an id is that of one of these ROMs; where none are installed, whether it can only be a game's."""
+    return find_rom(env_id, roms) is not None if roms else UNAMBIGUOUS_ID.fullmatch(env_id) is not None
+
+
+def required_rom(env_id: str, roms: list[str], tasks: Iterable[str] = ()) -> str:
+    """The one of these ROMs that an id means, or a UsageError with similar ids; `tasks` are ids of other kinds."""
+    rom = find_rom(env_id, roms)
+    if rom is None and not roms and has_game(env_id, roms):
         raise UsageError(f"env {env_id!r} cannot be made: its engine is not installed, or has no ROMs")
     if rom is None:
         raise UsageError(f"unknown env {env_id!r}.{near_matches(env_id, [*tasks, *(f'{title(r)}-v5' for r in roms)])}")
     return rom
 
 
-def unmistakable(env_id: str) -> bool:
-    """Whether an id can only be a game's, which is all that can be said of it where no ROMs are installed."""
-    return UNMISTAKABLE.fullmatch(env_id) is not None
-
-
-def shipped(package: str, folder: str) -> list[str]:
+def installed_roms(package: str, folder: str) -> list[str]:
     """The ROMs in a package, found without importing it, which takes a second."""
     spec = importlib.util.find_spec(package)
     places = (spec.submodule_search_locations if spec is not None else None) or []
-    return sorted({file.stem for place in places for file in Path(place, folder).glob("*.bin")} - FOR_TWO)
+    return sorted({file.stem for place in places for file in Path(place, folder).glob("*.bin")} - TWO_PLAYER)
 
 
-# settings and actions ------------------------------------------------------------------------------------------------
-
-
-def time_limit(asked: int | None, usual: int) -> int:
+def limit_or_default(max_episode_steps: int | None, default: int) -> int:
     """Steps after which an episode is cut off."""
-    if asked is not None and asked < 1:
-        raise UsageError(f"max_episode_steps {asked} is not positive: give at least 1")
-    return usual if asked is None else asked
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
+    return default if max_episode_steps is None else max_episode_steps
 
 
-def unreserved(env_kwargs: Mapping[str, Any], reserved: Mapping[str, str]) -> dict[str, Any]:
-    """The keywords for an engine; those that the adapter must decide are refused, each with what to do instead."""
+def without_reserved(env_kwargs: Mapping[str, Any], reserved: Mapping[str, str]) -> dict[str, Any]:
+    """The keywords for an engine. One that the adapter decides is a UsageError with what to do instead."""
     for name in reserved.keys() & env_kwargs.keys():
         raise UsageError(f"env_kwargs {name!r} cannot be set: {reserved[name]}")
     return dict(env_kwargs)
-
-
-def checked(env: HostEnv, action: Array) -> Array:
-    """The actions, all of which exist: on others ale-py waits forever and EnvPool reads memory that is not its own."""
-    spec = env.action
-    if isinstance(spec, Discrete) and (action.min() < 0 or action.max() >= spec.n):
-        row = int(np.flatnonzero((action < 0) | (action >= spec.n))[0])
-        raise env.failure(row, action, f"there are only actions 0 to {spec.n - 1}")
-    return action
-
-
-# pictures ------------------------------------------------------------------------------------------------------------
-
-
-def pictures(obs: Tensor) -> Array:
-    """(K, 160, 160, 3): the newest frame of each stack (K, 4, 84, 84), larger."""
-    return np.stack([stretched(frame, PICTURE_HEIGHT) for frame in obs[:, -1].cpu().numpy()])

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from ...errors import UsageError, near_matches
+from ...errors import UsageError, near_matches, one_line
 from ...types import Box, Step
-from ..options import EnvOptions
-from .host import path_of
-from .mujoco import Camera, explained, prepare
+from ..registry import EnvOptions, id_or_path
+from .mujoco import Camera, choose_opengl, rendering_problem
 
 Array = Any  # of JAX, whose types are there only where JAX is
 
@@ -38,8 +37,8 @@ ALIGNMENT = 64  # bytes: a view into the middle of a tensor is not something XLA
 TIME_LIMIT = 1000  # of Brax's tasks, which leave it to the trainer
 
 
-class Running(NamedTuple):
-    """All there is to know between two steps, as JAX arrays."""
+class JaxState(NamedTuple):
+    """Everything that is kept between two steps, as JAX arrays."""
 
     state: Any  # of the environment, each leaf (N, ...)
     key: Array  # of the random stream that start states come from
@@ -74,14 +73,16 @@ class JaxEnv:
     ) -> None:
         if max_episode_steps is not None and max_episode_steps < 1:
             raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
-        self.name = name or path_of(env)
+        self.name = name or id_or_path(env)
         self.env = env
         self._camera: Camera | None = None
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps
-        self._jax = package("jax", self.name)
-        self._place = place(self._jax, self.device)
-        self._begin, self._advance = compiled(self._jax, env, max_episode_steps, branching=self.device.type == "cpu")
+        self._jax = import_package("jax", self.name)
+        self._jax_device = jax_device(self._jax, self.device)
+        self._begin, self._advance = compile_functions(
+            self._jax, env, max_episode_steps, branching=self.device.type == "cpu"
+        )
         self.action = Box((env.action_size,), low=-1.0, high=1.0)
         self._allocate(num_envs, seed)
 
@@ -89,22 +90,22 @@ class JaxEnv:
         if num_envs < 1:
             raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
         self.num_envs = num_envs
-        self._running, obs = self._started(self._key(seed))
+        self._running, obs = self._initial(self._key(seed))
         self.observation = Box(tuple(obs.shape[1:]))
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
         finished = self._running.finished
-        begun, obs = self._started(self._running.key if seed is None else self._key(seed))
+        begun, obs = self._initial(self._running.key if seed is None else self._key(seed))
         self._running = begun._replace(finished=finished)
         return from_dlpack(obs)
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         on_host = self.device.type == "cpu"  # where JAX takes NumPy's view of the same memory sooner
-        given = action.detach().numpy() if on_host else self._array(action)
-        self._running, answer = self._advance(self._running, given)
-        return Step(*map(from_dlpack, answer))
+        actions = action.detach().numpy() if on_host else self._array(action)
+        self._running, step = self._advance(self._running, actions)
+        return Step(*map(from_dlpack, step))
 
     def finished_episodes(self) -> Tensor:
         """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
@@ -121,18 +122,18 @@ class JaxEnv:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)  # shares what is compiled already
         twin._allocate(num_envs, seed)
-        twin._camera = self._looking() if drawn else None
+        twin._camera = self._make_camera() if drawn else None
         return twin
 
-    def _looking(self) -> Camera:
-        """A camera on the MuJoCo model that the environment was made from."""
+    def _make_camera(self) -> Camera:
+        """A camera for the MuJoCo model of the environment."""
         model = getattr(self.env, "mj_model", None) or getattr(getattr(self.env, "sys", None), "mj_model", None)
         if model is None:
             raise UsageError(f"env {self.name!r} cannot be drawn: it has no MuJoCo model")
         try:
             return Camera(model)
         except Exception as error:
-            raise UsageError(f"env {self.name!r} cannot be drawn here: {explained(str(error))}") from None
+            raise UsageError(f"env {self.name!r} cannot be drawn here: {rendering_problem(str(error))}") from None
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         """The environments as they are now: MuJoCo draws states, not observations."""
@@ -149,19 +150,19 @@ class JaxEnv:
     def state_dict(self) -> dict[str, Tensor]:
         """Every array of the state by its path, such as state.pipeline_state.q; random keys as signed integers."""
         leaves, _ = self._jax.tree_util.tree_flatten_with_path(self._running)
-        return {self._name(path): signed(from_dlpack(leaf).clone()) for path, leaf in leaves}
+        return {self._name(path): as_signed(from_dlpack(leaf).clone()) for path, leaf in leaves}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        def restored(path: Any, leaf: Array) -> Array:
-            given, mine = state.get(self._name(path)), from_dlpack(leaf)
-            if given is None or (given.shape, given.dtype) != (mine.shape, signed(mine).dtype):
-                there = "is missing" if given is None else f"has shape {tuple(given.shape)} and type {given.dtype}"
+        def loaded(path: Any, leaf: Array) -> Array:
+            saved, mine = state.get(self._name(path)), from_dlpack(leaf)
+            if saved is None or (saved.shape, saved.dtype) != (mine.shape, as_signed(mine).dtype):
+                found = "is missing" if saved is None else f"has shape {tuple(saved.shape)} and type {saved.dtype}"
                 raise RuntimeError(
-                    f"env {self._name(path)} {there}, expected {tuple(mine.shape)} and {signed(mine).dtype}"
+                    f"env {self._name(path)} {found}, expected {tuple(mine.shape)} and {as_signed(mine).dtype}"
                 )
-            return self._array(given.to(self.device, copy=True).view(mine.dtype))
+            return self._array(saved.to(self.device, copy=True).view(mine.dtype))
 
-        self._running = self._jax.tree_util.tree_map_with_path(restored, self._running)
+        self._running = self._jax.tree_util.tree_map_with_path(loaded, self._running)
 
     def close(self) -> None:
         """The arrays go with the object."""
@@ -171,38 +172,38 @@ class JaxEnv:
     # between torch and JAX -------------------------------------------------------------------------------------------
 
     def _array(self, tensor: Tensor) -> Array:
-        """The same memory for JAX, whose work then waits for all that torch has under way."""
-        whole = tensor.detach().contiguous()
-        return self._jax.dlpack.from_dlpack(whole if whole.data_ptr() % ALIGNMENT == 0 else whole.clone())
+        """A JAX array over the tensor's memory; JAX waits for the work that torch has queued."""
+        tensor = tensor.detach().contiguous()
+        return self._jax.dlpack.from_dlpack(tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone())
 
-    def _started(self, key: Array) -> tuple[Running, Array]:
-        """New episodes and what they show. On a GPU, JAX may take memory that torch gave back and has still to read, so this
-        waits for torch; a step need not, since its action comes from torch."""
+    def _initial(self, key: Array) -> tuple[JaxState, Array]:
+        """New episodes and their observations. On a GPU this waits for torch: JAX may take memory that torch has freed but
+        still reads. A step need not wait, since its action comes from torch."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return self._begin(key, self.num_envs)
 
     def _key(self, seed: int) -> Array:
-        """Where a random stream begins; all bits of the seed count, of which JAX's own function drops half."""
+        """A random key from all bits of the seed, of which JAX's own function drops half."""
         words = self._jax.eval_shape(self._jax.random.PRNGKey, 0).size
-        return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._place)
+        return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._jax_device)
 
     def _name(self, path: Any) -> str:
         return str(self._jax.tree_util.keystr(path, simple=True, separator="."))
 
 
-def compiled(
+def compile_functions(
     jax: Any, env: Any, limit: int | None, branching: bool
-) -> tuple[Callable[..., tuple[Running, Array]], Callable[..., tuple[Running, tuple[Array, ...]]]]:
+) -> tuple[Callable[..., tuple[JaxState, Array]], Callable[..., tuple[JaxState, tuple[Array, ...]]]]:
     """(begin, advance) of N environments. With `branching`, start states are computed only when an episode has ended;
     on a GPU that would make the host wait for the answer in every step."""
     jnp = jax.numpy
 
-    def starts(key: Array, num_envs: int) -> Any:
+    def initial_states(key: Array, num_envs: int) -> Any:
         state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)  # never weakly typed
 
-    def shown(state: Any) -> Array:
+    def observe(state: Any) -> Array:
         obs = state.obs
         if isinstance(obs, Mapping):
             if "state" not in obs:
@@ -212,12 +213,12 @@ def compiled(
             obs = obs["state"]
         return obs.astype(jnp.float32)
 
-    def begin(key: Array, num_envs: int) -> tuple[Running, Array]:
+    def begin(key: Array, num_envs: int) -> tuple[JaxState, Array]:
         key, fresh = jax.random.split(key)
-        state, zeros = starts(fresh, num_envs), jnp.zeros(num_envs)
-        return Running(state, key, zeros.astype(jnp.int32), zeros, jnp.zeros((3, num_envs))), shown(state)
+        state, zeros = initial_states(fresh, num_envs), jnp.zeros(num_envs)
+        return JaxState(state, key, zeros.astype(jnp.int32), zeros, jnp.zeros((3, num_envs))), observe(state)
 
-    def advance(running: Running, action: Array) -> tuple[Running, tuple[Array, ...]]:
+    def advance(running: JaxState, action: Array) -> tuple[JaxState, tuple[Array, ...]]:
         stepped = jax.vmap(env.step)(running.state, action)
         # the very types that came in: otherwise the next call is compiled anew
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), stepped, running.state)
@@ -230,12 +231,12 @@ def compiled(
             return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
         def restarted() -> Any:
-            return jax.tree.map(where_done, starts(fresh, len(done)), state)
+            return jax.tree.map(where_done, initial_states(fresh, len(done)), state)
 
         following = jax.lax.cond(done.any(), restarted, lambda: state) if branching else restarted()
         total = running.running_return + reward
         ended = jnp.stack([jnp.ones_like(total), total, clock.astype(total.dtype)])
-        after = Running(
+        after = JaxState(
             state=following,
             key=key,
             clock=jnp.where(done, 0, clock),
@@ -243,12 +244,12 @@ def compiled(
             finished=running.finished + jnp.where(done, ended, 0),
         )
         # every result has memory of its own, so what is handed out may be written into
-        return after, (shown(following), reward, terminated, done & ~terminated, shown(state))
+        return after, (observe(following), reward, terminated, done & ~terminated, observe(state))
 
     return jax.jit(begin, static_argnums=1), jax.jit(advance)
 
 
-def place(jax: Any, device: torch.device) -> Any:
+def jax_device(jax: Any, device: torch.device) -> Any:
     """JAX's device for torch's."""
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device {device.type} is not one that JAX environments run on: give cpu or cuda")
@@ -261,16 +262,16 @@ def place(jax: Any, device: torch.device) -> Any:
         ) from None
 
 
-def signed(tensor: Tensor) -> Tensor:
-    """The same bits as a type that every file format knows."""
+def as_signed(tensor: Tensor) -> Tensor:
+    """The same bits as a signed type, which every file format knows."""
     return tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
 
 
 # ways in -------------------------------------------------------------------------------------------------------------
 
 
-def known(env_id: str) -> bool:
-    """Whether an id is of this kind; JAX is not needed to say so."""
+def provides(env_id: str) -> bool:
+    """Whether an id is one of Brax or Playground, decided without JAX."""
     return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
 
 
@@ -287,38 +288,37 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
 
 def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
     """(environment, time limit)"""
-    envs = package("brax.envs", env_id)
+    envs = import_package("brax.envs", env_id)
     if name not in envs._envs:
         raise UsageError(f"unknown env {env_id!r}.{near_matches(name, envs._envs)} Brax has: {', '.join(envs._envs)}")
     backend = kwargs.get("backend", "generalized" if name == "swimmer" else "spring")  # which cannot swim
     if backend not in PHYSICS:
         raise UsageError(f"backend {backend!r} is not a physics of Brax: give one of {', '.join(PHYSICS)}")
-    return made(env_id, lambda: envs.get_environment(name, **{**kwargs, "backend": backend})), TIME_LIMIT
+    return load(env_id, lambda: envs.get_environment(name, **{**kwargs, "backend": backend})), TIME_LIMIT
 
 
 def from_playground(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
     """(environment, time limit). An action_repeat in its configuration is for Playground's own trainer."""
-    registry = package("mujoco_playground", env_id, extra="playground").registry
+    registry = import_package("mujoco_playground", env_id, extra="playground").registry
     if name not in registry.ALL_ENVS:
         raise UsageError(f"unknown env {env_id!r}.{near_matches(name, registry.ALL_ENVS)} Playground does not have it")
     config = registry.get_default_config(name)
     impl = {"impl": "jax"} if "impl" in config else {}
-    env = made(env_id, lambda: registry.load(name, config_overrides={**impl, **kwargs}))
+    env = load(env_id, lambda: registry.load(name, config_overrides={**impl, **kwargs}))
     return env, int(config.episode_length)
 
 
-def made(env_id: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns; whatever goes wrong in it becomes one line."""
+def load(env_id: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; whatever it raises is a UsageError of one line."""
     try:
         return make()
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UsageError(f"env {env_id!r} cannot be made: {reason}") from error
+        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
 
 
-def package(name: str, env_id: str, extra: str = "brax") -> Any:
-    """A module that is imported only when such an environment is made."""
-    prepare()
+def import_package(name: str, env_id: str, extra: str = "brax") -> Any:
+    """Import a module of an optional package; UsageError if it is not installed."""
+    choose_opengl()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of a GPU that torch needs too
     try:
         return importlib.import_module(name)

@@ -19,30 +19,25 @@ from typing import Any, Self
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from torch import Tensor
 
-from ...errors import UsageError
-from ..options import Array, EnvOptions
-from ..step_arrays import Answer
+from ...errors import UsageError, one_line
+from ..registry import EnvOptions
+from ..step_arrays import Array, StepArrays
 from . import gym
 from .atari import (
+    RAW,
     Rules,
-    checked,
-    fires,
-    lost_life,
-    needed,
-    pictures,
-    rom_of,
-    shipped,
-    time_limit,
-    unmistakable,
-    unreserved,
-    with_fire,
+    ThreadedEnv,
+    has_game,
+    installed_roms,
+    limit_or_default,
+    presses_fire,
+    required_rom,
+    without_reserved,
 )
 from .groups import in_groups
-from .gym import made
-from .host import HostEnv, one_line
-from .spaces import Action, Observation, action, observation
+from .host import HostEnv
+from .spaces import ActionWriter, ObservationReader, action_writer, observation_reader
 
 MUJOCO = (
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",
@@ -67,18 +62,15 @@ RESERVED = {
 }
 
 
-class EnvPoolEnv(HostEnv):
-    """N environments; `factory` makes a pool of them from their seeds. With `rules`, they are games.
-
-    Threads: one per environment, at most one per core; what happens does not depend on how many.
-    """
+class EnvPoolEnv(ThreadedEnv):
+    """N environments; `factory` makes a pool of them from their seeds, at the first reset."""
 
     backend = "envpool"
 
     def __init__(
         self,
         factory: Callable[[Array], VectorEnv],
-        spaces: tuple[Observation, Action],
+        spaces: tuple[ObservationReader, ActionWriter],
         num_envs: int,
         device: str | torch.device,
         name: str,
@@ -86,72 +78,45 @@ class EnvPoolEnv(HostEnv):
         rules: Rules | None = None,
         fires: bool = False,
     ) -> None:
-        self.name, self._factory, self._rules, self._fires = name, factory, rules, fires
-        self.drawable = rules is not None  # which are of games
-        self.max_episode_steps = max_episode_steps
-        self._describe(*spaces, num_envs, device)
-        self.engine: Any = None  # until there are seeds
-        self._clock = np.zeros(num_envs, np.int64)  # steps of the episode under way
-        self._lives = np.zeros(num_envs, np.int32)
-        self._begins = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
+        self._factory = factory
+        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
 
-    def _restart(self, seeds: Array | None) -> Array:
+    def _reset(self, seeds: Array | None) -> Array:
         if seeds is not None:
             self.engine = None  # ends the threads of the old pool before the new one starts its own
             self.engine = self._factory(seeds)
-        with unwarned():
+        with ignored_precision_warning():
             obs, info = self.engine.reset()
-        self._clock[:], self._begins[:] = 0, False
-        if self._rules is not None:
-            self._lives[:] = info["lives"]
+        self._note_start(slice(None), info)
+        self._new_life[:] = False
         return self._read(obs)
 
-    def _send(self, action: Array) -> None:
-        self.engine.send(with_fire(checked(self, action), self._begins))
-
-    def _recv(self) -> Answer:
-        shown, score, over, _, info = self.engine.recv()
-        obs = self._read(shown)
-        self._clock += 1
-        late = ~over & (self._clock >= self.max_episode_steps)
-        reward, terminated = score, over
-        if self._rules is not None:
-            reward, terminated = self._rules.reward(score), self._rules.terminated(over, info["lives"], self._lives)
-            if self._fires:
-                self._begins = lost_life(info["lives"], self._lives) & ~over & ~late
-            self._lives[:] = info["lives"]
+    def _recv(self) -> StepArrays:
+        batch, score, over, _, info = self.engine.recv()
+        obs = self._read(batch)
+        reward, terminated, late = self._outcome(score, over, info)
         rows = np.flatnonzero(over | late)
         final_obs = obs[rows]
         if len(rows):
             fresh, info = self.engine.reset(rows.astype(np.int32))
             obs[rows] = self._read(fresh, rows)
-            self._clock[rows] = 0
-            if self._rules is not None:
-                self._lives[rows] = info["lives"]
-        return Answer(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
+            self._note_start(rows, info)
+        return StepArrays(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
         """Another of the same kind; for pictures, which EnvPool has only of games, the same task by Gymnasium."""
-        if not drawn or self._rules is not None or not gym.known(self.name):
+        if not drawn or self._rules is not None or not gym.provides(self.name):
             return super().spawn(num_envs, seed, drawn)
-        same = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
-        return same.spawn(num_envs, seed, drawn)
+        task = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
+        return task.spawn(num_envs, seed, drawn)
 
-    def _twin(self, num_envs: int, drawn: bool) -> Self:
+    def _spawn(self, num_envs: int, drawn: bool) -> Self:
         """For scoring and pictures: of Atari whole games and raw scores."""
-        spaces = self._observation, self._action
-        rules = None if self._rules is None else Rules(clipped=False, by_life=False)
+        spaces, rules = (self._observation, self._action), None if self._rules is None else RAW
         limit = self.max_episode_steps
         twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
         twin.solved_at = self.solved_at
         return twin
-
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        """What the player of a game saw last."""
-        return pictures(obs) if self._rules is not None else super().draw(obs, action)
-
-    def close(self) -> None:
-        self.engine = None  # which ends its threads
 
 
 # ways in -------------------------------------------------------------------------------------------------------------
@@ -159,39 +124,37 @@ class EnvPoolEnv(HostEnv):
 
 def games() -> list[str]:
     """The ROMs that are installed, with EnvPool or beside it."""
-    return shipped("envpool", "atari/roms") or shipped("envpool_assets", "atari/roms")
+    return installed_roms("envpool", "atari/roms") or installed_roms("envpool_assets", "atari/roms")
 
 
-def known(env_id: str) -> bool:
+def provides(env_id: str) -> bool:
     """Whether EnvPool has such an id, decided without importing it."""
-    installed = games()
-    return env_id in TASKS or (rom_of(env_id, installed) is not None if installed else unmistakable(env_id))
+    return env_id in TASKS or has_game(env_id, games())
 
 
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
     """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
-    kwargs, rules = unreserved(options.env_kwargs, RESERVED), None
-    task, pressed = env_id, False
+    kwargs = without_reserved(options.env_kwargs, RESERVED)
+    task, rules, fires = env_id, None, False
     if env_id not in TASKS:
-        game = needed(env_id, games(), TASKS)
+        game = required_rom(env_id, games(), TASKS)
         task = "".join(word.capitalize() for word in game.split("_")) + "-v5"
-        rules = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
-        rules = Rules(clipped=False, by_life=False) if options.scoring else rules
-        pressed = fires(game, kwargs)
-    spec = described(env_id, task, kwargs)
-    limit = time_limit(options.max_episode_steps, spec.config.max_episode_steps)
+        trained_on = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
+        rules, fires = RAW if options.scoring else trained_on, presses_fire(game, kwargs)
+    spec = pool_spec(env_id, task, kwargs)
+    limit = limit_or_default(options.max_episode_steps, spec.config.max_episode_steps)
 
     def pool(seeds: Array) -> Any:
         import envpool
 
         settings = {**kwargs, "num_envs": len(seeds), "seed": seeds.tolist(), "max_episode_steps": limit + 1}
-        return made(env_id, lambda: envpool.make_gymnasium(task, **settings))
+        return gym.checked_make(env_id, lambda: envpool.make_gymnasium(task, **settings))
 
-    with unwarned():
-        spaces = observation(spec.gymnasium_observation_space), action(spec.gymnasium_action_space)
+    with ignored_precision_warning():
+        spaces = observation_reader(spec.gymnasium_observation_space), action_writer(spec.gymnasium_action_space)
 
     def pool_of(count: int) -> EnvPoolEnv:
-        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, pressed)
+        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, fires)
         env.solved_at = getattr(spec.config, "reward_threshold", None)
         return env
 
@@ -199,15 +162,15 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
 
 
 @contextmanager
-def unwarned() -> Iterator[None]:
+def ignored_precision_warning() -> Iterator[None]:
     """Without the warning that a bound of a space was rounded to float32, which EnvPool's always are."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered by casting")
         yield
 
 
-def described(env_id: str, task: str, kwargs: dict[str, Any]) -> Any:
-    """EnvPool's description of a task, for which no environment needs to be made."""
+def pool_spec(env_id: str, task: str, kwargs: dict[str, Any]) -> Any:
+    """EnvPool's description of a task, for which no environment is made."""
     try:
         import envpool
 

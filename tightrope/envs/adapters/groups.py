@@ -1,5 +1,6 @@
-"""Environments of one engine in groups, each with an engine of its own: while one group is received and answered, the
-others work. What happens in a row is the same as without groups, for each keeps its seed.
+"""Environments of one kind in groups, each with an engine of its own: while the policy acts for one group, the others step.
+
+Each row has the seed that it would have without groups, so its episodes are the same.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from torch import Tensor
 
 from ...errors import EnvError
 from ...types import Step
-from ..options import Array
-from .host import HostEnv, spread
+from ..step_arrays import Array
+from .host import HostEnv, row_seeds
 
-ENOUGH = 8  # environments in a group: fewer leave cores idle whether or not anybody waits for them
+SMALLEST_GROUP = 8  # environments: fewer do not keep the cores busy
 
 
 def in_groups(make: Callable[[int], HostEnv], num_envs: int, device: str | torch.device) -> HostEnv:
-    """Environments of an engine that works by itself, in two groups where that pays; `make` takes their number.
+    """Environments of an engine that works in the background, in two groups where that is faster; `make` takes their number.
 
-    It does where a device runs the policy. On the CPU policy and engine want the same cores, so that nothing is idle while
-    one waits for the other, and acting twice on half the rows costs more than acting once.
+    It is faster where a device runs the policy. On the CPU policy and engine share the cores, and acting twice on half
+    the rows costs more than acting once.
     """
-    if torch.device(device).type == "cpu" or num_envs < 2 * ENOUGH:
+    if torch.device(device).type == "cpu" or num_envs < 2 * SMALLEST_GROUP:
         return make(num_envs)
     return Grouped([make(num_envs - num_envs // 2), make(num_envs // 2)])
 
@@ -39,7 +40,7 @@ class Grouped(HostEnv):
         self.name, self.backend, self.solved_at, self.skips = first.name, first.backend, first.solved_at, first.skips
         for member, row in zip(members, accumulate(sizes, initial=0), strict=False):
             member.first_row = row
-        self._describe(first._observation, first._action, sum(sizes), first.device)
+        self._set_spaces(first._observation, first._action, sum(sizes), first.device)
         self.groups, self.drawable = len(members), first.drawable
 
     @property
@@ -48,17 +49,17 @@ class Grouped(HostEnv):
 
     @device.setter
     def device(self, device: torch.device) -> None:
-        """Moved to the CPU, all are stepped at once."""
+        """On the CPU all groups are stepped together."""
         for member in self.members:
             member.device = device
         self.groups = 0 if device.type == "cpu" else len(self.members)
 
     def in_arrays(self) -> None:
-        """Not at all: the members have their arrays, and nobody joins them."""
+        """Not available: each group has arrays of its own."""
 
     def seed(self, seed: int, first: int = 0) -> None:
         """Let the next reset start from this seed, each row from the one that it would have without groups."""
-        seeds = spread(seed, first + self.num_envs)[first:]
+        seeds = row_seeds(seed, first + self.num_envs)[first:]
         for member in self.members:
             member._seeds = seeds[member.first_row : member.first_row + member.num_envs]
 
@@ -66,24 +67,24 @@ class Grouped(HostEnv):
         """Start every environment anew, finished or not; running episodes are forgotten."""
         if seed is not None:
             self.seed(seed)
-        return torch.cat([self._asked(member.reset) for member in self.members])
+        return torch.cat([self._call(member.reset) for member in self.members])
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         for group, part in enumerate(action.tensor_split(len(self.members))):
             self.send(part, group)
-        return joined([self.recv(group) for group in range(len(self.members))])
+        return concatenated([self.recv(group) for group in range(len(self.members))])
 
     def send(self, action: Tensor, group: int = 0) -> None:
-        self._asked(self.members[group].send, action)
+        self._call(self.members[group].send, action)
 
     def recv(self, group: int = 0) -> Step:
-        return self._asked(self.members[group].recv)
+        return self._call(self.members[group].recv)
 
-    def _asked(self, question: Callable[..., Any], *given: Any) -> Any:
-        """What one group answers; if it failed, the others leave nothing behind."""
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What one group returns; if it fails, the processes of all groups are ended."""
         try:
-            return question(*given)
+            return function(*arguments)
         except EnvError:
             for member in self.members:
                 member._abandon()
@@ -109,7 +110,7 @@ class Grouped(HostEnv):
             member.close()
 
 
-def joined(steps: Sequence[Step]) -> Step:
+def concatenated(steps: Sequence[Step]) -> Step:
     """The rows of several steps as one, in memory of its own."""
     *fields, real = zip(*steps, strict=True)
     obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)

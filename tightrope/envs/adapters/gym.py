@@ -1,7 +1,4 @@
-"""Ways into Gymnasium's environments: an id, an environment, a factory of environments, or a ready vector environment.
-
-gym_single.py steps single environments one after the other; gym_vector.py drives vector environments.
-"""
+"""Ways to Gymnasium's environments: an id, an environment, a factory of environments, or a vector environment."""
 
 from __future__ import annotations
 
@@ -16,23 +13,20 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv
 
-from ...errors import UsageError, near_matches
-from ...output import print_line
-from ..importing import module_and_name
-from ..options import EnvOptions
+from ...errors import UsageError, near_matches, one_line
+from ..registry import EnvOptions, id_or_path, module_and_name
 from .groups import in_groups
-from .gym_single import Factory, GymEnv, in_drawing_mode, parameters
-from .gym_vector import GymVectorEnv
+from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, parameters
 from .gym_workers import Workers
-from .host import HostEnv, one_line, path_of
-from .mujoco import prepare
+from .host import HostEnv
+from .mujoco import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names
 
 
-def known(env_id: str) -> bool:
-    """Whether Gymnasium has such an id. Of module:Name-v0 the module must be here already: the name may be a file's."""
+def provides(env_id: str) -> bool:
+    """Whether Gymnasium has such an id. The module of module:Name-v0 must be imported already: the name may be a file's."""
     module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
     if module and module not in sys.modules:
         return False
@@ -51,21 +45,21 @@ def register_ale() -> Mapping[str, Any]:
 
 
 def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
-    """The environment Gymnasium has under an id."""
+    """The environment that Gymnasium has under an id."""
     base, preset = ALIASES.get(env_id, (env_id, {}))
     if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
         raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
     entry_point = getattr(register_ale().get(base), "entry_point", None)
     if str(entry_point).startswith("gymnasium.envs.mujoco"):
-        prepare()
-        quieten_mujoco()
+        choose_opengl()
+        quieten_warnings()
     kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
     if options.max_episode_steps is not None:
         kwargs["max_episode_steps"] = options.max_episode_steps
 
     def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
         rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
-        return made(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+        return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
 
     if options.vectorization_mode == "sync":
         return GymEnv(factory, num_envs, device, env_id)
@@ -74,28 +68,9 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
 
     def vector(count: int) -> VectorEnv:
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return made(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+        return checked_make(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
 
     return GymVectorEnv(vector(num_envs), device, env_id, vector)
-
-
-def quieten_mujoco() -> None:
-    """MuJoCo writes each warning of each copy to the terminal and to a log file in the working directory. Say each once, and
-    leave out what is said of Gymnasium's own model files, which no user can mend."""
-    try:
-        import mujoco
-    except ImportError:  # said by Gymnasium, when the environment is made
-        return
-    if mujoco.get_mju_user_warning() is not None:
-        return
-    said: set[str] = set()
-
-    def say(message: str) -> None:
-        if "deprecated" not in message and message not in said:
-            said.add(message)
-            print_line(f"mujoco: {message}", error=True)
-
-    mujoco.set_mju_user_warning(say)
 
 
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
@@ -118,7 +93,7 @@ def from_object(
     env: Any, num_envs: int, device: str | torch.device = "cpu", options: EnvOptions | None = None
 ) -> HostEnv:
     """An environment, a class or factory of environments (single, or vectors by num_envs), or a vector environment."""
-    name, options = path_of(env), options or EnvOptions()
+    name, options = id_or_path(env), options or EnvOptions()
     mode, kwargs, limit = options.vectorization_mode, options.env_kwargs, options.max_episode_steps
     single = not isinstance(env, VectorEnv) and "num_envs" not in parameters(env)
     if mode == "vector_entry_point" or (mode != "sync" and not single):
@@ -130,18 +105,18 @@ def from_object(
         raise UsageError(f"max_episode_steps {limit} is not for vector environments: let {name} count")
     if not single:
 
-        def again(count: int) -> VectorEnv:
-            several = made(name, lambda: env(num_envs=count, **kwargs))
+        def vector(count: int) -> VectorEnv:
+            several = checked_make(name, lambda: env(num_envs=count, **kwargs))
             if not isinstance(several, VectorEnv):
                 raise UsageError(f"env {name!r} takes num_envs but gives a single environment: rename that parameter")
             return several
 
-        return GymVectorEnv(again(num_envs), device, name, again)
+        return GymVectorEnv(vector(num_envs), device, name, vector)
 
     def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
         if isinstance(env, gymnasium.Env):
-            return copied(env, drawn)
-        one = made(name, lambda: env(**kwargs))
+            return fresh_copy(env, drawn)
+        one = checked_make(name, lambda: env(**kwargs))
         if isinstance(one, VectorEnv):
             raise UsageError(f"env {name!r} gives vector environments: let it take num_envs, or give one of them")
         one = in_drawing_mode(one, drawn, functools.partial(env, **kwargs))
@@ -150,8 +125,8 @@ def from_object(
     return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 
 
-def copied(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
-    """A fresh environment like the one given: made again from its spec, otherwise copied."""
+def fresh_copy(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
+    """Another environment like this one: made again from its spec, otherwise copied."""
     if env.spec is not None:
         spec = env.spec
         changes: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
@@ -161,13 +136,13 @@ def copied(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]
         twin = copy.deepcopy(env)
     except Exception:
         raise UsageError(
-            f"env {path_of(env)!r} cannot be copied, and several are needed: give a factory instead, such as its class"
+            f"env {id_or_path(env)!r} cannot be copied, and several are needed: give a factory instead, such as its class"
         ) from None
     return in_drawing_mode(twin, drawn)
 
 
-def made(name: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns; Gymnasium's complaints become one line."""
+def checked_make(name: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns, if that is an environment; whatever goes wrong is a UsageError of one line."""
     try:
         env = make()
     except gymnasium.error.DependencyNotInstalled as error:

@@ -16,11 +16,10 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
-from ..adapters.gym import ALIASES, made
-from ..adapters.gym_single import parameters
-from ..adapters.host import path_of
+from ..adapters.gym import ALIASES, checked_make
+from ..adapters.gym_envs import parameters
 from ..attributes import Randomness
-from ..engines import choose, make
+from ..registry import choose, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import construct, described
 from .compare import bounds, drawing, hands, idle_actions, lasting, render, repeat, spawned, streams
@@ -56,7 +55,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     """
     if not (isinstance(target, str) or callable(target) or hasattr(target, "step")):
         raise UsageError(f"env {target!r} is no environment: give an id, an environment, or a class or factory of one")
-    report = Report(target if isinstance(target, str) else path_of(target))
+    report = Report(target if isinstance(target, str) else id_or_path(target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own checks are said better below
         try:
@@ -90,7 +89,7 @@ def resolved(target: Any, num_envs: int, seed: int, backend: str) -> Any:
         if engine != "gymnasium":
             return make(target, num_envs, seed=seed, backend=engine)
         base, kwargs = ALIASES.get(target, (target, {}))
-        return made(target, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs))
+        return checked_make(target, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs))
     if not isinstance(target, type) and hasattr(target, "step"):
         return target
     if isinstance(target, type) and issubclass(target, TensorEnv):

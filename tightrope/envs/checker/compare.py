@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from ...errors import UsageError, raised
 from ...types import Box, Discrete
-from ..options import Array
+from ..step_arrays import Array
 from ..training_warnings import time_limit
 from ..validate import described, drawn
 from .report import Report

@@ -17,7 +17,7 @@ from ...types import Box, Step
 from ..adapters import spaces
 from ..adapters.host import HostEnv
 from ..attributes import Randomness
-from ..options import Array
+from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import action_mask
 from ..validate import brief, described
@@ -97,7 +97,7 @@ class Vector(Gym):
         singles = isinstance(final, np.ndarray) and final.dtype == object
         space, result = self.reader.space, shown.copy()
         try:
-            batch = spaces.stacked(space, list(final[rows])) if singles else spaces.chosen(space, final, rows)
+            batch = spaces.stacked(space, list(final[rows])) if singles else spaces.take_rows(space, final, rows)
             result[rows] = self.reader.rows(batch).reshape(len(rows), -1)
         except Exception:
             one = final[rows[0]] if singles else final

@@ -10,10 +10,9 @@ import gymnasium
 import gymnasium.spaces as gs
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import UsageError, one_line
 from ..adapters import spaces
-from ..adapters.host import one_line
-from ..options import Array
+from ..step_arrays import Array
 from ..training_warnings import action_mask, masks_among
 from ..validate import brief, described
 from .report import Level, Report
@@ -41,12 +40,12 @@ class Gym(Subject):
         report.facts |= {"observation": brief(seen), "action": brief(acted)}
         self._masked(action_mask(env))
         try:
-            self.reader = spaces.observation(seen)
+            self.reader = spaces.observation_reader(seen)
             self.observation = self.reader.spec
         except UsageError as error:
             self._unsupported(error)
         try:
-            self.writer = spaces.action(acted)
+            self.writer = spaces.action_writer(acted)
             self.action = self.writer.spec
         except UsageError as error:
             self._unsupported(error)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import EnvError, UsageError, plural, raised
 from ...types import Box, Discrete, MultiDiscrete, Spec
-from ..options import Array
+from ..step_arrays import Array
 from ..validate import brief
 from .report import Report
 from .values import Seen, entry, limits, unequal

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...types import Box
-from ..options import Array
+from ..step_arrays import Array
 from ..training_warnings import time_limit
 from .report import Report
 from .rows import Ours

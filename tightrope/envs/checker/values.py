@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
-from ..options import Array
+from ..step_arrays import Array
 from ..validate import brief, described
 from .report import Level
 

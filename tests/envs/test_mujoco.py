@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tightrope.draw import enlarged
-from tightrope.envs.adapters import mujoco as offscreen
+from tightrope.envs.adapters import mujoco as ours
 
 SWING = """
 <mujoco>
@@ -38,24 +38,24 @@ def test_the_opengl_that_is_chosen(
         monkeypatch.delenv(name, raising=False)
     for name, value in before.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(offscreen.sys, "platform", "linux")
-    monkeypatch.setattr(offscreen.ctypes.util, "find_library", lambda name: name if name in libraries else None)
-    offscreen.prepare()
+    monkeypatch.setattr(ours.sys, "platform", "linux")
+    monkeypatch.setattr(ours.ctypes.util, "find_library", lambda name: name if name in libraries else None)
+    ours.choose_opengl()
     after = os.environ.get("MUJOCO_GL")
     monkeypatch.setenv("MUJOCO_GL", "egl")  # so that it is put back
     assert after == chosen
 
 
 def test_complaints_about_opengl_say_what_to_install() -> None:
-    assert "apt install libegl1" in offscreen.explained("an OpenGL platform library has not been loaded")
-    assert offscreen.explained("the model is odd") == "the model is odd"
+    assert "apt install libegl1" in ours.rendering_problem("an OpenGL platform library has not been loaded")
+    assert ours.rendering_problem("the model is odd") == "the model is odd"
 
 
 def camera() -> Any:
-    offscreen.prepare()
+    ours.choose_opengl()
     mujoco = pytest.importorskip("mujoco")
     try:
-        return offscreen.Camera(mujoco.MjModel.from_xml_string(SWING))
+        return ours.Camera(mujoco.MjModel.from_xml_string(SWING))
     except Exception as error:
         pytest.skip(f"no OpenGL here: {error}")
 
