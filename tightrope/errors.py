@@ -37,6 +37,12 @@ class UsageError(Exception):
         super().__init__(plain(message))
 
 
+def check_positive(name: str, value: int | None) -> None:
+    """UsageError for a setting below 1; None means that it is not set."""
+    if value is not None and value < 1:
+        raise UsageError(f"{name} {value} is not positive: give at least 1")
+
+
 def checked_seed(seed: Any) -> int:
     """A seed as a whole number that every generator takes."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):

@@ -237,7 +237,7 @@ def test_games_go_on_under_a_policy_that_never_fires(rules: Rules) -> None:
     steps = run(env, torch.zeros(280, 1, dtype=torch.int64))
     assert env.finished_episodes()[0] >= 2
     lost = [bool(step.terminated) for step in steps]
-    assert sum(lost) >= (10 if rules.by_life else 2)
+    assert sum(lost) >= (10 if rules.life_is_episode else 2)
 
 
 class Presses:

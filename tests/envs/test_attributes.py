@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.envs.attributes import First, Randomness, not_kept, put_back
-from tightrope.envs.tensor import BASE, SKIPPED
+from tightrope.envs.attributes import FirstRecord, SavedStreams, load_attributes, unsaved_warning
+from tightrope.envs.tensor import BASE_ATTRIBUTES, UNSAVED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 
@@ -54,8 +54,8 @@ def test_our_own_environments_keep_nothing_besides_their_state(env_id: str) -> N
         env.step(torch.zeros(4, *env.action.shape, dtype=env.action.dtype))
     state = env.state_dict()
     assert {*state} == {"state", "clock", "running_return", "finished", "generator"}
-    assert not_kept(env, state) is None
-    assert {*vars(env)} >= BASE
+    assert unsaved_warning(env, state) is None
+    assert {*vars(env)} >= BASE_ATTRIBUTES
 
 
 def with_attributes(**values: Any) -> Any:
@@ -113,14 +113,14 @@ def test_a_copy_shares_nothing_that_is_kept() -> None:
         tensor=torch.zeros(2), values=values, part=values[1:], log=[[1]], rngs=[np.random.default_rng(1)], it=iter(lock)
     )
     twin: Any = env.spawn(3, seed=0)
-    before = First(env, SKIPPED)
+    before = FirstRecord(env, UNSAVED)
     twin.tensor += 1
     twin.values += 1
     assert twin.part.tolist() == [1, 1, 1], "views of one memory stay so"
     twin.log[0].append(2)
     twin.rngs[0].random()
-    now = First(env, SKIPPED)
-    assert not before.changed(now.walk, now.texts)
+    now = FirstRecord(env, UNSAVED)
+    assert not before.changed(now.writer, now.texts)
     assert twin.it is env.it, "what cannot be copied is shared"
 
 
@@ -141,13 +141,13 @@ def big_array(env: Any) -> float:
 
 def test_what_is_not_kept_is_named_once() -> None:
     env = with_attributes(a=iter([1]), b=[iter([2])])
-    line = not_kept(env, env.state_dict())
+    line = unsaved_warning(env, env.state_dict())
     assert line is not None
     assert "attribute `a` of CartPole (list_iterator), attribute `b` of CartPole (list_iterator)" in line
     assert "\n" not in line
-    assert not_kept(env, env.state_dict()) is None
+    assert unsaved_warning(env, env.state_dict()) is None
     env.later = iter([3])
-    assert "`later`" in (not_kept(env, env.state_dict()) or "")
+    assert "`later`" in (unsaved_warning(env, env.state_dict()) or "")
 
 
 def test_functions_that_capture_nothing_that_changes_are_not_mentioned() -> None:
@@ -162,7 +162,7 @@ def test_functions_that_capture_nothing_that_changes_are_not_mentioned() -> None
     }
     env = with_attributes(**still, g=lambda x: x * weights[0])
     env.h = env.step
-    assert [*(not_kept(env, env.state_dict()) or "").split("`")[1::2]] == ["g", "h"]
+    assert [*(unsaved_warning(env, env.state_dict()) or "").split("`")[1::2]] == ["g", "h"]
 
 
 def test_what_state_dict_has_an_entry_for_is_left_to_it() -> None:
@@ -179,7 +179,7 @@ def test_what_state_dict_has_an_entry_for_is_left_to_it() -> None:
         one.tape = iter(range(9))
         one.reset()
     state = env.state_dict()
-    assert not_kept(env, state) is None
+    assert unsaved_warning(env, state) is None
     again.load_state_dict(state)
     assert next(again.tape) == 3
     env.load_state_dict(env.snapshot())
@@ -187,7 +187,7 @@ def test_what_state_dict_has_an_entry_for_is_left_to_it() -> None:
 
 def test_many_names_are_one_line() -> None:
     env = with_attributes(**{f"a{i}": iter([]) for i in range(40)})
-    line = not_kept(env, env.state_dict()) or ""
+    line = unsaved_warning(env, env.state_dict()) or ""
     assert "`a11`" in line
     assert "and 28 more" in line
 
@@ -204,20 +204,32 @@ def forged(values: Any, **blocks: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "name",
-    ["step", "state", "generator", "__class__", "__dict__", "no name", "", "_few", "observation", "device", "drawable"],
+    [
+        "step",
+        "state",
+        "generator",
+        "__class__",
+        "__dict__",
+        "no name",
+        "",
+        "_uses_arrays",
+        "observation",
+        "device",
+        "drawable",
+    ],
 )
 def test_a_name_that_stands_for_something_else_is_refused(name: str) -> None:
     env = tr.envs.CartPole(2)
     before = dict(vars(env))
     with pytest.raises(RuntimeError):
-        put_back(env, forged({name: 3}), SKIPPED)
+        load_attributes(env, forged({name: 3}), UNSAVED)
     assert vars(env).keys() == before.keys()
 
 
 BYTES = torch.zeros(16, dtype=torch.uint8)
 MT = {"bit_generator": "MT19937", "state": {"key": [0] * 624, "pos": 624}}
 BAD: dict[str, Any] = {
-    "nothing": [], "unknown": ["pickle", "x"], "a method of the reader": ["put_back"], "dictionary": {"a": 1},
+    "nothing": [], "unknown": ["pickle", "x"], "a method of the reader": ["load_into"], "dictionary": {"a": 1},
     "class by name": ["object", "os.system", True, {}, []], "enum by name": ["enum", "http.HTTPStatus", "OK"],
     "tuple by name": ["tuple", "os.stat_result", [1]], "a class that is no tuple": ["tuple", "builtins.list", [1]],
     "path of nothing": ["same", "b"], "constant of nothing": ["constant"], "deep": ["tuple", None, ["tuple"]] * 3,
@@ -249,24 +261,24 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_value_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(RuntimeError):
-        put_back(tr.envs.CartPole(2), forged({"mine": BAD[name]}, a=BYTES), SKIPPED)
+        load_attributes(tr.envs.CartPole(2), forged({"mine": BAD[name]}, a=BYTES), UNSAVED)
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[" * 100_000, b"3", b'{"values": 3, "blocks": 3, "gone": 3}', b"\xff"])
 def test_a_text_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(RuntimeError):
-        put_back(tr.envs.CartPole(2), {"own": torch.tensor(list(text), dtype=torch.uint8)}, SKIPPED)
+        load_attributes(tr.envs.CartPole(2), {"own": torch.tensor(list(text), dtype=torch.uint8)}, UNSAVED)
 
 
 def test_a_state_of_an_older_form_is_refused() -> None:
     with pytest.raises(RuntimeError, match="another version"):
-        put_back(tr.envs.CartPole(2), {"own.tensor.mine": torch.zeros(2)}, SKIPPED)
+        load_attributes(tr.envs.CartPole(2), {"own.tensor.mine": torch.zeros(2)}, UNSAVED)
 
 
 def test_an_object_of_another_class_is_not_filled() -> None:
     env = with_attributes(robot=KINDS["dataclass"], light=None)
     with pytest.raises(RuntimeError):
-        put_back(env, forged({"robot": ["object", "attribute_cases.Slotted", True, {"a": 1}, []]}), SKIPPED)
+        load_attributes(env, forged({"robot": ["object", "attribute_cases.Slotted", True, {"a": 1}, []]}), UNSAVED)
 
 
 # random streams ---------------------------------------------------------------------------------------------------------
@@ -289,9 +301,9 @@ def drawn(source: Any) -> float:
 def test_streams_that_were_drawn_from_go_back(name: str) -> None:
     env = tr.envs.CartPole(2)
     vars(env).update(generators())
-    assert Randomness(env).back()
+    assert SavedStreams(env).restore()
     for draw in (random.random, np.random.rand, lambda: torch.rand(()), lambda: drawn(vars(env)[name])):
-        randomness = Randomness(env)
+        randomness = SavedStreams(env)
         first = float(draw())
-        assert not randomness.back()
+        assert not randomness.restore()
         assert float(draw()) == first

@@ -281,7 +281,7 @@ def check_step_reads_nothing_on_the_host(factory: Factory) -> None:
         if not env.capturable:
             pytest.skip("does not claim to be free of host reads")
         env.reset()
-        env._few = False  # over tensors, as on a device
+        env._uses_arrays = False  # over tensors, as on a device
         with no_host_reads():
             for t in range(4):
                 env.step(actions[t], noise[t])

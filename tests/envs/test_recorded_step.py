@@ -25,7 +25,7 @@ def actions(env: Any, generator: torch.Generator) -> Tensor:
 @pytest.mark.parametrize("env_id", sorted(ENVS))
 def test_every_step_is_that_of_tensors_bit_for_bit(env_id: str) -> None:
     quick, plain = ENVS[env_id](33, max_episode_steps=50), ENVS[env_id](33, max_episode_steps=50)
-    plain._few = False
+    plain._uses_arrays = False
     generator = torch.Generator().manual_seed(0)
     quick.reset(seed=1)
     plain.reset(seed=1)
@@ -36,8 +36,8 @@ def test_every_step_is_that_of_tensors_bit_for_bit(env_id: str) -> None:
             assert torch.equal(a, b)
         for name, tensor in plain.state_dict().items():
             assert torch.equal(tensor, quick.state_dict()[name]), name
-    assert quick._array_step is not None
-    assert plain._array_step is None
+    assert quick._recorded_step is not None
+    assert plain._recorded_step is None
     assert torch.equal(quick.finished_episodes(), plain.finished_episodes())
 
 
@@ -129,7 +129,7 @@ class Doubled(tr.envs.CartPole):
 )  # fmt: skip
 def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.CartPole], quick: bool) -> None:
     env, plain = kind(5, seed=2), kind(5, seed=2)
-    plain._few = False
+    plain._uses_arrays = False
     action, noise = torch.ones(5, dtype=torch.int64), torch.rand(5, 4)
     for t in range(40):
         action = torch.tensor([0, 1, 1, 0, t % 2])
@@ -137,7 +137,7 @@ def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.Ca
         assert all(isinstance(x, Tensor) for x in step[:5])
         assert [x.dtype for x in step[:5]] == [x.dtype for x in expected[:5]]
         assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
-    assert (env._array_step is not None) == env._few == quick
+    assert (env._recorded_step is not None) == env._uses_arrays == quick
 
 
 class Scaled(tr.envs.CartPole):
@@ -174,7 +174,7 @@ def test_what_equations_read_may_change(monkeypatch: pytest.MonkeyPatch) -> None
     step = env.in_arrays()
     assert step is not None
     assert float(step(action.numpy(), np.zeros((3, 4), np.float32)).reward[0]) == 13
-    assert env._array_step is not None
+    assert env._recorded_step is not None
 
 
 def test_who_has_a_step_of_his_own_is_not_passed_by() -> None:
@@ -194,7 +194,9 @@ def test_a_mistake_in_an_equation_is_the_users_to_see() -> None:
         def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
             raise ZeroDivisionError("mine")
 
-    with pytest.raises(UsageError, match=r"Wrong.reward raises ZeroDivisionError: mine \(.*test_arrays.py:\d+\)"):
+    with pytest.raises(
+        UsageError, match=r"Wrong.reward raises ZeroDivisionError: mine \(.*test_recorded_step.py:\d+\)"
+    ):
         Wrong(2).step(torch.zeros(2, dtype=torch.int64))
 
 
@@ -202,9 +204,9 @@ def test_many_rows_and_impure_equations_are_tensors() -> None:
     class Impure(tr.envs.CartPole):
         pure = False
 
-    assert not tr.envs.CartPole(MOST_ROWS + 1)._few
-    assert not Impure(2)._few
-    assert tr.envs.CartPole(4).spawn(2, seed=0)._array_step is None
+    assert not tr.envs.CartPole(MOST_ROWS + 1)._uses_arrays
+    assert not Impure(2)._uses_arrays
+    assert tr.envs.CartPole(4).spawn(2, seed=0)._recorded_step is None
 
 
 class Spread(tr.envs.CartPole):
@@ -229,18 +231,18 @@ class Counted(tr.envs.CartPole):
 
 def test_methods_that_arrays_have_too_are_those_of_tensors() -> None:
     env, plain = Spread(4, seed=3), Spread(4, seed=3)
-    plain._few = False
+    plain._uses_arrays = False
     action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
     for _ in range(5):
         assert torch.equal(env.step(action, noise).reward, plain.step(action, noise).reward)
-    assert env._array_step is not None
+    assert env._recorded_step is not None
 
 
 def test_equations_that_change_something_run_once_a_step_on_tensors() -> None:
     env = Counted(4)
     for _ in range(3):
         env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
-    assert env._array_step is None
+    assert env._recorded_step is None
     assert float(env.calls) == 3  # trying it out has left no trace
 
 

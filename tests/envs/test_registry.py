@@ -81,5 +81,5 @@ def test_a_taken_id_is_refused() -> None:
     assert ENVS["CartPole-v1"] is CartPole
 
 
-def test_known_gives_the_class() -> None:
-    assert registry.known("EasyCart-v0") is EasyCart
+def test_tensor_env_class() -> None:
+    assert registry.tensor_env_class("EasyCart-v0") is EasyCart

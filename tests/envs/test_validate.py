@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         sound(noise_size=1, initial=lambda s, n: torch.stack([*n.unbind(-1)][1], -1)),
         "Walk.initial raises",
     ),
-    "noise of no size": (sound(noise_size="2"), "Walk.noise_size '2' is no number: set it"),
+    "noise of no size": (sound(noise_size="2"), "Walk.noise_size '2' is invalid: set it"),
     "state narrower than the observation": (
         sound(noise_size=1),
         "Walk.initial returns shape (12, 1) for 12 rows, wanted (12, 2) by observation Box((2,)): write observe, or",

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from ..errors import UsageError, near_matches
+from ..errors import UsageError, check_positive, near_matches
 from ..types import Env
 from . import classic
 from .tensor import TensorEnv
-from .validate import construct
+from .validate import takes_arguments
 
 BackendName = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
@@ -55,6 +55,26 @@ def tensor_env_class(env_id: str) -> type[TensorEnv]:
     if env_id not in ENVS:
         raise UsageError(f"unknown tensor env {env_id!r}.{near_matches(env_id, ENVS)} `tightrope envs` lists them")
     return ENVS[env_id]
+
+
+def construct(kind: type[TensorEnv], *arguments: Any) -> TensorEnv:
+    """An environment of that class, made with (num_envs, device, max_episode_steps) and, if it takes one, a seed."""
+    arguments = arguments if takes_arguments(kind, arguments) else arguments[:3]
+    wanted = "num_envs=1, device='cpu', max_episode_steps=None"
+    if not takes_arguments(kind, arguments):
+        raise UsageError(
+            f"{kind.__name__}.__init__ does not take (num_envs, device, max_episode_steps): write "
+            f"`def __init__(self, {wanted})` and pass them to super().__init__, or give an environment instead of the class"
+        )
+    return check_constructed(kind(*arguments))
+
+
+def check_constructed(env: TensorEnv) -> TensorEnv:
+    """The environment; UsageError if its constructor did not call that of TensorEnv."""
+    if "state" not in vars(env):
+        words = f"{type(env).__name__}.__init__ does not call super().__init__"
+        raise UsageError(f"{words}: end it with super().__init__(num_envs, device, max_episode_steps)")
+    return env
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +185,8 @@ def make(
     **options: Any,
 ) -> Env:
     """`num_envs` copies of the environment with that id. Further options are those of `EnvOptions`."""
-    for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} {value} is not positive: give at least 1")
+    check_positive("num_envs", num_envs)
+    check_positive("max_episode_steps", max_episode_steps)
     import_module_of(env_id)
     name = choose(env_id, backend, bool(options.get("env_kwargs"))).backend
     mode = options.get("vectorization_mode", "sync")

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..engine import State, cores, world
 from ..envs.adapters.host import HostEnv
-from ..envs.attributes import not_kept
+from ..envs.attributes import unsaved_warning
 from ..errors import UsageError, warn
 from ..files import Place, Unreadable, address, canonical, digest, read_canonical, remove_leftovers
 from ..types import Composite, Env, Spec
@@ -141,7 +141,7 @@ def save_checkpoint(
         {k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)}
     )
     entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
-    if line := not_kept(state.env, entries):
+    if line := unsaved_warning(state.env, entries):
         warn(line)
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),

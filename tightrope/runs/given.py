@@ -20,8 +20,15 @@ from torch import nn
 from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
-from ..envs.registry import BACKENDS, id_or_path, import_module_of, module_and_name, working_directory_on_path
-from ..envs.validate import check_constructed, construct
+from ..envs.registry import (
+    BACKENDS,
+    check_constructed,
+    construct,
+    id_or_path,
+    import_module_of,
+    module_and_name,
+    working_directory_on_path,
+)
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..draw import captioned_grid, cell_scale, enlarged
 from ..engine import apart, choose_threads, threads
 from ..envs import TensorEnv
-from ..envs.validate import drawn
+from ..envs.validate import draw_frames
 from ..errors import UsageError, plural
 from ..files import Place
 from ..logging import Video
@@ -150,7 +150,7 @@ class Stage:
         return obs
 
     def draw(self, obs: Tensor, action: Tensor) -> np.ndarray:
-        return drawn(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
+        return draw_frames(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
 
     def action(self, obs: Tensor) -> Tensor:
         distribution = self.policy.distribution(obs)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0
-from ..envs.attributes import MOST_BYTES as MOST_OWN
+from ..envs.attributes import MAX_BYTES as MOST_OWN
 from ..errors import UsageError, plain, plural, warn
 from ..files import Place, Unreadable, digest, digest_of, read_canonical
 from ..version import __version__

@@ -30,7 +30,6 @@ from .atari import (
     ThreadedEnv,
     has_game,
     installed_roms,
-    limit_or_default,
     presses_fire,
     required_rom,
     without_reserved,
@@ -161,7 +160,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
     kwargs = without_reserved(options.env_kwargs, RESERVED)
     trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
     rules = RAW if options.scoring else trained_on
-    limit = limit_or_default(options.max_episode_steps, TIME_LIMIT)
+    limit = TIME_LIMIT if options.max_episode_steps is None else options.max_episode_steps
 
     def engine(count: int, **changes: Any) -> Any:
         from ale_py.vector_env import AtariVectorEnv

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...draw import stretched
-from ...errors import UsageError, near_matches
+from ...errors import UsageError, check_positive, near_matches
 from ...types import Discrete
 from ..step_arrays import Array
 from .host import HostEnv
@@ -76,6 +76,7 @@ class ThreadedEnv(HostEnv):
         rules: Rules | None,
         fires: bool,
     ) -> None:
+        check_positive("max_episode_steps", max_episode_steps)
         self.name, self.max_episode_steps, self._rules, self._fires = name, max_episode_steps, rules, fires
         self.drawable = rules is not None  # only games are drawn
         self._set_spaces(*spaces, num_envs, device)
@@ -169,13 +170,6 @@ def installed_roms(package: str, folder: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     places = (spec.submodule_search_locations if spec is not None else None) or []
     return sorted({file.stem for place in places for file in Path(place, folder).glob("*.bin")} - TWO_PLAYER)
-
-
-def limit_or_default(max_episode_steps: int | None, default: int) -> int:
-    """Steps after which an episode is cut off."""
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
-    return default if max_episode_steps is None else max_episode_steps
 
 
 def without_reserved(env_kwargs: Mapping[str, Any], reserved: Mapping[str, str]) -> dict[str, Any]:

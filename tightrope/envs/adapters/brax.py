@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from ...errors import UsageError, near_matches, one_line
+from ...errors import UsageError, check_positive, near_matches, one_line
 from ...types import Box, Step
 from ..registry import EnvOptions, id_or_path
-from .mujoco import Camera, choose_opengl, rendering_problem
+from .mujoco import Camera, camera_for, choose_opengl
 
 Array = Any  # of JAX, whose types are there only where JAX is
 
@@ -71,8 +71,7 @@ class JaxEnv:
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        if max_episode_steps is not None and max_episode_steps < 1:
-            raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
+        check_positive("max_episode_steps", max_episode_steps)
         self.name = name or id_or_path(env)
         self.env = env
         self._camera: Camera | None = None
@@ -80,15 +79,13 @@ class JaxEnv:
         self.max_episode_steps = max_episode_steps
         self._jax = import_package("jax", self.name)
         self._jax_device = jax_device(self._jax, self.device)
-        self._begin, self._advance = compile_functions(
-            self._jax, env, max_episode_steps, branching=self.device.type == "cpu"
-        )
+        on_host = self.device.type == "cpu"
+        self._begin, self._advance = compile_functions(self._jax, env, max_episode_steps, branching=on_host)
         self.action = Box((env.action_size,), low=-1.0, high=1.0)
         self._allocate(num_envs, seed)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
-        if num_envs < 1:
-            raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
+        check_positive("num_envs", num_envs)
         self.num_envs = num_envs
         self._running, obs = self._initial(self._key(seed))
         self.observation = Box(tuple(obs.shape[1:]))
@@ -115,36 +112,23 @@ class JaxEnv:
         return totals
 
     def seed(self, seed: int) -> None:
-        """Start anew, as if made with this seed."""
         self.reset(seed)
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)  # shares what is compiled already
         twin._allocate(num_envs, seed)
-        twin._camera = self._make_camera() if drawn else None
+        twin._camera = camera_for(self.env, self.name) if drawn else None
         return twin
-
-    def _make_camera(self) -> Camera:
-        """A camera for the MuJoCo model of the environment."""
-        model = getattr(self.env, "mj_model", None) or getattr(getattr(self.env, "sys", None), "mj_model", None)
-        if model is None:
-            raise UsageError(f"env {self.name!r} cannot be drawn: it has no MuJoCo model")
-        try:
-            return Camera(model)
-        except Exception as error:
-            raise UsageError(f"env {self.name!r} cannot be drawn here: {rendering_problem(str(error))}") from None
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         """The environments as they are now: MuJoCo draws states, not observations."""
         if self._camera is None:
             raise UsageError(f"env {self.name!r} cannot be drawn from observations alone: use agent.record(path)")
         state = self._running.state
-        if hasattr(state, "pipeline_state"):
-            qpos, qvel = state.pipeline_state.q, state.pipeline_state.qd
-        else:
-            qpos, qvel = state.data.qpos, state.data.qvel
-        rows = zip(np.asarray(qpos), np.asarray(qvel), strict=True)
+        brax = hasattr(state, "pipeline_state")
+        arrays = (state.pipeline_state.q, state.pipeline_state.qd) if brax else (state.data.qpos, state.data.qvel)
+        rows = zip(*map(np.asarray, arrays), strict=True)
         return np.stack([self._camera.picture(*row) for row, _ in zip(rows, obs, strict=False)])
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -157,9 +141,8 @@ class JaxEnv:
             saved, mine = state.get(self._name(path)), from_dlpack(leaf)
             if saved is None or (saved.shape, saved.dtype) != (mine.shape, as_signed(mine).dtype):
                 found = "is missing" if saved is None else f"has shape {tuple(saved.shape)} and type {saved.dtype}"
-                raise RuntimeError(
-                    f"env {self._name(path)} {found}, expected {tuple(mine.shape)} and {as_signed(mine).dtype}"
-                )
+                expected = f"{tuple(mine.shape)} and {as_signed(mine).dtype}"
+                raise RuntimeError(f"env {self._name(path)} {found}, expected {expected}")
             return self._array(saved.to(self.device, copy=True).view(mine.dtype))
 
         self._running = self._jax.tree_util.tree_map_with_path(loaded, self._running)
@@ -280,9 +263,13 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
     are overrides of its configuration, in which `impl` is jax unless given."""
     suite, _, name = env_id.rpartition("/")
     make = from_playground if suite == "playground" else from_brax
-    env, limit = make(env_id, name, options.env_kwargs)
-    if options.max_episode_steps is not None:
-        limit = options.max_episode_steps
+    try:
+        env, limit = make(env_id, name, options.env_kwargs)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
+    limit = limit if options.max_episode_steps is None else options.max_episode_steps
     return JaxEnv(env, num_envs, device, limit, name=env_id)
 
 
@@ -294,7 +281,7 @@ def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, i
     backend = kwargs.get("backend", "generalized" if name == "swimmer" else "spring")  # which cannot swim
     if backend not in PHYSICS:
         raise UsageError(f"backend {backend!r} is not a physics of Brax: give one of {', '.join(PHYSICS)}")
-    return load(env_id, lambda: envs.get_environment(name, **{**kwargs, "backend": backend})), TIME_LIMIT
+    return envs.get_environment(name, **{**kwargs, "backend": backend}), TIME_LIMIT
 
 
 def from_playground(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
@@ -304,16 +291,7 @@ def from_playground(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[
         raise UsageError(f"unknown env {env_id!r}.{near_matches(name, registry.ALL_ENVS)} Playground does not have it")
     config = registry.get_default_config(name)
     impl = {"impl": "jax"} if "impl" in config else {}
-    env = load(env_id, lambda: registry.load(name, config_overrides={**impl, **kwargs}))
-    return env, int(config.episode_length)
-
-
-def load(env_id: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns; whatever it raises is a UsageError of one line."""
-    try:
-        return make()
-    except Exception as error:
-        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
+    return registry.load(name, config_overrides={**impl, **kwargs}), int(config.episode_length)
 
 
 def import_package(name: str, env_id: str, extra: str = "brax") -> Any:
@@ -323,6 +301,5 @@ def import_package(name: str, env_id: str, extra: str = "brax") -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
-        raise UsageError(
-            f'env {env_id!r} needs a package that is not installed: pip install "tightrope[{extra}]"'
-        ) from None
+        install = f'pip install "tightrope[{extra}]"'
+        raise UsageError(f"env {env_id!r} needs a package that is not installed: {install}") from None

@@ -30,7 +30,6 @@ from .atari import (
     ThreadedEnv,
     has_game,
     installed_roms,
-    limit_or_default,
     presses_fire,
     required_rom,
     without_reserved,
@@ -142,7 +141,7 @@ def from_id(env_id: str, num_envs: int, device: str | torch.device, options: Env
         trained_on = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
         rules, fires = RAW if options.scoring else trained_on, presses_fire(game, kwargs)
     spec = pool_spec(env_id, task, kwargs)
-    limit = limit_or_default(options.max_episode_steps, spec.config.max_episode_steps)
+    limit = spec.config.max_episode_steps if options.max_episode_steps is None else options.max_episode_steps
 
     def pool(seeds: Array) -> Any:
         import envpool

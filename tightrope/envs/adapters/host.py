@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ... import activity
-from ...errors import EnvError, UsageError, checked_seed, one_line
+from ...errors import EnvError, UsageError, check_positive, checked_seed, one_line
 from ...types import Step
 from ..step_arrays import Array, ArrayStepper, StepArrays
 
@@ -52,8 +52,7 @@ class HostEnv:
         self, observation: ObservationReader, action: ActionWriter, num_envs: int, device: str | torch.device
     ) -> None:
         """Called once by each constructor: the spaces, the number of rows and where tensors live."""
-        if num_envs < 1:
-            raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
+        check_positive("num_envs", num_envs)
         self._observation, self._action = observation, action
         self.observation, self.action = observation.spec, action.spec
         self.num_envs, self.device = num_envs, torch.device(device)
@@ -213,9 +212,8 @@ class HostEnv:
         return twin
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
-        fix = "record it with backend gymnasium"
-        if self.backend == "gymnasium":
-            fix = "give a factory of single ones that draw"
+        single = "give a factory of single ones that draw"
+        fix = single if self.backend == "gymnasium" else "record it with backend gymnasium"
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {fix}")
 
     def encode(self, obs: Any) -> tuple[Tensor, bool]:
@@ -246,13 +244,11 @@ class HostEnv:
         return self._action.batch(action.cpu().numpy())
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {}
+        return {}  # see `resumable`
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Does nothing: these engines cannot save their state, see `resumable`."""
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
-    def close(self) -> None:
-        """Release what the engine holds."""
+    def close(self) -> None: ...
 
 
 class DeviceBuffer:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...draw import shrink
+from ...errors import UsageError
 from ...output import print_line
 
 MISSING = "MuJoCo finds no OpenGL to draw with: apt install libegl1 libgl1 (or libosmesa6), or set MUJOCO_GL"
@@ -70,3 +71,14 @@ class Camera:
 
     def close(self) -> None:
         self.renderer.close()
+
+
+def camera_for(env: Any, name: str) -> Camera:
+    """A camera for the MuJoCo model that an environment of Brax or Playground was made from."""
+    model = getattr(env, "mj_model", None) or getattr(getattr(env, "sys", None), "mj_model", None)
+    if model is None:
+        raise UsageError(f"env {name!r} cannot be drawn: it has no MuJoCo model")
+    try:
+        return Camera(model)
+    except Exception as error:
+        raise UsageError(f"env {name!r} cannot be drawn here: {rendering_problem(str(error))}") from None

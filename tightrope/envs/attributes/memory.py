@@ -1,4 +1,4 @@
-"""The memory behind arrays and tensors, byte by byte: several of them may be views of the same."""
+"""The memory of arrays and tensors as blocks of bytes: several of them may be views of one block."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 
-class NotKept(Exception):
-    """A value that no resume can bring back, and why in a few words."""
+class CannotSave(Exception):
+    """A value that cannot be saved. The message is the reason in a few words."""
 
 
 class Block:
@@ -29,7 +29,7 @@ class Block:
         return torch.from_numpy(self.data.copy()) if isinstance(self.data, np.ndarray) else self.data.clone()
 
     def holds(self, given: Tensor) -> bool:
-        """Whether the content is the same."""
+        """Whether the block has these bytes."""
         if given.shape != (self.size,):
             return False
         if isinstance(self.data, np.ndarray):
@@ -48,7 +48,7 @@ class Block:
 
 
 def block_of(value: Any) -> Block:
-    """All the memory that a view is of."""
+    """The whole memory that an array or tensor is a view of."""
     return array_block(value) if isinstance(value, np.ndarray) else tensor_block(value)
 
 
@@ -59,7 +59,7 @@ def array_block(array: np.ndarray[Any, Any]) -> Block:
     order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
     whole = root.transpose(order)
     if type(root) is not np.ndarray or not whole.flags.c_contiguous or not root.itemsize:
-        raise NotKept(f"array that is a view of {type(root).__name__}")
+        raise CannotSave(f"array that is a view of {type(root).__name__}")
     owner: Any = root.base
     borrowed = owner is not None and not isinstance(owner, Tensor)
     return Block(whole.reshape(-1).view(np.uint8), torch.device("cpu"), address(root), borrowed)
@@ -78,31 +78,31 @@ def address(value: Any) -> int:
 
 
 class Blocks:
-    """Pieces of memory by name, none of which overlap."""
+    """Blocks by name, which do not overlap."""
 
     def __init__(self) -> None:
         self.named: dict[str, Block] = {}
         self.order: dict[torch.device, list[tuple[int, int, str]]] = {}
 
     def name_of(self, block: Block) -> str | None:
-        """The one that a piece is the whole or a part of, if there is one."""
-        known = self.order.get(block.device, [])
+        """The name of the block that contains this one, if there is one."""
+        ordered = self.order.get(block.device, [])
         end = block.start + block.size
-        after = bisect_right(known, block.start, key=lambda entry: entry[0])
-        if block.size and after and known[after - 1][1] > block.start:
-            if end <= known[after - 1][1]:
-                return known[after - 1][2]
-            raise NotKept("shares memory with a part of another")
-        if after < len(known) and known[after][0] < end:
-            raise NotKept("shares memory with a part of another")
+        after = bisect_right(ordered, block.start, key=lambda entry: entry[0])
+        if block.size and after and ordered[after - 1][1] > block.start:
+            if end <= ordered[after - 1][1]:
+                return ordered[after - 1][2]
+            raise CannotSave("shares memory with a part of another")
+        if after < len(ordered) and ordered[after][0] < end:
+            raise CannotSave("shares memory with a part of another")
         return None
 
     def add(self, name: str, block: Block) -> None:
         self.named[name] = block
         if block.size:
-            known = self.order.setdefault(block.device, [])
-            known.insert(
-                bisect_right(known, block.start, key=lambda entry: entry[0]),
+            ordered = self.order.setdefault(block.device, [])
+            ordered.insert(
+                bisect_right(ordered, block.start, key=lambda entry: entry[0]),
                 (block.start, block.start + block.size, name),
             )
 

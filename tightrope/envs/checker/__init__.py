@@ -18,10 +18,10 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make
 from ..adapters.gym_envs import parameters
-from ..attributes import Randomness
-from ..registry import choose, id_or_path, make
+from ..attributes import SavedStreams
+from ..registry import choose, construct, id_or_path, make
 from ..tensor import TensorEnv
-from ..validate import construct, described
+from ..validate import described
 from .compare import bounds, drawing, hands, idle_actions, lasting, render, repeat, spawned, streams
 from .report import Finding, Report
 from .rows import Ours, Tensors, Vector
@@ -71,12 +71,12 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
                 fix = "install what it needs, or give another id"
             report.add("error", "make", f"making it raises {raised(error)}", fix)
             return report
-        streams = Randomness(env) if isinstance(env, TensorEnv) else None  # its checks seed global ones
+        streams = SavedStreams(env) if isinstance(env, TensorEnv) else None  # its checks seed global ones
         try:
             examine(env, report, steps, seed)
         finally:
             if streams is not None:
-                streams.back()
+                streams.restore()
             if env is not target and hasattr(env, "close"):
                 env.close()
     return report

@@ -12,7 +12,7 @@ from ...errors import UsageError, raised
 from ...types import Box, Discrete
 from ..step_arrays import Array
 from ..training_warnings import time_limit
-from ..validate import described, drawn
+from ..validate import described, draw_frames
 from .report import Report
 from .rows import Ours, Tensors, Vector
 from .single import Single
@@ -194,7 +194,7 @@ def drawing(s: Subject) -> None:
     if isinstance(s, Tensors) and s.env.drawable:
         obs = s.env.reset(seed=s.seed)
         try:
-            drawn(s.env, obs, torch.as_tensor(s.choose(), device=obs.device))
+            draw_frames(s.env, obs, torch.as_tensor(s.choose(), device=obs.device))
         except UsageError as error:
             message, _, fix = str(error).rpartition(": ")
             s.warning("draw", message, fix)

@@ -16,7 +16,7 @@ from ...errors import plural
 from ...types import Box, Step
 from ..adapters import spaces
 from ..adapters.host import HostEnv
-from ..attributes import Randomness
+from ..attributes import SavedStreams
 from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import action_mask
@@ -227,8 +227,8 @@ class Tensors(Ours):
 
     def aside(self) -> Moment:
         """A step from which no other environment can tell that it happened."""
-        streams = Randomness(SimpleNamespace())
+        streams = SavedStreams(SimpleNamespace())
         try:
             return self.act(self.choose())
         finally:
-            streams.back()
+            streams.restore()

@@ -1,4 +1,4 @@
-"""Which values are kept, and as what: the vocabulary that writing and reading share."""
+"""The kinds of values that can be saved and their form in JSON, shared by `Writer` and `Reader`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from .memory import NotKept
+from .memory import CannotSave
 
 Node = Any  # None, bool, str, int, float, or a list whose first entry says what it is
 
 
-def zone(moment: Any) -> Any:
-    """Its time zone, if that is none or a fixed offset."""
+def fixed_timezone(moment: Any) -> Any:
+    """The time zone of a datetime or time, if that is None or a fixed offset."""
     if moment.tzinfo is not None and type(moment.tzinfo) is not datetime.timezone:
-        raise NotKept(f"{type(moment).__name__} in a time zone of rules")
+        raise CannotSave(f"{type(moment).__name__} in a time zone of rules")
     return moment.tzinfo
 
 
-# immutable values of the standard library and torch: to the arguments that they are made from, and back
-BUILT: dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]] = {
+# immutable values of the standard library and torch: (to constructor arguments, from them)
+IMMUTABLES: dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]] = {
     complex: (lambda x: (x.real, x.imag), lambda real, imag: complex(real, imag)),
     bytes: (lambda x: (x.hex(),), bytes.fromhex),
     range: (lambda x: (x.start, x.stop, x.step), range),
@@ -45,34 +45,34 @@ BUILT: dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]] =
     datetime.timedelta: (lambda x: (x.days, x.seconds, x.microseconds), datetime.timedelta),
     datetime.timezone: (lambda x: x.__getinitargs__(), datetime.timezone),
     datetime.datetime: (
-        lambda x: (x.replace(tzinfo=None).isoformat(), zone(x), x.fold),
+        lambda x: (x.replace(tzinfo=None).isoformat(), fixed_timezone(x), x.fold),
         lambda text, tz, fold: datetime.datetime.fromisoformat(text).replace(tzinfo=tz, fold=fold),
     ),
     datetime.time: (
-        lambda x: (x.replace(tzinfo=None).isoformat(), zone(x), x.fold),
+        lambda x: (x.replace(tzinfo=None).isoformat(), fixed_timezone(x), x.fold),
         lambda text, tz, fold: datetime.time.fromisoformat(text).replace(tzinfo=tz, fold=fold),
     ),
     torch.Size: (tuple, lambda *shape: torch.Size(shape)),
     torch.device: (lambda x: (str(x),), torch.device),
     **{kind: (lambda x: (str(x),), kind) for kind in (PosixPath, PurePosixPath, PureWindowsPath, WindowsPath)},
 }
-BUILDERS = {kind.__name__: build for kind, (_, build) in BUILT.items()}
+BUILDERS = {kind.__name__: build for kind, (_, build) in IMMUTABLES.items()}
 CONTAINERS: tuple[type, ...] = (OrderedDict, dict, list, set, deque)  # subclasses before their bases
-FREE = {  # containers that can be made anew; of any other class only one that is there is filled
+CREATABLE = {  # containers that the reader may create; those of other classes must exist and are filled
     kind.__name__: kind for kind in (*CONTAINERS, Counter, defaultdict)
 }
-FACTORIES = {kind.__name__: kind for kind in (int, float, bool, complex, str, bytes, tuple, *FREE.values())}
-MOST_VALUES = 20_000  # of one attribute: they are looked at in every phase
-DEEPEST = 40
-MOST_BYTES = 1 << 26  # of all arrays and tensors that a fresh environment does not have
-MOST_TEXT = 1 << 24  # of the rest, as JSON
+FACTORIES = {kind.__name__: kind for kind in (int, float, bool, complex, str, bytes, tuple, *CREATABLE.values())}
+MAX_VALUES = 20_000  # of one attribute: all are written in every phase
+MAX_DEPTH = 40
+MAX_BYTES = 1 << 26  # of all arrays and tensors that a fresh environment does not have
+MAX_TEXT = 1 << 24  # of the rest, as JSON
 
 
 def class_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def number_node(value: float) -> Node:
+def float_node(value: float) -> Node:
     """A float, bit for bit."""
     return value if math.isfinite(value) else ["float", struct.pack(">d", value).hex()]
 
@@ -83,7 +83,7 @@ def dtype_node(dtype: np.dtype[Any]) -> Node:
         return dtype.str
     fields = list(dtype.descr)
     if dtype.names is None or np.dtype(fields) != dtype:
-        raise NotKept(f"array of {dtype}")
+        raise CannotSave(f"array of {dtype}")
     return [[*field] for field in fields]
 
 
@@ -102,14 +102,14 @@ def dtype_from(node: Node) -> np.dtype[Any]:
 
 
 class Layout:
-    """Where the objects of a class hold what they hold."""
+    """Where the objects of a class keep their attributes."""
 
     def __init__(self, kind: Any) -> None:
         entries = [pair for c in kind.__mro__ for pair in vars(c).items() if isinstance(pair[1], MemberDescriptorType)]
         self.slots: dict[str, Any] = {name: entry for name, entry in entries if not name.startswith("__")}
         pointers = len(self.slots) + bool(kind.__weakrefoffset__) + bool(kind.__dictoffset__)
-        written = all(c.__flags__ & (1 << 9) for c in kind.__mro__[:-1])  # in Python, or as if it were
-        # whether all is in attributes: there is no room in an object for anything else
+        written = all(c.__flags__ & (1 << 9) for c in kind.__mro__[:-1])  # a class written in Python
+        # whether attributes are all there is: the size of an object leaves no room for anything else
         self.is_plain = written and kind.__basicsize__ <= object.__basicsize__ + 8 * pointers
 
 
@@ -124,7 +124,7 @@ def layout(kind: type) -> Layout:
 
 
 def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
-    rebuilt: frozenset[str] = getattr(type(thing), "_rebuilt", frozenset())
+    rebuilt: frozenset[str] = getattr(type(thing), "_not_saved", frozenset())
     held = layout(type(thing))
     for name, value in list(getattr(thing, "__dict__", {}).items()):
         if name not in rebuilt:
@@ -135,7 +135,7 @@ def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_settable(kind: type, name: Any) -> bool:
-    """Whether an attribute of that name stands for a value, and for nothing that its class defines."""
+    """Whether an attribute of that name can hold a value: its class defines no method or property of that name."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return False
     there = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
@@ -160,16 +160,16 @@ def remove_attribute(thing: Any, name: str) -> None:
         vars(thing).pop(name, None)
 
 
-# what does not change ---------------------------------------------------------------------------------------------------
+# constants ---------------------------------------------------------------------------------------------------------------
 
 
 def is_constant(value: Any, is_known: Callable[[Any], bool], depth: int = 0) -> bool:
-    """Whether a value has nothing in it that can change: a class, a module, a function that captures nothing else."""
+    """Whether nothing in a value can change: a class, a module, a function that captures only constants."""
 
     def constant(inner: Any) -> bool:
-        return depth < DEEPEST and (is_known(inner) or is_constant(inner, is_known, depth + 1))
+        return depth < MAX_DEPTH and (is_known(inner) or is_constant(inner, is_known, depth + 1))
 
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, ModuleType, Enum, *BUILT)):
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, ModuleType, Enum, *IMMUTABLES)):
         return True
     if isinstance(value, (torch.dtype, np.dtype, np.ufunc, np.generic, logging.Logger)):
         return not isinstance(value, np.void)

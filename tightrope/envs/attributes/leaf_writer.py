@@ -1,4 +1,4 @@
-"""The leaves of a walk: arrays, tensors, scalars and random generators, and what is noted about each object on the way."""
+"""Writes arrays, tensors, scalars and random generators as JSON and bytes, and keeps track of the objects written so far."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kinds import MOST_BYTES, MOST_VALUES, Node, class_name, dtype_node
-from .memory import Blocks, NotKept, address, block_of
-from .streams import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, position
+from .generators import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, position
+from .memory import Blocks, CannotSave, address, block_of
+from .values import MAX_BYTES, MAX_VALUES, Node, class_name, dtype_node
 
-# first: how a fresh environment looks. save: for a file, from which a fresh one is filled. snapshot: to go back to, in this
+# first: a record of a fresh environment. save: for a file, to be loaded into a fresh one. snapshot: to be loaded in this
 # process. copy: for another environment beside this one.
 Mode = Literal["first", "save", "snapshot", "copy"]
-
-
-TOO_LARGE = f"more than {MOST_VALUES:,} values"
+TOO_LARGE = f"more than {MAX_VALUES:,} values"
 
 
 def root_of(path: str) -> str:
@@ -27,10 +25,10 @@ def root_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0].partition(" ")[0]
 
 
-class Leaves:
-    """What is known of the objects met so far. `first` is how a fresh environment looked."""
+class LeafWriter:
+    """The base of `Writer`: leaves of the tree, and the objects met so far. `first` is of a fresh environment."""
 
-    def __init__(self, thing: Any, mode: Mode, first: Leaves | None = None) -> None:
+    def __init__(self, thing: Any, mode: Mode, first: LeafWriter | None = None) -> None:
         self.thing, self.mode, self.first = thing, mode, first
         self.device = torch.device(getattr(thing, "device", "cpu"))
         self.objects: dict[str, Any] = {"": thing}  # by path; those that can change, and constants
@@ -40,13 +38,13 @@ class Leaves:
         self.blocks = Blocks()
         self.owners: dict[str, str] = {}  # the path at which a block was first met
         self.places: dict[str, Any] = {}  # where the memory of each array and tensor is, by path
-        self.spawned: dict[str, int] = {}  # how many others a NumPy generator has made, by path
-        self.users: dict[str, int] = defaultdict(int)  # views of each block
+        self.spawn_counts: dict[str, int] = {}  # how many others a NumPy generator has made, by path
+        self.view_counts: dict[str, int] = defaultdict(int)  # views of each block
         self.links: dict[str, set[str]] = defaultdict(set)  # attributes that others refer to
-        self.touched: dict[str, set[str]] = defaultdict(set)  # blocks that an attribute has views of
+        self.blocks_used: dict[str, set[str]] = defaultdict(set)  # blocks that an attribute has views of
         self.too_large: set[str] = (
-            first.too_large if first is not None else set()
-        )  # attributes that are not walked again
+            set() if first is None else first.too_large
+        )  # attributes that are skipped from now on
         self.undo: list[Callable[[], Any]] = []
         self.root, self.count, self.number, self.size = "", 0, 0, 0
 
@@ -57,13 +55,13 @@ class Leaves:
         return [self.node(value, f"{path}[{i}]", depth + 1) for i, value in enumerate(values)]
 
     def mark(self, path: str, value: Any) -> bool | int:
-        """Whether the object is the one that a fresh environment has there, to be filled and not replaced; in a snapshot
-        the identity of that one."""
+        """Whether a fresh environment has this very object at this path, so that it is filled and not replaced; in a snapshot
+        the object's id."""
         if self.mode == "save":
             return self.first is not None and self.first.objects.get(path) is value
         return self.mode == "first" or (id(value) if self.mode == "snapshot" else False)
 
-    def miss(self, path: str, reason: str) -> None:
+    def note_missing(self, path: str, reason: str) -> None:
         self.missing[path] = reason
         self.undo.append(lambda: self.missing.pop(path, None))
 
@@ -74,22 +72,22 @@ class Leaves:
         return ["same", path]
 
     def remember(self, value: Any, path: str) -> bool | int:
-        """Note an object that may be met again; returns its mark."""
+        """Note an object that may be met again; returns its `mark`."""
         self.seen[id(value)], self.objects[path] = path, value
         self.undo.append(lambda: (self.seen.pop(id(value)), self.objects.pop(path)))
         return self.mark(path, value)
 
-    def weigh(self, values: int) -> None:
+    def count_values(self, values: int) -> None:
         self.count += values
-        if self.count > MOST_VALUES:
+        if self.count > MAX_VALUES:
             self.too_large.add(self.root)
-            raise NotKept(TOO_LARGE)
+            raise CannotSave(TOO_LARGE)
 
-    def known(self, kind: type) -> str:
-        """The name of a class that a fresh environment has an object of."""
+    def known_class(self, kind: type) -> str:
+        """The name of a class, if a fresh environment has an object of it."""
         name = class_name(kind)
         if self.first is not None and self.mode != "copy" and self.first.classes.get(name) is not kind:
-            raise NotKept(f"{kind.__name__}, of which a fresh environment has none")
+            raise CannotSave(f"{kind.__name__}, of which a fresh environment has none")
         self.classes[name] = kind
         return name
 
@@ -100,11 +98,11 @@ class Leaves:
 
     def array(self, value: Any, path: str, depth: int) -> Node:
         if type(value) is not np.ndarray:
-            raise NotKept(type(value).__name__)
+            raise CannotSave(type(value).__name__)
         if value.dtype.hasobject:
             if value.base is not None or value.dtype.names is not None:
-                raise NotKept("view of an array of objects")
-            self.weigh(value.size)
+                raise CannotSave("view of an array of objects")
+            self.count_values(value.size)
             mark = self.remember(value, path)
             return ["objects", mark, list(value.shape), self.items(value.ravel().tolist(), path, depth)]
         dtype = dtype_node(value.dtype)
@@ -115,16 +113,18 @@ class Leaves:
     def tensor(self, value: Any, path: str, depth: int) -> Node:
         kind = type(value)
         if kind is not Tensor and kind is not torch.nn.Parameter:
-            raise NotKept(kind.__name__)
+            raise CannotSave(kind.__name__)
         if value.layout != torch.strided or value.is_quantized:
-            raise NotKept(f"{str(value.layout).removeprefix('torch.').replace('_', ' ')} tensor")
+            raise CannotSave(f"{str(value.layout).removeprefix('torch.').replace('_', ' ')} tensor")
         if value.device.type != "cpu" and value.device != self.device:
-            raise NotKept(f"tensor on {value.device}")
+            raise CannotSave(f"tensor on {value.device}")
         if value.is_conj() or value.is_neg() or not value.is_leaf:
-            raise NotKept("tensor that is not computed yet" if value.is_leaf else "tensor with a graph for gradients")
+            raise CannotSave(
+                "tensor that is not computed yet" if value.is_leaf else "tensor with a graph for gradients"
+            )
         block, offset = self.view(value, path)
         if offset % value.element_size():
-            raise NotKept("shares memory with a part of another")
+            raise CannotSave("shares memory with a part of another")
         mark = self.remember(value, path)
         grad = None if value.grad is None else self.node(value.grad, f"{path}.grad", depth + 1)
         layout = [str(value.dtype).removeprefix("torch."), list(value.shape), list(value.stride())]
@@ -133,33 +133,33 @@ class Leaves:
                 kind is not Tensor, grad]  # fmt: skip
 
     def view(self, value: Any, path: str) -> tuple[str, int]:
-        """The name of the block that a value lies in, and where in it."""
+        """(name of the block of memory that a value lies in, offset in it)"""
         block = block_of(value)
         if block.borrowed and not self.mark(path, value):
-            raise NotKept("array in the memory of another object")
+            raise CannotSave("array in the memory of another object")
         name = self.blocks.name_of(block)
         if name is None:
             name = f"{self.root}.{self.number}"
             self.number += 1
             if self.first is not None and self.first.places.get(path, (0, 0, 0))[2] != block.size:
                 self.size += block.size
-                if self.size > MOST_BYTES and self.mode == "save":
+                if self.size > MAX_BYTES and self.mode == "save":
                     self.size -= block.size
-                    raise NotKept(f"more than {MOST_BYTES >> 20} MB that a fresh environment does not have")
+                    raise CannotSave(f"more than {MAX_BYTES >> 20} MB that a fresh environment does not have")
             self.blocks.add(name, block)
             self.owners[name] = path
-            used = self.touched[self.root]
+            used = self.blocks_used[self.root]
             self.undo += [lambda: self.blocks.remove(name), lambda: self.owners.pop(name), lambda: used.discard(name)]
-        self.users[name] += 1
+        self.view_counts[name] += 1
         self.places[path] = block.place
-        self.touched[self.root].add(name)
+        self.blocks_used[self.root].add(name)
         if name.partition(".")[0] != self.root:
             self.links[self.root].add(name.partition(".")[0])
         return name, address(value) - self.blocks.named[name].start if block.size else 0
 
     def scalar(self, value: Any, path: str, depth: int) -> Node:
         if isinstance(value, np.void) or value.dtype.hasobject:
-            raise NotKept(type(value).__name__)
+            raise CannotSave(type(value).__name__)
         return ["scalar", dtype_node(value.dtype), value.tobytes().hex()]
 
     # random generators ------------------------------------------------------------------------------------------------
@@ -174,27 +174,27 @@ class Leaves:
             return self.bits(value, path)
         try:
             where = position(value)
-        except NotImplementedError:  # that of the system
-            raise NotKept(type(value).__name__) from None
+        except NotImplementedError:  # random.SystemRandom
+            raise CannotSave(type(value).__name__) from None
         mark = self.remember(value, path)
         kind = next(kind for kind in GENERATORS if isinstance(value, kind))
         if (type(value) is not kind and not mark) or (
             kind is np.random.RandomState and where["bit_generator"] != "MT19937"
         ):
-            raise NotKept(type(value).__name__)
+            raise CannotSave(type(value).__name__)
         return ["stream", kind.__name__, mark, where, kind is torch.Generator and value.device == self.device]
 
     def bits(self, value: np.random.BitGenerator, path: str) -> Node:
         name, seeds = type(value).__name__, getattr(value, "seed_seq", None)
         if BIT_GENERATORS.get(name) is not type(value):
-            raise NotKept(name)
+            raise CannotSave(name)
         mark, sequence = self.remember(value, path), None
         if type(seeds) is np.random.SeedSequence:
             entropy = seeds.entropy if isinstance(seeds.entropy, int) or seeds.entropy is None else list(seeds.entropy)
             sequence = [str(entropy) if isinstance(entropy, int) else entropy, list(seeds.spawn_key), seeds.pool_size,
                         seeds.n_children_spawned]  # fmt: skip
-            self.spawned[path] = seeds.n_children_spawned
-            then = self.first.spawned.get(path) if self.first is not None else None
+            self.spawn_counts[path] = seeds.n_children_spawned
+            then = self.first.spawn_counts.get(path) if self.first is not None else None
             if self.mode == "save" and mark and then != seeds.n_children_spawned:
-                self.miss(f"{path} (how many generators it has spawned)", name)
+                self.note_missing(f"{path} (how many generators it has spawned)", name)
         return ["bits", name, mark, position(value), sequence]

@@ -1,4 +1,4 @@
-"""Random generators: where each stands, and how to move one there."""
+"""Random generators: their positions in values that JSON has, and how to set them."""
 
 from __future__ import annotations
 
@@ -14,50 +14,53 @@ GLOBAL_STREAMS: tuple[Any, ...] = (  # the objects behind random.random(), np.ra
     np.random.rand.__self__,  # type: ignore[attr-defined]
     torch.default_generator,
 )
-streams_lock = threading.RLock()  # for who changes them and puts them back: not two threads at once
+streams_lock = threading.RLock()  # held while they are changed and restored
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 BIT_GENERATORS: dict[str, type[np.random.BitGenerator]] = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
-INDICES = {"pos": 624, "buffer_pos": 4}  # of NumPy's states, which it uses without looking, and the most each can be
+INDICES = {
+    "pos": 624,
+    "buffer_pos": 4,
+}  # of NumPy's states and the largest valid value of each: NumPy does not check them
 
 
 def position(generator: Any) -> Any:
-    """Where a generator stands, in values that JSON has."""
+    """The position of a generator in its stream, in values that JSON has."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes().hex()
     if isinstance(generator, np.random.Generator):
-        return plain(generator.bit_generator.state)
+        return to_plain(generator.bit_generator.state)
     if isinstance(generator, np.random.BitGenerator):
-        return plain(generator.state)
+        return to_plain(generator.state)
     if isinstance(generator, np.random.RandomState):
-        return plain(generator.get_state(legacy=False))
+        return to_plain(generator.get_state(legacy=False))
     version, words, gauss = generator.getstate()
     return [version, list(words), gauss]
 
 
-def move(generator: Any, given: Any) -> None:
-    """Let a generator go on from a position. An exception, if that is none of its kind."""
+def set_position(generator: Any, state: Any) -> None:
+    """Let a generator go on from a position. Raises an exception if that is invalid."""
     if isinstance(generator, torch.Generator):
-        state = torch.frombuffer(bytearray.fromhex(given), dtype=torch.uint8)
-        if state.shape == generator.get_state().shape:  # not so between kinds of device
-            generator.set_state(state)
+        words = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+        if words.shape == generator.get_state().shape:  # they differ between kinds of device
+            generator.set_state(words)
     elif isinstance(generator, random.Random):
-        version, words, gauss = given
+        version, words, gauss = state
         generator.setstate((version, tuple(words), gauss))
     else:
-        check(given)
+        check_state(state)
         if isinstance(generator, np.random.RandomState):
-            generator.set_state(given)
+            generator.set_state(state)
         elif isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = given
+            generator.bit_generator.state = state
         else:
-            generator.state = given
+            generator.state = state
 
 
-def check(state: Any) -> None:
-    """NumPy reads from beyond the end of its memory where an index is not within it."""
+def check_state(state: Any) -> None:
+    """Check the indices in a state of NumPy's, which would otherwise read beyond its memory."""
     inner = state["state"]
     for name, most in INDICES.items():
         for found in (state, inner):
@@ -68,24 +71,24 @@ def check(state: Any) -> None:
         raise ValueError(f"a key of {len(inner['key'])} words")
 
 
-def plain(state: Any) -> Any:
+def to_plain(state: Any) -> Any:
     if isinstance(state, dict):
-        return {name: plain(value) for name, value in state.items()}
+        return {name: to_plain(value) for name, value in state.items()}
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
-class Randomness:
-    """Where the process's random streams and those that an object holds stand."""
+class SavedStreams:
+    """The positions of the process's random streams and of the generators that an object holds."""
 
     def __init__(self, thing: Any) -> None:
         sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
         self.before = [(source, position(source)) for source in sources]
 
-    def back(self) -> bool:
-        """Let all of them go on from there; whether none had been drawn from."""
+    def restore(self) -> bool:
+        """Set all of them back; returns whether none had been drawn from."""
         untouched = True
         for source, before in self.before:
             if position(source) != before:
-                move(source, before)
+                set_position(source, before)
                 untouched = False
         return untouched

@@ -1,8 +1,8 @@
-"""Values from JSON and bytes, put back into the attributes of an object.
+"""Reads attributes from JSON and bytes into an object.
 
-What comes from a file is data. No class is imported or named into being: containers and values are made of a fixed list of
-builtin kinds; objects of any other class are those that the live object holds, filled in place, or new ones of a class that it
-holds an object of, made without calling anything of that class.
+A file is data and runs no code. No class is imported by name: containers and values are of a fixed list of builtin kinds.
+Objects of any other class are those that the live object holds, filled in place, or new ones of a class that it holds an
+object of, made without calling anything of that class.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kinds import (
+from .generators import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, set_position
+from .memory import Block, block_of
+from .values import (
     BUILDERS,
     CONTAINERS,
-    DEEPEST,
+    CREATABLE,
     FACTORIES,
-    FREE,
-    MOST_TEXT,
+    MAX_DEPTH,
+    MAX_TEXT,
     Node,
     attributes_of,
     dtype_from,
@@ -32,32 +34,32 @@ from .kinds import (
     remove_attribute,
     set_attribute,
 )
-from .memory import Block, block_of
-from .streams import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, move
-from .write import Walk
+from .writer import Writer
 
 NEW_GENERATORS: dict[str, Any] = {"RandomState": np.random.RandomState, "Random": GENERATORS[-1]}
 
 
 class Reader:
-    """Reads one tree. `live` is a walk over the object that is there, whose parts are filled; constants are taken from it."""
+    """Reads one tree of values. `live` has the objects that exist already, which are filled; constants are taken from it."""
 
-    def __init__(self, text: bytes, contents: dict[str, Tensor], live: Walk, classes: dict[str, type]) -> None:
-        if len(text) > 2 * MOST_TEXT:
+    def __init__(self, text: bytes, contents: dict[str, Tensor], live: Writer, classes: dict[str, type]) -> None:
+        if len(text) > 2 * MAX_TEXT:
             raise ValueError("too long")
         tree = json.loads(text)
         self.values, self.blocks, self.gone = dict(tree["values"]), dict(tree["blocks"]), list(tree["gone"])
         self.contents, self.live, self.classes = contents, live, classes
-        self.made: dict[str, Any] = {}  # by path
+        self.built: dict[str, Any] = {}  # by path
         self.memory: dict[str, Block] = {}
-        self.taken: set[Any] = set()  # live objects, and places of live memory, that have been filled
+        self.filled: set[Any] = set()  # live objects, and places of live memory, that have been filled
 
-    def put_back(self, thing: Any, skip: frozenset[str]) -> None:
-        """Give an object what was read. RuntimeError if a name stands for something else than a value."""
-        self.made[""] = thing
+    def load_into(self, thing: Any, skip: frozenset[str]) -> None:
+        """Set the attributes of an object. RuntimeError for a name that is not one of a saved attribute."""
+        self.built[""] = thing
         for name in [*self.values, *self.gone]:
             mine = (
-                name not in skip and name not in getattr(type(thing), "_rebuilt", ()) and is_settable(type(thing), name)
+                name not in skip
+                and name not in getattr(type(thing), "_not_saved", ())
+                and is_settable(type(thing), name)
             )
             if not mine and self.values.get(name) != ["constant"]:
                 raise RuntimeError(f"env has nothing of its own called {str(name)[:40]!r}")
@@ -74,7 +76,7 @@ class Reader:
     def read(self, node: Node, path: str, depth: int) -> Any:
         if node is None or isinstance(node, (bool, int, float, str)):
             return node
-        if depth > DEEPEST + 1:
+        if depth > MAX_DEPTH + 1:
             raise ValueError("nested too deeply")
         kind, *rest = node
         if kind == "int":
@@ -82,7 +84,7 @@ class Reader:
         if kind == "float":
             return struct.unpack(">d", bytes.fromhex(rest[0]))[0]
         if kind == "same":
-            return self.made[rest[0]]
+            return self.built[rest[0]]
         if kind == "global":
             return GLOBAL_STREAMS[rest[0]]
         if kind == "constant":
@@ -91,16 +93,16 @@ class Reader:
             return BUILDERS[kind](*(self.read(x, path, depth + 1) for x in rest))
         return READERS[kind](self, path, depth, *rest)
 
-    def there(self, path: str, mark: bool | int) -> Any:
-        """The live object to fill; None if a new one is to be made."""
+    def live_object(self, path: str, mark: bool | int) -> Any:
+        """The existing object to fill; None if a new one is to be made."""
         found = self.live.objects.get(path)
-        if mark is False or found is None or id(found) in self.taken or not (mark is True or mark == id(found)):
+        if mark is False or found is None or id(found) in self.filled or not (mark is True or mark == id(found)):
             return None
         return found
 
-    def keep(self, path: str, value: Any) -> Any:
-        self.made[path] = value
-        self.taken.add(id(value))
+    def remember(self, path: str, value: Any) -> Any:
+        self.built[path] = value
+        self.filled.add(id(value))
         return value
 
     # containers and objects -------------------------------------------------------------------------------------------
@@ -123,13 +125,13 @@ class Reader:
     def read_container(
         self, path: str, depth: int, named: str, mark: Any, nodes: list[Any], extra: Node, attributes: Any, omitted: Any
     ) -> Any:
-        kind = FREE.get(named) or self.classes[named]
-        value = self.there(path, mark)
+        kind = CREATABLE.get(named) or self.classes[named]
+        value = self.live_object(path, mark)
         if type(value) is not kind or (isinstance(value, deque) and value.maxlen != extra):
-            if kind not in FREE.values():
+            if kind not in CREATABLE.values():
                 raise TypeError(named)
             value = deque(maxlen=extra) if kind is deque else kind()
-        self.keep(path, value)
+        self.remember(path, value)
         base: Any = next(base for base in CONTAINERS if isinstance(value, base))
         if isinstance(value, defaultdict):
             made = FACTORIES.get(extra[1]) if extra[0] == "type" else self.read(extra, f"{path}.default_factory", depth)
@@ -151,8 +153,8 @@ class Reader:
         return value
 
     def read_bytearray(self, path: str, depth: int, mark: Any, text: str) -> Any:
-        value = self.there(path, mark)
-        value = self.keep(path, value if type(value) is bytearray else bytearray())
+        value = self.live_object(path, mark)
+        value = self.remember(path, value if type(value) is bytearray else bytearray())
         value[:] = bytes.fromhex(text)
         return value
 
@@ -166,42 +168,42 @@ class Reader:
         return kind(self.read(node, path, depth + 1))
 
     def read_object(self, path: str, depth: int, named: str, mark: Any, attributes: Any, omitted: Any) -> Any:
-        kind, value = self.classes[named], self.there(path, mark)
+        kind, value = self.classes[named], self.live_object(path, mark)
         if not layout(kind).is_plain:
             raise TypeError(named)
         if type(value) is not kind:
             if omitted:
                 raise TypeError(named)
             value = object.__new__(kind)
-        self.fill(self.keep(path, value), path, depth, attributes, omitted)
+        self.fill(self.remember(path, value), path, depth, attributes, omitted)
         return value
 
     def fill(self, value: Any, path: str, depth: int, attributes: dict[str, Node], omitted: list[str]) -> None:
         kind = type(value)
         for name, node in attributes.items():
-            if name in getattr(kind, "_rebuilt", ()) or not (is_settable(kind, name) or node == ["constant"]):
+            if name in getattr(kind, "_not_saved", ()) or not (is_settable(kind, name) or node == ["constant"]):
                 raise TypeError(name)
             set_attribute(value, name, self.read(node, f"{path}.{name}", depth + 1))
         for name, _ in list(attributes_of(value)):
             if name not in attributes and name not in omitted:
                 remove_attribute(value, name)
-        restored = getattr(kind, "_restored", None)
+        restored = getattr(kind, "_after_load", None)
         if restored is not None:
             restored(value)
 
     # arrays and tensors -----------------------------------------------------------------------------------------------
 
     def block(self, name: str, on_host: bool) -> Block:
-        """Memory with the content that was saved: live memory that is filled, or new."""
+        """A block with the saved bytes: existing memory that is filled, or new memory."""
         if name not in self.memory:
             path, mark, _ = self.blocks[name]
             given, live = self.contents[name], self.live.objects.get(path)
             if given.dtype != torch.uint8 or given.ndim != 1:
                 raise ValueError(name)
             found = block_of(live) if isinstance(live, (np.ndarray, Tensor)) and mark is not False else None
-            if found and found.place not in self.taken and found.fits(given) and mark in (True, found.start):
+            if found and found.place not in self.filled and found.fits(given) and mark in (True, found.start):
                 found.fill(given)
-                self.taken.add(found.place)
+                self.filled.add(found.place)
             else:
                 data = given.detach().cpu().numpy().copy() if on_host else given.to(self.live.device, copy=True)
                 found = Block(data, torch.device("cpu") if on_host else self.live.device, 0, False)
@@ -215,15 +217,15 @@ class Reader:
         dtype, block = dtype_from(kind), self.block(name, on_host=True)
         data = block.data.numpy() if isinstance(block.data, Tensor) else block.data
         value = np.ndarray(tuple(shape), dtype, data, offset, tuple(strides))  # which refuses what is outside
-        live = self.there(path, mark)
-        if isinstance(live, np.ndarray) and live.dtype == dtype and alike(live, value):
-            return self.keep(path, live)
+        live = self.live_object(path, mark)
+        if isinstance(live, np.ndarray) and live.dtype == dtype and is_same_view(live, value):
+            return self.remember(path, live)
         if value.nbytes > len(data):
             raise ValueError("more elements than bytes")
         if self.blocks[name][2] and not block.start and value.nbytes == len(data):
             value = np.copy(value, order="K")  # nobody else's: an array that owns its memory
         value.flags.writeable = writeable
-        return self.keep(path, value)
+        return self.remember(path, value)
 
     def read_tensor(
         self, path: str, depth: int, mark: Any, name: str, kind: str, shape: list[int], stride: list[int], offset: int,
@@ -235,8 +237,8 @@ class Reader:
         data = self.block(name, on_host=not here).data
         data = torch.from_numpy(data) if isinstance(data, np.ndarray) else data
         value = data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(shape, stride, offset)
-        live = self.there(path, mark)
-        if isinstance(live, Tensor) and live.dtype == dtype and alike(live, value):
+        live = self.live_object(path, mark)
+        if isinstance(live, Tensor) and live.dtype == dtype and is_same_view(live, value):
             value = live
         elif value.nbytes > len(data):
             raise ValueError("more elements than bytes")
@@ -244,15 +246,15 @@ class Reader:
             value = torch.nn.Parameter(value, requires_grad=False)
         value.requires_grad_(wants_grad)
         value.grad = None if grad is None else self.read(grad, f"{path}.grad", depth + 1)
-        return self.keep(path, value)
+        return self.remember(path, value)
 
     def read_objects(self, path: str, depth: int, mark: Any, shape: list[int], nodes: list[Node]) -> Any:
-        value = self.there(path, mark)
+        value = self.live_object(path, mark)
         if not isinstance(value, np.ndarray) or value.dtype != object or list(value.shape) != shape:
             if int(np.prod(shape, dtype=object)) != len(nodes):
                 raise ValueError("another number of elements")
             value = np.empty(shape, object)
-        self.keep(path, value)
+        self.remember(path, value)
         for i, item in enumerate(self.items(nodes, path, depth)):
             value.flat[i] = item
         return value
@@ -263,31 +265,31 @@ class Reader:
     # random generators ------------------------------------------------------------------------------------------------
 
     def read_generator(self, path: str, depth: int, mark: Any, bits: Node) -> Any:
-        live, inner = self.there(path, mark), self.read(bits, f"{path}.bit_generator", depth + 1)
+        live, inner = self.live_object(path, mark), self.read(bits, f"{path}.bit_generator", depth + 1)
         if isinstance(live, np.random.Generator) and live.bit_generator is inner:
-            return self.keep(path, live)
-        return self.keep(path, np.random.Generator(inner))
+            return self.remember(path, live)
+        return self.remember(path, np.random.Generator(inner))
 
     def read_bits(self, path: str, depth: int, named: str, mark: Any, where: Any, seeds: Any) -> Any:
-        value, kind = self.there(path, mark), BIT_GENERATORS[named]
+        value, kind = self.live_object(path, mark), BIT_GENERATORS[named]
         if type(value) is not kind:
             entropy, key, pool, children = seeds or [None, [], 4, 0]
             entropy = int(entropy) if isinstance(entropy, str) else entropy
             value = kind(np.random.SeedSequence(entropy, spawn_key=key, pool_size=pool, n_children_spawned=children))
-        move(value, where)
-        return self.keep(path, value)
+        set_position(value, where)
+        return self.remember(path, value)
 
     def read_stream(self, path: str, depth: int, named: str, mark: Any, where: Any, here: bool) -> Any:
-        value = self.there(path, mark)
+        value = self.live_object(path, mark)
         if named not in [kind.__name__ for kind in type(value).__mro__]:
             device = self.live.device if here else "cpu"
             value = torch.Generator(device) if named == "Generator" else NEW_GENERATORS[named]()
-        move(value, where)
-        return self.keep(path, value)
+        set_position(value, where)
+        return self.remember(path, value)
 
 
-def alike(live: Any, value: Any) -> bool:
-    """Whether two views are of the same memory in the same way."""
+def is_same_view(live: Any, value: Any) -> bool:
+    """Whether two arrays or tensors are the same view of the same memory."""
     if isinstance(live, np.ndarray):
         where = live.__array_interface__["data"][0] == value.__array_interface__["data"][0]
         return where and (live.shape, live.strides) == (value.shape, value.strides)

@@ -1,7 +1,7 @@
-"""What an object holds in its attributes, as JSON and bytes.
+"""Writes the attributes of an object as JSON and bytes.
 
-One walk over the values, to numbers, texts and blocks of memory. Objects that are met twice, and views of one memory, are
-written once. What cannot be written is listed by its path, such as `camera.file`, with the reason.
+Objects that are met twice, and views of one memory, are written once. What cannot be written is listed by its path, such as
+`camera.file`, with the reason.
 """
 
 from __future__ import annotations
@@ -15,50 +15,54 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .kinds import (
-    BUILT,
+from .generators import GENERATORS, GLOBAL_STREAMS
+from .leaf_writer import TOO_LARGE, LeafWriter, Mode
+from .memory import CannotSave
+from .values import (
     CONTAINERS,
-    DEEPEST,
+    CREATABLE,
     FACTORIES,
-    FREE,
+    IMMUTABLES,
+    MAX_DEPTH,
     Node,
     attributes_of,
+    float_node,
     is_constant,
     is_settable,
     layout,
-    number_node,
 )
-from .leaves import TOO_LARGE, Leaves, Mode
-from .memory import NotKept
-from .streams import GENERATORS, GLOBAL_STREAMS
 
-VALUES = frozenset((*(kind.__name__ for kind in BUILT), "int", "float", "tuple", "frozenset", "enum", "flag", "scalar"))
+VALUES = frozenset(
+    (*(kind.__name__ for kind in IMMUTABLES), "int", "float", "tuple", "frozenset", "enum", "flag", "scalar")
+)
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Walk(Leaves):
-    """All that an object holds, but for the attributes in `skip`. `first` is how a fresh one looked."""
+class Writer(LeafWriter):
+    """Writes all attributes of an object but those in `skip`. `first` is of a fresh environment."""
 
-    def __init__(self, thing: Any, skip: frozenset[str], mode: Mode, first: Walk | None = None) -> None:
+    def __init__(self, thing: Any, skip: frozenset[str], mode: Mode, first: Writer | None = None) -> None:
         super().__init__(thing, mode, first)
         self.names = [name for name, _ in attributes_of(thing) if name not in skip]
         self.gone = [] if first is None or mode == "snapshot" else [x for x in first.names if x not in self.names]
         self.values, _ = self.attributes(thing, "", 0, skip)
 
-    # what was found ---------------------------------------------------------------------------------------------------
+    # results -----------------------------------------------------------------------------------------------------------
 
     def texts(self) -> dict[str, str]:
         return {name: ENCODE(node) for name, node in self.values.items()}
 
     def tree(self, names: Iterable[str]) -> str:
-        """The values under these names, which `read` takes, as JSON."""
+        """The values under these names as JSON, which `Reader` takes."""
         values = {name: self.values[name] for name in names}
-        used = {block for name in values for block in self.touched[name]}
-        blocks = {name: [self.owners[name], self.block_mark(name), self.users[name] == 1] for name in sorted(used)}
+        used = {block for name in values for block in self.blocks_used[name]}
+        blocks = {
+            name: [self.owners[name], self.block_mark(name), self.view_counts[name] == 1] for name in sorted(used)
+        }
         return ENCODE({"values": values, "blocks": blocks, "gone": self.gone})
 
     def with_links(self, names: Iterable[str]) -> set[str]:
-        """These attributes, and those that they share something with."""
+        """These attributes, and those that they share objects or memory with."""
         found, waiting = set[str](), list(names)
         while waiting:
             name = waiting.pop()
@@ -73,12 +77,12 @@ class Walk(Leaves):
             return self.first is not None and self.first.places.get(path) == block.place
         return self.mode == "first" or (block.start if self.mode == "snapshot" else False)
 
-    # the walk ---------------------------------------------------------------------------------------------------------
+    # recursion --------------------------------------------------------------------------------------------------------
 
     def attributes(
         self, thing: Any, path: str, depth: int, skip: frozenset[str] = frozenset()
     ) -> tuple[dict[str, Node], list[str]]:
-        """The attributes of an object, and the names of those that cannot be written."""
+        """(attributes of an object, names of those that cannot be written)"""
         nodes: dict[str, Node] = {}
         omitted: list[str] = []
         for name, value in attributes_of(thing):
@@ -90,19 +94,19 @@ class Walk(Leaves):
             done = len(self.undo)
             try:
                 if not path and name in self.too_large:
-                    raise NotKept(TOO_LARGE)
+                    raise CannotSave(TOO_LARGE)
                 node = self.node(value, where, depth + 1)
                 if not is_settable(type(thing), name) and node != ["constant"]:
-                    raise NotKept("in the place of something that its class defines")
+                    raise CannotSave("in the place of something that its class defines")
                 nodes[name] = node
                 if not path:
                     self.undo.clear()
-            except NotKept as reason:
+            except CannotSave as reason:
                 while len(self.undo) > done:
                     self.undo.pop()()
                 if path and not self.mark(path, thing):
                     raise  # a new object with a part missing would be worse than none
-                self.miss(where, str(reason))
+                self.note_missing(where, str(reason))
                 omitted.append(name)
         return nodes, omitted
 
@@ -113,14 +117,14 @@ class Walk(Leaves):
         if kind is int:
             return value if value.bit_length() < 64 else ["int", hex(value)]
         if kind is float:
-            return number_node(value)
-        if depth > DEEPEST:
-            raise NotKept("nested too deeply")
-        if kind in BUILT:
-            return [kind.__name__, *(self.node(x, path, depth + 1) for x in BUILT[kind][0](value))]
+            return float_node(value)
+        if depth > MAX_DEPTH:
+            raise CannotSave("nested too deeply")
+        if kind in IMMUTABLES:
+            return [kind.__name__, *(self.node(x, path, depth + 1) for x in IMMUTABLES[kind][0](value))]
         if id(value) in self.seen:
             return self.link(self.seen[id(value)])
-        self.weigh(1)
+        self.count_values(1)
         for number, stream in enumerate(GLOBAL_STREAMS):
             if value is stream:
                 return ["global", number]
@@ -130,48 +134,48 @@ class Walk(Leaves):
         if is_constant(value, self.is_known):
             return self.constant(value, path)
         if not layout(kind).is_plain:
-            raise NotKept("function that captures what changes" if kind.__name__ == "function" else kind.__name__)
-        return ["object", self.known(kind), self.remember(value, path), *self.attributes(value, path, depth)]
+            raise CannotSave("function that captures what changes" if kind.__name__ == "function" else kind.__name__)
+        return ["object", self.known_class(kind), self.remember(value, path), *self.attributes(value, path, depth)]
 
     def constant(self, value: Any, path: str) -> Node:
-        """What a fresh environment has as well, and nobody changes."""
+        """A value that cannot change: the reader takes the one that the fresh environment has."""
         if self.first is not None and self.mode != "copy":
             then = self.first.objects.get(path)
             if then is not value and not (type(then) is type(value) is not type(lambda: 0) and then == value):
-                raise NotKept(f"{type(value).__name__} that was replaced")
+                raise CannotSave(f"{type(value).__name__} that was replaced")
         self.objects[path] = value
         return ["constant"]
 
     # containers and objects -------------------------------------------------------------------------------------------
 
     def tuple(self, value: Any, path: str, depth: int) -> Node:
-        self.weigh(len(value))
+        self.count_values(len(value))
         named = type(value) is not tuple
         if named and getattr(value, "__dict__", None):
-            raise NotKept(type(value).__name__)
-        return ["tuple", self.known(type(value)) if named else None, self.items(value, path, depth)]
+            raise CannotSave(type(value).__name__)
+        return ["tuple", self.known_class(type(value)) if named else None, self.items(value, path, depth)]
 
     def frozenset(self, value: Any, path: str, depth: int) -> Node:
         if type(value) is not frozenset:
-            raise NotKept(type(value).__name__)
+            raise CannotSave(type(value).__name__)
         return ["frozenset", self.elements(value, path, depth)]
 
     def elements(self, value: Any, path: str, depth: int) -> list[Node]:
-        """Of a set. A set that is filled again in order may show another order."""
-        self.weigh(len(value))
+        """The elements of a set. A set that is filled again may be in another order, which is noted."""
+        self.count_values(len(value))
         nodes = self.items(value, path, depth)
         if any(isinstance(node, list) and node[0] not in VALUES for node in nodes):
-            raise NotKept("set of objects, whose order is that of their addresses")
+            raise CannotSave("set of objects, whose order is that of their addresses")
         items = list(value)
         if all(isinstance(x, (int, float)) for x in items) and [*map(id, set(items))] != [*map(id, items)]:
-            self.miss(f"{path} (the order of its elements)", type(value).__name__)
+            self.note_missing(f"{path} (the order of its elements)", type(value).__name__)
         return nodes
 
     def container(self, value: Any, path: str, depth: int) -> Node:
         kind, base = type(value), next(base for base in CONTAINERS if isinstance(value, base))
         mark = self.remember(value, path)
-        if FREE.get(kind.__name__) is not kind and not mark:
-            raise NotKept(f"{kind.__name__} that was replaced")
+        if CREATABLE.get(kind.__name__) is not kind and not mark:
+            raise CannotSave(f"{kind.__name__} that was replaced")
         extra = None
         if base is deque:
             extra = value.maxlen
@@ -180,15 +184,15 @@ class Walk(Leaves):
             free = made is None or FACTORIES.get(getattr(made, "__name__", "")) is made
             extra = ["type", made and made.__name__] if free else self.node(made, f"{path}.default_factory", depth + 1)
             if not free and not mark:
-                raise NotKept("defaultdict with a function of its own")
+                raise CannotSave("defaultdict with a function of its own")
         items = self.contents(base, value, path, depth)
-        return ["container", kind.__name__ if kind in FREE.values() else self.known(kind), mark, items, extra,
+        return ["container", kind.__name__ if kind in CREATABLE.values() else self.known_class(kind), mark, items, extra,
                 *self.attributes(value, path, depth)]  # fmt: skip
 
     def contents(self, base: Any, value: Any, path: str, depth: int) -> list[Node]:
         if base is set:
             return self.elements(value, path, depth)
-        self.weigh(len(value))
+        self.count_values(len(value))
         if not isinstance(value, dict):
             return self.items(base.__iter__(value), path, depth)
         pairs = []
@@ -201,20 +205,20 @@ class Walk(Leaves):
         return ["bytearray", self.remember(value, path), bytes(value).hex()]
 
     def enum(self, value: Any, path: str, depth: int) -> Node:
-        name = self.known(type(value))
+        name = self.known_class(type(value))
         if isinstance(value, Flag):
             return ["flag", name, self.node(value.value, path, depth + 1)]
         return ["enum", name, value.name]
 
 
-WRITERS: tuple[tuple[Any, Callable[[Walk, Any, str, int], Node]], ...] = (
-    (Enum, Walk.enum),
-    (np.generic, Walk.scalar),
-    (Tensor, Walk.tensor),
-    (np.ndarray, Walk.array),
-    (tuple, Walk.tuple),
-    (frozenset, Walk.frozenset),
-    (CONTAINERS, Walk.container),
-    (bytearray, Walk.bytearray),
-    (GENERATORS, Walk.generator),
+WRITERS: tuple[tuple[Any, Callable[[Writer, Any, str, int], Node]], ...] = (
+    (Enum, Writer.enum),
+    (np.generic, Writer.scalar),
+    (Tensor, Writer.tensor),
+    (np.ndarray, Writer.array),
+    (tuple, Writer.tuple),
+    (frozenset, Writer.frozenset),
+    (CONTAINERS, Writer.container),
+    (bytearray, Writer.bytearray),
+    (GENERATORS, Writer.generator),
 )
