@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 
 import tightrope as tr
 from tightrope.envs.checker import check
-from tightrope.envs.training_warnings import notes
+from tightrope.envs.training_warnings import training_warnings
 from tightrope.runs.plan import plan
 from tightrope.types import Box, Composite, Discrete
 
@@ -155,9 +155,9 @@ class Ending(Walk):
 
 
 def test_tensor_environments_without_a_time_limit() -> None:
-    assert "Walk has no time limit, so its episodes never end: set time_limit" in notes(Walk(2))[0]
-    assert "Ending has no time limit, so an episode may never end: set time_limit" in notes(Ending(2))[0]
-    assert notes(Walk(2, max_episode_steps=10)) == []
+    assert "Walk has no time limit, so its episodes never end: set time_limit" in training_warnings(Walk(2))[0]
+    assert "Ending has no time limit, so an episode may never end: set time_limit" in training_warnings(Ending(2))[0]
+    assert training_warnings(Walk(2, max_episode_steps=10)) == []
 
 
 # masks ---------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_masks_of_vectors_and_of_tensor_environments_are_noted() -> None:
         def observe(self, state: torch.Tensor) -> torch.Tensor:
             return torch.cat([state, torch.ones(len(state), 2)], -1)
 
-    assert notes(Masked(2)) == [
+    assert training_warnings(Masked(2)) == [
         "Masked offers action masks (the observation's 'action_mask'), which are not applied: the policy may choose invalid "
         "actions"
     ]

@@ -16,7 +16,7 @@ from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
 from ..envs.registry import Choice, import_module_of
-from ..envs.training_warnings import time_limit
+from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
@@ -127,7 +127,7 @@ class Shown:
 
 
 def traits_of(env: Any) -> Traits:
-    limit = time_limit(env)
+    limit = find_time_limit(env)
     return Traits(limit if isinstance(limit, int) else None, bool(env.capturable))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.metrics import Reading
-from ..envs.training_warnings import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
+from ..envs.training_warnings import STEPS_WITHOUT_END, find_action_mask, endless_warning, mask_in_info, mask_warning
 from ..logging import CallbackList
 from .directory import RunDirectory
 
@@ -30,8 +30,8 @@ class Log:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.callbacks, self.run, self.say = callbacks, run, say
-        self.endless = endless_note(state.env)  # to be said if no episode ends for long
-        self.unmasked = None if action_mask(state.env) else state.env  # whose answers may yet show masks
+        self.endless = endless_warning(state.env)  # to be said if no episode ends for long
+        self.unmasked = None if find_action_mask(state.env) else state.env  # whose answers may yet show masks
         self.num_envs = state.env.num_envs * world().size
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
@@ -88,7 +88,7 @@ class Log:
     def _look_for_masks(self) -> None:
         """Say it once if masks are among the answers to steps; those seen before the first step are in the plan."""
         if self.unmasked is not None and (where := mask_in_info(self.unmasked)):
-            self.say(f"note: {mask_note(self.unmasked, where)}")
+            self.say(f"note: {mask_warning(self.unmasked, where)}")
             self.unmasked = None
 
     def write(self, row: dict[str, Any]) -> None:

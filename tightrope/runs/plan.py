@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ..engine import Execution, State, choose_threads, cores, reads_are_free, waits_asleep, why_as_written, world
-from ..envs.training_warnings import notes
+from ..envs.training_warnings import training_warnings
 from ..errors import plural
 from ..types import Env
 from .build import engine_for, traits_of
@@ -119,7 +119,7 @@ def plan(state: State, config: Config) -> Plan:
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning or crowded(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*notes(state.env), *execution_notes(state)),
+        notes=(*training_warnings(state.env), *execution_notes(state)),
     )
 
 

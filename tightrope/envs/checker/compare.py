@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from ...errors import UsageError, raised
 from ...types import Box, Discrete
 from ..step_arrays import Array
-from ..training_warnings import time_limit
+from ..training_warnings import find_time_limit
 from ..validate import described, draw_frames
 from .report import Report
 from .rows import Ours, Tensors, Vector
@@ -111,7 +111,7 @@ def unmoved_by_seeds(s: Subject) -> None:
 def lasting(s: Subject) -> None:
     """Where no time limit is known, an action that is held all the time must not keep an episode going for ever."""
     until = time.perf_counter() + LASTING_SECONDS
-    for action in held_actions(s) if time_limit(s.env) is None else ():
+    for action in held_actions(s) if find_time_limit(s.env) is None else ():
         s.start(s.seed)
         going, steps = np.ones(s.num_envs, bool), 0
         while going.any() and steps < LASTING_STEPS:

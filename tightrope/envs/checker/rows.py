@@ -19,7 +19,7 @@ from ..adapters.host import HostEnv
 from ..attributes import SavedStreams
 from ..step_arrays import Array
 from ..tensor import TensorEnv
-from ..training_warnings import action_mask
+from ..training_warnings import find_action_mask
 from ..validate import brief, described
 from .report import Level, Report
 from .single import Gym
@@ -212,7 +212,7 @@ class Tensors(Ours):
             self.note(
                 f"{name} in place", message, "fine: it is called on copies; return a new tensor to save that time"
             )
-        where = action_mask(env)
+        where = find_action_mask(env)
         if where is not None:
             message = f"it offers action masks ({where}), which are not applied: a policy may choose invalid actions"
             self.note("action mask", message, "let invalid actions do nothing, or cost a little")

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UsageError, one_line
 from ..adapters import spaces
 from ..step_arrays import Array
-from ..training_warnings import action_mask, masks_among
+from ..training_warnings import find_action_mask, mask_names
 from ..validate import brief, described
 from .report import Level, Report
 from .subject import FIVE, FIXES, OLD_STEP, Broken, Moment, Subject
@@ -38,7 +38,7 @@ class Gym(Subject):
         if isinstance(self.sampled, gs.Space):
             self.sampled.seed(seed)
         report.facts |= {"observation": brief(seen), "action": brief(acted)}
-        self._masked(action_mask(env))
+        self._masked(find_action_mask(env))
         try:
             self.reader = spaces.observation_reader(seen)
             self.observation = self.reader.spec
@@ -108,7 +108,7 @@ class Gym(Subject):
     def _informed(self, name: str, info: Any) -> None:
         if not isinstance(info, dict):
             self.error("info", f"the info of {name} is {described(info)}, not a dict", "return a dict, if an empty one")
-        elif found := masks_among(info):
+        elif found := mask_names(info):
             self._masked(f"info[{found[0]!r}]")
 
     def _masked(self, where: str | None) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ...types import Box
 from ..step_arrays import Array
-from ..training_warnings import time_limit
+from ..training_warnings import find_time_limit
 from .report import Report
 from .rows import Ours
 from .single import Single
@@ -105,7 +105,7 @@ def judge_episodes(s: Subject, tally: Tally) -> None:
     lengths = tally.lengths
     s.report.facts |= {"steps": tally.steps, "stopped_early": tally.stopped_early, "episodes": len(lengths)}
     if not lengths:
-        if tally.steps >= ENOUGH and time_limit(s.env) is None:
+        if tally.steps >= ENOUGH and find_time_limit(s.env) is None:
             message = f"no episode ended in {tally.steps:,} random steps, and no time limit is known"
             s.warning("endless", message, s.fixes["endless"])
         return
