@@ -120,7 +120,7 @@ def test_contract(check: Callable[[Factory], None]) -> None:
 
 
 def test_the_checker_finds_nothing_that_it_does_not_find_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.envs.checker.subject.TRACE_STEPS", 25)
+    monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_STEPS", 25)
     found = [[(f.level, f.check) for f in look(make("envpool", 4), steps=200).findings] for make in (plain, grouped)]
     assert found[0] == found[1]
 
