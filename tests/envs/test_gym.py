@@ -323,14 +323,7 @@ def test_every_row_is_the_true_one_whatever_the_engine_is_set_to(cls: Any, mode:
     env.close()
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        SAME,
-        DISABLED,
-        NEXT,
-    ],
-)
+@pytest.mark.parametrize("mode", [SAME, DISABLED, NEXT])
 def test_every_row_is_the_true_one_without_shared_memory(mode: Any) -> None:
     env = vector(AsyncVectorEnv, mode, 3, "vector", 4, shared_memory=False)
     assert_lockstep(env, [Walk("vector", 4) for _ in range(3)], seeds_of("", 5, 3), 30, seed=5)
@@ -817,13 +810,7 @@ class Odd(Walk):
         return super().step(action)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "sync",
-        "async",
-    ],
-)
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_error_is_named_whatever_its_traceback_looks_like(mode: str) -> None:
     if "Odd-v0" not in gymnasium.registry:
         gymnasium.register("Odd-v0", Odd)

@@ -36,12 +36,7 @@ def test_ids_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("cartpole-v1", "CartPole-v1"),
-        ("Pendulm-v1", "Pendulum-v1"),
-        ("acrobot", "Acrobot-v1"),
-    ],
+    ("wrong", "meant"), [("cartpole-v1", "CartPole-v1"), ("Pendulm-v1", "Pendulum-v1"), ("acrobot", "Acrobot-v1")]
 )
 def test_an_unknown_id_suggests_the_nearest(wrong: str, meant: str) -> None:
     with pytest.raises(UsageError) as error:

@@ -65,7 +65,7 @@ def test_a_plan_counts_from_where_the_run_stands() -> None:
 
 def test_groups_are_said() -> None:
     agent = tr.PPO("Acrobot-v1", num_envs=4, device="cpu", backend="gymnasium")
-    assert " by gymnasium (it" in plan(agent.state, agent.config).engine
+    assert " by gymnasium (set" in plan(agent.state, agent.config).engine
     agent.state.env.groups = 2
     assert plan(agent.state, agent.config).engine == "4 of Acrobot-v1 by gymnasium in 2 groups (set by backend)"
 

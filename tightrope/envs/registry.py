@@ -169,9 +169,7 @@ def not_installed(backend: Backend, env_id: str) -> UsageError:
 
 
 def unknown_env(env_id: str) -> UsageError:
-    from .adapters.gym import register_ale
-
-    hint = near_matches(env_id, [*ENVS, *register_ale()])
+    hint = near_matches(env_id, [*ENVS, *BACKENDS["gymnasium"].module.register_ale()])
     return UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists those with presets")
 
 

@@ -11,7 +11,7 @@ statistics, state in place. An environment is then a handful of small pure metho
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
-At the first reset each method is call once on a small copy (see `trial`); a method that works in place then gets copies.
+At the first reset each method is called once on a small copy (see `trial`); a method that works in place then gets copies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torch import Tensor
 
 from ..errors import UsageError, check_positive, checked_seed
 from ..types import Spec, Step
+from . import validate
 from .attributes import FirstRecord, copy_attributes, load_attributes, save_attributes, snapshot_attributes
 from .recorded_step import MOST_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
 from .trial import try_methods
-from .validate import call, check_choices, check_defined, check_noise_size, check_state, name_of_method
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
 BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
@@ -61,19 +61,12 @@ class TensorEnv:
     _not_saved: ClassVar = frozenset(("_recorded_step", "_first_record"))  # where it is an attribute of another object
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        device: str | torch.device = "cpu",
-        max_episode_steps: int | None = None,
-        seed: int = 0,
+        self, num_envs: int = 1, device: str | torch.device = "cpu", max_episode_steps: int | None = None, seed: int = 0
     ) -> None:
         check_positive("max_episode_steps", max_episode_steps)
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
-        if not isinstance(self.max_episode_steps, (int, type(None))):
-            raise UsageError(
-                f"{type(self).__name__}.time_limit {self.time_limit!r} is not a number of steps: give an int or None"
-            )
+        validate.check_time_limit(self)
         self._in_place: frozenset[str] | None = None  # methods to call on copies; None before the trial
         self._allocate(num_envs, seed)
 
@@ -84,16 +77,16 @@ class TensorEnv:
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
-        check_defined(self, "initial")
-        start = check_state(self, call(self, "initial", self._noise()))
+        validate.check_defined(self, "initial")
+        start = validate.check_state(self, validate.call(self, "initial", self._noise()))
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
         self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._recorded_step = None
         self._first_record = None
-        self._for_snapshot = False  # whether state_dict is call by snapshot
+        self._for_snapshot = False  # whether snapshot calls state_dict
 
     def _noise(self) -> Tensor:
-        check_noise_size(self)
+        validate.check_noise_size(self)
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
 
     # what an environment defines -------------------------------------------------------------------------------------
@@ -149,9 +142,9 @@ class TensorEnv:
         before = [version(x) for x in arguments]
         result = getattr(self, name)(*arguments)
         if before != [version(x) for x in arguments]:
+            method = validate.name_of_method(self, name)
             raise UsageError(
-                f"{name_of_method(self, name)} writes into a tensor it is given, which it did not do in the first trial: "
-                "return a new tensor"
+                f"{method} writes into a tensor it is given, but not in the first trial: return a new tensor"
             )
         return result
 
@@ -173,7 +166,7 @@ class TensorEnv:
         """Observe a state, and check choices on the CPU; on a device that is left to the guard of training."""
         obs = self._apply("observe", state)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
-            check_choices(self, obs)
+            validate.check_choices(self, obs)
         return obs
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
@@ -190,12 +183,9 @@ class TensorEnv:
         reward = self._apply("reward", old_state, action, next_state)
         terminated = self._apply("terminated", next_state)
         self.clock += 1
-        if self.max_episode_steps is None:
-            truncated = torch.zeros_like(terminated)
-            done = terminated
-        else:
-            done = terminated | (self.clock >= self.max_episode_steps)
-            truncated = done & ~terminated
+        limit = self.max_episode_steps
+        done = terminated if limit is None else terminated | (self.clock >= limit)
+        truncated = torch.zeros_like(terminated) if limit is None else done & ~terminated
         self._count(reward, done)
         final_obs = self._checked_observe(next_state)  # while the clock is that of the episodes that end
         fresh = self._apply("initial", noise)
@@ -224,8 +214,7 @@ class TensorEnv:
     def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
         """A step by the recording of the methods, which is faster where rows are few; None where there is no recording.
 
-        A recording is verified again when an attribute was set, and at each reset and rollout: methods may also read other
-        things, such as the class.
+        A recording is verified again when an attribute was set, and at each reset and rollout: methods may read the class.
         """
         step = self._recorded_step
         try:
@@ -240,11 +229,10 @@ class TensorEnv:
 
     def _unverify(self) -> None:
         """Verify the recording before its next use."""
-        step: RecordedStep | None = vars(self).get("_recorded_step")
-        if step is not None:
+        if (step := vars(self).get("_recorded_step")) is not None:
             step.verified = False
 
-    _after_load = _unverify  # call when it was loaded as an attribute of another object
+    _after_load = _unverify  # called when it was loaded as an attribute of another object
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -305,11 +293,11 @@ class TensorEnv:
         load_attributes(self, state, UNSAVED, self._first_record)
         self._unverify()
 
-    def close(self) -> None:
-        """Nothing to release: the tensors go with the object."""
+    def close(self) -> None: ...
 
 
-def version(tensor: Tensor) -> int:  # counts writes
+def version(tensor: Tensor) -> int:
+    """The number of writes to a tensor."""
     return 0 if tensor.is_inference() else tensor._version
 
 

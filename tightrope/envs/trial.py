@@ -85,7 +85,7 @@ def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
 def try_methods(env: TensorEnvLike) -> frozenset[str]:
     """Call every method of an environment on a copy; returns the names of those that work in place.
 
-    Methods that must run exactly once a step (`pure = False`) are not call, and count as working in place.
+    Methods that must run exactly once a step (`pure = False`) are not called, and count as working in place.
     """
     check_spaces(env)
     for name in REQUIRED:

@@ -82,6 +82,13 @@ def name_of_method(env: TensorEnvLike, name: str) -> str:
 # calling -------------------------------------------------------------------------------------------------------------
 
 
+def check_time_limit(env: TensorEnvLike) -> None:
+    limit: Any = env.max_episode_steps
+    if not isinstance(limit, (int, type(None))):
+        limit = f"{type(env).__name__}.time_limit {limit!r}"
+        raise UsageError(f"{limit} is not a number of steps: give an int or None")
+
+
 def check_noise_size(env: TensorEnvLike) -> None:
     if not isinstance(env.noise_size, int) or env.noise_size < 0:
         raise UsageError(

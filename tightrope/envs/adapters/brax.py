@@ -4,8 +4,8 @@
     playground/CartpoleBalance, ...   any name of Playground's registry
 
 N copies are stepped by one compiled function that keeps what Brax's training wrappers lose: the true final observation, the
-difference between an end and a time limit, and a fresh start for every episode. Arrays go to torch and back by DLPack, as
-they are. Set JAX_COMPILATION_CACHE_DIR to a folder and the next process compiles in a fraction of the time.
+difference between an end and a time limit, and a fresh start for every episode. Arrays go to torch and back by DLPack. With
+JAX_COMPILATION_CACHE_DIR set to a folder, the next process compiles in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ class JaxEnv:
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
-        finished = self._running.finished
         begun, obs = self._initial(self._running.key if seed is None else self._key(seed))
-        self._running = begun._replace(finished=finished)
+        self._running = begun._replace(finished=self._running.finished)
         return from_dlpack(obs)
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
@@ -107,12 +106,10 @@ class JaxEnv:
     def finished_episodes(self) -> Tensor:
         """(episodes, sum of returns, sum of lengths) since the last call, as one device tensor."""
         totals = from_dlpack(self._running.finished).sum(1)
-        none = torch.zeros(3, self.num_envs, device=self.device)
-        self._running = self._running._replace(finished=self._array(none))
+        self._running = self._running._replace(finished=self._array(torch.zeros(3, self.num_envs, device=self.device)))
         return totals
 
-    def seed(self, seed: int) -> None:
-        self.reset(seed)
+    seed = reset
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
@@ -148,7 +145,6 @@ class JaxEnv:
         self._running = self._jax.tree_util.tree_map_with_path(loaded, self._running)
 
     def close(self) -> None:
-        """The arrays go with the object."""
         if self._camera is not None:
             self._camera.close()
 
@@ -245,8 +241,7 @@ def jax_device(jax: Any, device: torch.device) -> Any:
         ) from None
 
 
-def as_signed(tensor: Tensor) -> Tensor:
-    """The same bits as a signed type, which every file format knows."""
+def as_signed(tensor: Tensor) -> Tensor:  # every file format has signed types
     return tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
 
 

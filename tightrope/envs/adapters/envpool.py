@@ -24,16 +24,7 @@ from ...errors import UsageError, one_line
 from ..registry import EnvOptions
 from ..step_arrays import Array, StepArrays
 from . import gym
-from .atari import (
-    RAW,
-    Rules,
-    ThreadedEnv,
-    has_game,
-    installed_roms,
-    presses_fire,
-    required_rom,
-    without_reserved,
-)
+from .atari import RAW, Rules, ThreadedEnv, has_game, installed_roms, presses_fire, required_rom, without_reserved
 from .groups import in_groups
 from .host import HostEnv
 from .spaces import ActionWriter, ObservationReader, action_writer, observation_reader

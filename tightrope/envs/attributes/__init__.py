@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .generators import SavedStreams, streams_lock
 from .leaf_writer import root_of
 from .reader import Reader
-from .values import MAX_BYTES, MAX_TEXT, layout
+from .values import MAX_BYTES, MAX_TEXT, SavedStreams, layout, streams_lock
 from .writer import ENCODE, Writer
 
 TEXT, BLOCK = "own", "own."  # keys of a state: the values as JSON, and the memory that they are views of

@@ -10,9 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .generators import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, position
 from .memory import Blocks, CannotSave, address, block_of
-from .values import MAX_BYTES, MAX_VALUES, Node, class_name, dtype_node
+from .values import (
+    BIT_GENERATORS,
+    GENERATORS,
+    GLOBAL_STREAMS,
+    MAX_BYTES,
+    MAX_VALUES,
+    Node,
+    class_name,
+    dtype_node,
+    position,
+)
 
 # first: a record of a fresh environment. save: for a file, to be loaded into a fresh one. snapshot: to be loaded in this
 # process. copy: for another environment beside this one.

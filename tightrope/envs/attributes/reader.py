@@ -17,33 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .generators import BIT_GENERATORS, GENERATORS, GLOBAL_STREAMS, set_position
+from . import values
 from .memory import Block, block_of
-from .values import (
-    BUILDERS,
-    CONTAINERS,
-    CREATABLE,
-    FACTORIES,
-    MAX_DEPTH,
-    MAX_TEXT,
-    Node,
-    attributes_of,
-    dtype_from,
-    is_settable,
-    layout,
-    remove_attribute,
-    set_attribute,
-)
+from .values import Node
 from .writer import Writer
 
-NEW_GENERATORS: dict[str, Any] = {"RandomState": np.random.RandomState, "Random": GENERATORS[-1]}
+NEW_GENERATORS: dict[str, Any] = {"RandomState": np.random.RandomState, "Random": values.GENERATORS[-1]}
 
 
 class Reader:
     """Reads one tree of values. `live` has the objects that exist already, which are filled; constants are taken from it."""
 
     def __init__(self, text: bytes, contents: dict[str, Tensor], live: Writer, classes: dict[str, type]) -> None:
-        if len(text) > 2 * MAX_TEXT:
+        if len(text) > 2 * values.MAX_TEXT:
             raise ValueError("too long")
         tree = json.loads(text)
         self.values, self.blocks, self.gone = dict(tree["values"]), dict(tree["blocks"]), list(tree["gone"])
@@ -59,7 +45,7 @@ class Reader:
             mine = (
                 name not in skip
                 and name not in getattr(type(thing), "_not_saved", ())
-                and is_settable(type(thing), name)
+                and values.is_settable(type(thing), name)
             )
             if not mine and self.values.get(name) != ["constant"]:
                 raise RuntimeError(f"env has nothing of its own called {str(name)[:40]!r}")
@@ -69,14 +55,14 @@ class Reader:
             except Exception as error:
                 raise RuntimeError(f"env's {name} is not one: {type(error).__name__}") from None
             if node != ["constant"]:
-                set_attribute(thing, name, value)
+                values.set_attribute(thing, name, value)
         for name in self.gone:
-            remove_attribute(thing, name)
+            values.remove_attribute(thing, name)
 
     def read(self, node: Node, path: str, depth: int) -> Any:
         if node is None or isinstance(node, (bool, int, float, str)):
             return node
-        if depth > MAX_DEPTH + 1:
+        if depth > values.MAX_DEPTH + 1:
             raise ValueError("nested too deeply")
         kind, *rest = node
         if kind == "int":
@@ -86,11 +72,11 @@ class Reader:
         if kind == "same":
             return self.built[rest[0]]
         if kind == "global":
-            return GLOBAL_STREAMS[rest[0]]
+            return values.GLOBAL_STREAMS[rest[0]]
         if kind == "constant":
             return self.live.objects[path]
-        if kind in BUILDERS:
-            return BUILDERS[kind](*(self.read(x, path, depth + 1) for x in rest))
+        if kind in values.BUILDERS:
+            return values.BUILDERS[kind](*(self.read(x, path, depth + 1) for x in rest))
         return READERS[kind](self, path, depth, *rest)
 
     def live_object(self, path: str, mark: bool | int) -> Any:
@@ -125,18 +111,22 @@ class Reader:
     def read_container(
         self, path: str, depth: int, named: str, mark: Any, nodes: list[Any], extra: Node, attributes: Any, omitted: Any
     ) -> Any:
-        kind = CREATABLE.get(named) or self.classes[named]
+        kind = values.CREATABLE.get(named) or self.classes[named]
         value = self.live_object(path, mark)
         if type(value) is not kind or (isinstance(value, deque) and value.maxlen != extra):
-            if kind not in CREATABLE.values():
+            if kind not in values.CREATABLE.values():
                 raise TypeError(named)
             value = deque(maxlen=extra) if kind is deque else kind()
         self.remember(path, value)
-        base: Any = next(base for base in CONTAINERS if isinstance(value, base))
+        base: Any = next(base for base in values.CONTAINERS if isinstance(value, base))
         if isinstance(value, defaultdict):
-            made = FACTORIES.get(extra[1]) if extra[0] == "type" else self.read(extra, f"{path}.default_factory", depth)
+            made = (
+                values.FACTORIES.get(extra[1])
+                if extra[0] == "type"
+                else self.read(extra, f"{path}.default_factory", depth)
+            )
             value.default_factory = made
-        if base in (dict, CONTAINERS[0]):
+        if base in (dict, values.CONTAINERS[0]):
             pairs = []
             for i, (key, node) in enumerate(nodes):
                 key = self.read(key, f"{path}[key {i}]", depth + 1)
@@ -169,7 +159,7 @@ class Reader:
 
     def read_object(self, path: str, depth: int, named: str, mark: Any, attributes: Any, omitted: Any) -> Any:
         kind, value = self.classes[named], self.live_object(path, mark)
-        if not layout(kind).is_plain:
+        if not values.layout(kind).is_plain:
             raise TypeError(named)
         if type(value) is not kind:
             if omitted:
@@ -181,12 +171,12 @@ class Reader:
     def fill(self, value: Any, path: str, depth: int, attributes: dict[str, Node], omitted: list[str]) -> None:
         kind = type(value)
         for name, node in attributes.items():
-            if name in getattr(kind, "_not_saved", ()) or not (is_settable(kind, name) or node == ["constant"]):
+            if name in getattr(kind, "_not_saved", ()) or not (values.is_settable(kind, name) or node == ["constant"]):
                 raise TypeError(name)
-            set_attribute(value, name, self.read(node, f"{path}.{name}", depth + 1))
-        for name, _ in list(attributes_of(value)):
+            values.set_attribute(value, name, self.read(node, f"{path}.{name}", depth + 1))
+        for name, _ in list(values.attributes_of(value)):
             if name not in attributes and name not in omitted:
-                remove_attribute(value, name)
+                values.remove_attribute(value, name)
         restored = getattr(kind, "_after_load", None)
         if restored is not None:
             restored(value)
@@ -214,7 +204,7 @@ class Reader:
         self, path: str, depth: int, mark: Any, name: str, kind: Node, shape: list[int], strides: list[int], offset: int,
         writeable: bool,
     ) -> Any:  # fmt: skip
-        dtype, block = dtype_from(kind), self.block(name, on_host=True)
+        dtype, block = values.dtype_from(kind), self.block(name, on_host=True)
         data = block.data.numpy() if isinstance(block.data, Tensor) else block.data
         value = np.ndarray(tuple(shape), dtype, data, offset, tuple(strides))  # which refuses what is outside
         live = self.live_object(path, mark)
@@ -260,7 +250,7 @@ class Reader:
         return value
 
     def read_scalar(self, path: str, depth: int, kind: Node, content: str) -> Any:
-        return np.frombuffer(bytes.fromhex(content), dtype_from(kind), 1)[0]
+        return np.frombuffer(bytes.fromhex(content), values.dtype_from(kind), 1)[0]
 
     # random generators ------------------------------------------------------------------------------------------------
 
@@ -271,12 +261,12 @@ class Reader:
         return self.remember(path, np.random.Generator(inner))
 
     def read_bits(self, path: str, depth: int, named: str, mark: Any, where: Any, seeds: Any) -> Any:
-        value, kind = self.live_object(path, mark), BIT_GENERATORS[named]
+        value, kind = self.live_object(path, mark), values.BIT_GENERATORS[named]
         if type(value) is not kind:
             entropy, key, pool, children = seeds or [None, [], 4, 0]
             entropy = int(entropy) if isinstance(entropy, str) else entropy
             value = kind(np.random.SeedSequence(entropy, spawn_key=key, pool_size=pool, n_children_spawned=children))
-        set_position(value, where)
+        values.set_position(value, where)
         return self.remember(path, value)
 
     def read_stream(self, path: str, depth: int, named: str, mark: Any, where: Any, here: bool) -> Any:
@@ -284,7 +274,7 @@ class Reader:
         if named not in [kind.__name__ for kind in type(value).__mro__]:
             device = self.live.device if here else "cpu"
             value = torch.Generator(device) if named == "Generator" else NEW_GENERATORS[named]()
-        set_position(value, where)
+        values.set_position(value, where)
         return self.remember(path, value)
 
 

@@ -6,7 +6,9 @@ import datetime
 import functools
 import logging
 import math
+import random
 import struct
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -188,3 +190,90 @@ def is_constant(value: Any, is_known: Callable[[Any], bool], depth: int = 0) -> 
         with suppress(ValueError):  # an empty one
             captured.append(cell.cell_contents)
     return all(map(constant, captured))
+
+
+# random generators -----------------------------------------------------------------------------------------------------
+
+GLOBAL_STREAMS: tuple[Any, ...] = (  # the objects behind random.random(), np.random.rand() and torch.rand()
+    random.random.__self__,  # type: ignore[attr-defined]
+    np.random.rand.__self__,  # type: ignore[attr-defined]
+    torch.default_generator,
+)
+streams_lock = threading.RLock()  # held while they are changed and restored
+GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
+BIT_GENERATORS: dict[str, type[np.random.BitGenerator]] = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+INDICES = {
+    "pos": 624,
+    "buffer_pos": 4,
+}  # of NumPy's states and the largest valid value of each: NumPy does not check them
+
+
+def position(generator: Any) -> Any:
+    """The position of a generator in its stream, in values that JSON has."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes().hex()
+    if isinstance(generator, np.random.Generator):
+        return to_plain(generator.bit_generator.state)
+    if isinstance(generator, np.random.BitGenerator):
+        return to_plain(generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return to_plain(generator.get_state(legacy=False))
+    version, words, gauss = generator.getstate()
+    return [version, list(words), gauss]
+
+
+def set_position(generator: Any, state: Any) -> None:
+    """Let a generator go on from a position. Raises an exception if that is invalid."""
+    if isinstance(generator, torch.Generator):
+        words = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+        if words.shape == generator.get_state().shape:  # they differ between kinds of device
+            generator.set_state(words)
+    elif isinstance(generator, random.Random):
+        version, words, gauss = state
+        generator.setstate((version, tuple(words), gauss))
+    else:
+        check_state(state)
+        if isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        else:
+            generator.state = state
+
+
+def check_state(state: Any) -> None:
+    """Check the indices in a state of NumPy's, which would otherwise read beyond its memory."""
+    inner = state["state"]
+    for name, most in INDICES.items():
+        for found in (state, inner):
+            index = found.get(name, 0) if isinstance(found, dict) else 0
+            if type(index) is not int or not 0 <= index <= most:
+                raise ValueError(f"{name} {index} is not within 0 and {most}")
+    if state["bit_generator"] == "MT19937" and len(inner["key"]) != INDICES["pos"]:
+        raise ValueError(f"a key of {len(inner['key'])} words")
+
+
+def to_plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: to_plain(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
+
+
+class SavedStreams:
+    """The positions of the process's random streams and of the generators that an object holds."""
+
+    def __init__(self, thing: Any) -> None:
+        sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
+        self.before = [(source, position(source)) for source in sources]
+
+    def restore(self) -> bool:
+        """Set all of them back; returns whether none had been drawn from."""
+        untouched = True
+        for source, before in self.before:
+            if position(source) != before:
+                set_position(source, before)
+                untouched = False
+        return untouched

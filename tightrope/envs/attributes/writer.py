@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .generators import GENERATORS, GLOBAL_STREAMS
 from .leaf_writer import TOO_LARGE, LeafWriter, Mode
 from .memory import CannotSave
 from .values import (
     CONTAINERS,
     CREATABLE,
     FACTORIES,
+    GENERATORS,
+    GLOBAL_STREAMS,
     IMMUTABLES,
     MAX_DEPTH,
     Node,

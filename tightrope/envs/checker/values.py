@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
-from ..attributes.generators import GENERATORS, GLOBAL_STREAMS, position
+from ..attributes.values import GENERATORS, GLOBAL_STREAMS, position
 from ..step_arrays import Array
 from ..validate import brief, described
 from .report import Level
