@@ -84,7 +84,7 @@ class RecordedStep:
             *self.transition(state.numpy(), action.numpy()),
             *self.restart(state.numpy(), all_over.numpy(), noise.numpy()),
         )
-        self.verified = all(map(equal, expected, replayed))
+        self.verified = all(map(same_bits, expected, replayed))
         return self.verified
 
 
@@ -114,7 +114,7 @@ def _record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedS
     return step if unchanged and undrawn else None
 
 
-def equal(a: Tensor, b: Array) -> bool:
+def same_bits(a: Tensor, b: Array) -> bool:
     """Whether a tensor and an array have the same bits; nan equals nan."""
     other = torch.from_numpy(b)
     return a.dtype == other.dtype and torch.equal(a.nan_to_num(), other.nan_to_num())

@@ -75,12 +75,12 @@ def mask_in_info(env: Any) -> str | None:
     return f"info[{found[0]!r}]" if found else None
 
 
-def name_of(env: Env) -> str:
+def display_name(env: Env) -> str:
     return getattr(env, "name", type(env).__name__)
 
 
 def mask_warning(env: Env, where: str) -> str:
-    return f"{name_of(env)} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
+    return f"{display_name(env)} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
 
 
 def flat_images(spec: Spec) -> list[tuple[int, ...]]:
@@ -91,7 +91,7 @@ def flat_images(spec: Spec) -> list[tuple[int, ...]]:
 
 def training_warnings(env: Env) -> list[str]:
     """One line each, for the beginning of a training."""
-    name = name_of(env)
+    name = display_name(env)
     found = []
     if isinstance(env, TensorEnv) and env.max_episode_steps is None:
         never = "its episodes never end" if not env._overrides("terminated") else "an episode may never end"

@@ -17,7 +17,6 @@ from .validate import (
     PARAMETERS,
     REQUIRED,
     TensorEnvLike,
-    brief,
     call,
     check_column,
     check_defined,
@@ -27,6 +26,7 @@ from .validate import (
     check_state,
     check_values,
     name_of_method,
+    short_text,
 )
 
 ROWS = (12, 24)  # of the copy: the first that differs from the environment's number; multiples of 2, 3 and 4
@@ -76,7 +76,7 @@ def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
     if isinstance(spec, (Discrete, MultiDiscrete)):
         return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)
     if not isinstance(spec, Box):
-        raise UsageError(f"action {brief(spec)} is not supported: use Box, Discrete or MultiDiscrete")
+        raise UsageError(f"action {short_text(spec)} is not supported: use Box, Discrete or MultiDiscrete")
     low, high = (torch.as_tensor(bound, device=draw.device).expand(draw[0].numel()) for bound in (spec.low, spec.high))
     return torch.minimum(torch.maximum(2 * draw - 1, low.view(spec.shape)), high.view(spec.shape)).to(spec.dtype)
 

@@ -49,7 +49,7 @@ class TensorEnvLike(Protocol):
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
 
 
-def brief(thing: Any) -> str:
+def short_text(thing: Any) -> str:
     """The text of a value or space, on one line that is not too long."""
     from .adapters.spaces import space_text
 
@@ -57,7 +57,7 @@ def brief(thing: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """The type, shape and dtype or text of a value."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
@@ -66,7 +66,7 @@ def described(value: Any) -> str:
     if isinstance(value, (dict, tuple, list)):
         content = list(value) if isinstance(value, dict) else len(value)
         return f"a {type(value).__name__} of {content}"
-    return "None" if value is None else f"{type(value).__name__} {brief(value)}"
+    return "None" if value is None else f"{type(value).__name__} {short_text(value)}"
 
 
 def in_short(spec: Spec) -> str:
@@ -150,7 +150,7 @@ def takes_arguments(method: Any, arguments: tuple[Any, ...]) -> bool:
 def check_tensor(env: TensorEnvLike, name: str, value: Any, fix: str) -> Tensor:
     """The value, which must be a tensor on the environment's device."""
     if not isinstance(value, Tensor):
-        raise UsageError(f"{name_of_method(env, name)} returns {described(value)}, not a tensor: {fix}")
+        raise UsageError(f"{name_of_method(env, name)} returns {describe_value(value)}, not a tensor: {fix}")
     if value.device.type != env.device.type:
         raise UsageError(
             f"{name_of_method(env, name)} returns a tensor on {value.device}, the environment is on {env.device}: make "
@@ -277,7 +277,7 @@ def draw_frames(env: TensorEnvLike, obs: Tensor, action: Tensor | None = None) -
     wanted = f"({len(obs)}, height, width, 3)"
     if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.ndim != 4:
         raise UsageError(
-            f"{method} returns {described(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
+            f"{method} returns {describe_value(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
         )
     if (len(frames), frames.shape[-1]) != (len(obs), 3):
         raise UsageError(f"{method} returns shape {frames.shape}: return one frame per row of obs, {wanted}")

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, near_matches, one_line
 from ..registry import EnvOptions, id_or_path, module_and_name
 from .groups import in_groups
-from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, parameters
+from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
 from .gym_workers import Workers
 from .host import HostEnv
 from .mujoco import choose_opengl, quieten_warnings
@@ -95,7 +95,7 @@ def from_object(
     """An environment, a class or factory of environments (single, or vectors by num_envs), or a vector environment."""
     name, options = id_or_path(env), options or EnvOptions()
     mode, kwargs, limit = options.vectorization_mode, options.env_kwargs, options.max_episode_steps
-    single = not isinstance(env, VectorEnv) and "num_envs" not in parameters(env)
+    single = not isinstance(env, VectorEnv) and "num_envs" not in signature_parameters(env)
     if mode == "vector_entry_point" or (mode != "sync" and not single):
         raise UsageError(f"vectorization_mode {mode!r} is for ids and single environments, not for {name}: drop it")
     if isinstance(env, VectorEnv):

@@ -149,7 +149,7 @@ def in_drawing_mode(
     """The environment, made again with render_mode rgb_array where it must draw and can be made again."""
     if not drawn or env.render_mode == "rgb_array":
         return env
-    if factory is not None and "render_mode" in parameters(factory):
+    if factory is not None and "render_mode" in signature_parameters(factory):
         env.close()
         return factory(render_mode="rgb_array")
     if env.spec is not None:
@@ -158,7 +158,7 @@ def in_drawing_mode(
     return env
 
 
-def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+def signature_parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     """The parameters of a callable; none where its signature cannot be read."""
     try:
         return inspect.signature(function).parameters

@@ -55,11 +55,11 @@ def _reader(space: gs.Space[Any], name: str) -> tuple[Spec, Callable[[Any], Arra
     if isinstance(space, gs.Box):
         return _box_reader(space, name)
     if isinstance(space, gs.Discrete):
-        choices = Choices(space, name, np.array(int(space.start)), np.array([int(space.n)]))
+        choices = DiscreteValues(space, name, np.array(int(space.start)), np.array([int(space.n)]))
         return Discrete(int(space.n)), lambda obs: choices.from_zero(as_integers(obs, np.int64, space, name))
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
         n = tuple(int(k) for k in space.nvec.flatten())
-        choices = Choices(space, name, np.asarray(space.start, np.int64).flatten(), np.array(n))
+        choices = DiscreteValues(space, name, np.asarray(space.start, np.int64).flatten(), np.array(n))
         return MultiDiscrete(n), lambda obs: choices.from_zero(
             as_integers(obs, np.int64, space, name).reshape(-1, len(n))
         )
@@ -186,7 +186,7 @@ def as_integers(obs: Any, kind: type[np.integer[Any]], space: gs.Space[Any], nam
     return numbers
 
 
-class Choices(NamedTuple):
+class DiscreteValues(NamedTuple):
     """The options of a Discrete or MultiDiscrete space."""
 
     space: gs.Space[Any]

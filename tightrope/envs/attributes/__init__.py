@@ -73,7 +73,7 @@ def save_attributes(env: Any, skip: frozenset[str], first: FirstRecord | None) -
     """What has changed since the first reset, as tensors for a file. Changes that cannot be saved go to `first.missing`."""
     writer = Writer(env, skip, "save", None if first is None else first.writer)
     if first is None:
-        return packed(writer, writer.values) if writer.values else {}
+        return pack_attributes(writer, writer.values) if writer.values else {}
     texts, length = writer.texts(), 0
     names = writer.with_links(first.changed(writer, texts))
     first.missing = dict(writer.missing)
@@ -86,7 +86,7 @@ def save_attributes(env: Any, skip: frozenset[str], first: FirstRecord | None) -
         now = class_values(kind)
         for name in sorted(values.changed(now.writer, now.texts)):
             first.missing[f"{kind.__name__}.{name}"] = "kept by the class, not by the object"
-    return packed(writer, names) if names or writer.gone else {}
+    return pack_attributes(writer, names) if names or writer.gone else {}
 
 
 def unsaved_warning(env: Any, entries: Iterable[str]) -> str | None:
@@ -114,7 +114,7 @@ def snapshot_attributes(env: Any, skip: frozenset[str], first: FirstRecord | Non
     if not layout(type(env)).slots and all(map(is_simple, values.values())):  # the common case needs no Writer
         return {TEXT: as_bytes(ENCODE({"values": values, "blocks": {}, "gone": []}))} if values else {}
     writer = Writer(env, skip, "snapshot", None if first is None else first.writer)
-    return packed(writer, writer.values) if writer.values else {}
+    return pack_attributes(writer, writer.values) if writer.values else {}
 
 
 def is_simple(value: Any) -> bool:
@@ -125,7 +125,7 @@ def as_bytes(text: str) -> Tensor:
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
-def packed(writer: Writer, names: Container[str]) -> dict[str, Tensor]:
+def pack_attributes(writer: Writer, names: Container[str]) -> dict[str, Tensor]:
     ordered = [name for name in writer.values if name in names]  # in their order: one may refer to an earlier one
     text = as_bytes(writer.tree(ordered))
     used = sorted({block for name in ordered for block in writer.blocks_used[name]})

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .memory import Blocks, CannotSave, address, block_of
+from .memory import Blocks, CannotSave, block_of, data_address
 from .values import (
     BIT_GENERATORS,
     GENERATORS,
@@ -20,7 +20,7 @@ from .values import (
     Node,
     class_name,
     dtype_node,
-    position,
+    stream_position,
 )
 
 # first: a record of a fresh environment. save: for a file, to be loaded into a fresh one. snapshot: to be loaded in this
@@ -164,7 +164,7 @@ class LeafWriter:
         self.blocks_used[self.root].add(name)
         if name.partition(".")[0] != self.root:
             self.links[self.root].add(name.partition(".")[0])
-        return name, address(value) - self.blocks.named[name].start if block.size else 0
+        return name, data_address(value) - self.blocks.named[name].start if block.size else 0
 
     def scalar(self, value: Any, path: str, depth: int) -> Node:
         if isinstance(value, np.void) or value.dtype.hasobject:
@@ -182,7 +182,7 @@ class LeafWriter:
         if isinstance(value, np.random.BitGenerator):
             return self.bits(value, path)
         try:
-            where = position(value)
+            where = stream_position(value)
         except NotImplementedError:  # random.SystemRandom
             raise CannotSave(type(value).__name__) from None
         mark = self.remember(value, path)
@@ -206,4 +206,4 @@ class LeafWriter:
             then = self.first.spawn_counts.get(path) if self.first is not None else None
             if self.mode == "save" and mark and then != seeds.n_children_spawned:
                 self.note_missing(f"{path} (how many generators it has spawned)", name)
-        return ["bits", name, mark, position(value), sequence]
+        return ["bits", name, mark, stream_position(value), sequence]

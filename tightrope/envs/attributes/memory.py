@@ -28,23 +28,23 @@ class Block:
     def copy(self) -> Tensor:
         return torch.from_numpy(self.data.copy()) if isinstance(self.data, np.ndarray) else self.data.clone()
 
-    def holds(self, given: Tensor) -> bool:
+    def holds(self, content: Tensor) -> bool:
         """Whether the block has these bytes."""
-        if given.shape != (self.size,):
+        if content.shape != (self.size,):
             return False
         if isinstance(self.data, np.ndarray):
-            return np.array_equal(self.data, given.numpy())
-        return torch.equal(self.data, given)
+            return np.array_equal(self.data, content.numpy())
+        return torch.equal(self.data, content)
 
-    def fits(self, given: Tensor) -> bool:
+    def fits(self, content: Tensor) -> bool:
         writeable = not isinstance(self.data, np.ndarray) or bool(self.data.flags.writeable)
-        return writeable and given.dtype == torch.uint8 and given.shape == (self.size,)
+        return writeable and content.dtype == torch.uint8 and content.shape == (self.size,)
 
-    def fill(self, given: Tensor) -> None:
+    def fill(self, content: Tensor) -> None:
         if isinstance(self.data, np.ndarray):
-            self.data[:] = given.cpu().numpy()
+            self.data[:] = content.cpu().numpy()
         else:
-            self.data.copy_(given)
+            self.data.copy_(content)
 
 
 def block_of(value: Any) -> Block:
@@ -62,7 +62,7 @@ def array_block(array: np.ndarray[Any, Any]) -> Block:
         raise CannotSave(f"array that is a view of {type(root).__name__}")
     owner: Any = root.base
     borrowed = owner is not None and not isinstance(owner, Tensor)
-    return Block(whole.reshape(-1).view(np.uint8), torch.device("cpu"), address(root), borrowed)
+    return Block(whole.reshape(-1).view(np.uint8), torch.device("cpu"), data_address(root), borrowed)
 
 
 def tensor_block(tensor: Tensor) -> Block:
@@ -72,7 +72,7 @@ def tensor_block(tensor: Tensor) -> Block:
     return Block(data, tensor.device, storage.data_ptr(), False)
 
 
-def address(value: Any) -> int:
+def data_address(value: Any) -> int:
     """Where the first element is."""
     return int(value.__array_interface__["data"][0] if isinstance(value, np.ndarray) else value.data_ptr())
 

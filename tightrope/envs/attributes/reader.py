@@ -120,12 +120,12 @@ class Reader:
         self.remember(path, value)
         base: Any = next(base for base in values.CONTAINERS if isinstance(value, base))
         if isinstance(value, defaultdict):
-            made = (
+            factory = (
                 values.FACTORIES.get(extra[1])
                 if extra[0] == "type"
                 else self.read(extra, f"{path}.default_factory", depth)
             )
-            value.default_factory = made
+            value.default_factory = factory
         if base in (dict, values.CONTAINERS[0]):
             pairs = []
             for i, (key, node) in enumerate(nodes):
@@ -187,15 +187,15 @@ class Reader:
         """A block with the saved bytes: existing memory that is filled, or new memory."""
         if name not in self.memory:
             path, mark, _ = self.blocks[name]
-            given, live = self.contents[name], self.live.objects.get(path)
-            if given.dtype != torch.uint8 or given.ndim != 1:
+            content, live = self.contents[name], self.live.objects.get(path)
+            if content.dtype != torch.uint8 or content.ndim != 1:
                 raise ValueError(name)
             found = block_of(live) if isinstance(live, (np.ndarray, Tensor)) and mark is not False else None
-            if found and found.place not in self.filled and found.fits(given) and mark in (True, found.start):
-                found.fill(given)
+            if found and found.place not in self.filled and found.fits(content) and mark in (True, found.start):
+                found.fill(content)
                 self.filled.add(found.place)
             else:
-                data = given.detach().cpu().numpy().copy() if on_host else given.to(self.live.device, copy=True)
+                data = content.detach().cpu().numpy().copy() if on_host else content.to(self.live.device, copy=True)
                 found = Block(data, torch.device("cpu") if on_host else self.live.device, 0, False)
             self.memory[name] = found
         return self.memory[name]
@@ -266,7 +266,7 @@ class Reader:
             entropy, key, pool, children = seeds or [None, [], 4, 0]
             entropy = int(entropy) if isinstance(entropy, str) else entropy
             value = kind(np.random.SeedSequence(entropy, spawn_key=key, pool_size=pool, n_children_spawned=children))
-        values.set_position(value, where)
+        values.set_stream_position(value, where)
         return self.remember(path, value)
 
     def read_stream(self, path: str, depth: int, named: str, mark: Any, where: Any, here: bool) -> Any:
@@ -274,7 +274,7 @@ class Reader:
         if named not in [kind.__name__ for kind in type(value).__mro__]:
             device = self.live.device if here else "cpu"
             value = torch.Generator(device) if named == "Generator" else NEW_GENERATORS[named]()
-        values.set_position(value, where)
+        values.set_stream_position(value, where)
         return self.remember(path, value)
 
 

@@ -103,7 +103,7 @@ def dtype_from(node: Node) -> np.dtype[Any]:
 # objects ----------------------------------------------------------------------------------------------------------------
 
 
-class Layout:
+class AttributeLayout:
     """Where the objects of a class keep their attributes."""
 
     def __init__(self, kind: Any) -> None:
@@ -115,24 +115,24 @@ class Layout:
         self.is_plain = written and kind.__basicsize__ <= object.__basicsize__ + 8 * pointers
 
 
-_layouts: WeakKeyDictionary[type, Layout] = WeakKeyDictionary()
+_layouts: WeakKeyDictionary[type, AttributeLayout] = WeakKeyDictionary()
 
 
-def layout(kind: type) -> Layout:
+def layout(kind: type) -> AttributeLayout:
     found = _layouts.get(kind)
     if found is None:
-        found = _layouts[kind] = Layout(kind)
+        found = _layouts[kind] = AttributeLayout(kind)
     return found
 
 
 def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
     rebuilt: frozenset[str] = getattr(type(thing), "_not_saved", frozenset())
-    held = layout(type(thing))
+    place = layout(type(thing))
     for name, value in list(getattr(thing, "__dict__", {}).items()):
         if name not in rebuilt:
             yield name, value
-    for name, entry in held.slots.items():
-        if held.is_plain and hasattr(thing, name):
+    for name, entry in place.slots.items():
+        if place.is_plain and hasattr(thing, name):
             yield name, entry.__get__(thing)
 
 
@@ -211,7 +211,7 @@ INDICES = {
 }  # of NumPy's states and the largest valid value of each: NumPy does not check them
 
 
-def position(generator: Any) -> Any:
+def stream_position(generator: Any) -> Any:
     """The position of a generator in its stream, in values that JSON has."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes().hex()
@@ -225,7 +225,7 @@ def position(generator: Any) -> Any:
     return [version, list(words), gauss]
 
 
-def set_position(generator: Any, state: Any) -> None:
+def set_stream_position(generator: Any, state: Any) -> None:
     """Let a generator go on from a position. Raises an exception if that is invalid."""
     if isinstance(generator, torch.Generator):
         words = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
@@ -235,7 +235,7 @@ def set_position(generator: Any, state: Any) -> None:
         version, words, gauss = state
         generator.setstate((version, tuple(words), gauss))
     else:
-        check_state(state)
+        check_generator_state(state)
         if isinstance(generator, np.random.RandomState):
             generator.set_state(state)
         elif isinstance(generator, np.random.Generator):
@@ -244,7 +244,7 @@ def set_position(generator: Any, state: Any) -> None:
             generator.state = state
 
 
-def check_state(state: Any) -> None:
+def check_generator_state(state: Any) -> None:
     """Check the indices in a state of NumPy's, which would otherwise read beyond its memory."""
     inner = state["state"]
     for name, most in INDICES.items():
@@ -267,13 +267,13 @@ class SavedStreams:
 
     def __init__(self, thing: Any) -> None:
         sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
-        self.before = [(source, position(source)) for source in sources]
+        self.before = [(source, stream_position(source)) for source in sources]
 
     def restore(self) -> bool:
         """Set all of them back; returns whether none had been drawn from."""
         untouched = True
         for source, before in self.before:
-            if position(source) != before:
-                set_position(source, before)
+            if stream_position(source) != before:
+                set_stream_position(source, before)
                 untouched = False
         return untouched

@@ -181,9 +181,13 @@ class Writer(LeafWriter):
         if base is deque:
             extra = value.maxlen
         elif isinstance(value, defaultdict):
-            made = value.default_factory
-            free = made is None or FACTORIES.get(getattr(made, "__name__", "")) is made
-            extra = ["type", made and made.__name__] if free else self.node(made, f"{path}.default_factory", depth + 1)
+            factory = value.default_factory
+            free = factory is None or FACTORIES.get(getattr(factory, "__name__", "")) is factory
+            extra = (
+                ["type", factory and factory.__name__]
+                if free
+                else self.node(factory, f"{path}.default_factory", depth + 1)
+            )
             if not free and not mark:
                 raise CannotSave("defaultdict with a function of its own")
         items = self.contents(base, value, path, depth)

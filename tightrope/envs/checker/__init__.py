@@ -17,11 +17,11 @@ from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make
-from ..adapters.gym_envs import parameters
+from ..adapters.gym_envs import signature_parameters
 from ..attributes import SavedStreams
 from ..registry import choose, construct, id_or_path, make
 from ..tensor import TensorEnv
-from ..validate import described
+from ..validate import describe_value
 from . import trajectories
 from .env_under_test import CheckAborted, EnvUnderTest
 from .gym_under_test import SingleUnderTest, VectorUnderTest
@@ -42,7 +42,7 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
     "actions after an end": (trajectories.actions_after_end, VectorUnderTest),
     "spawn": (trajectories.spawned_copy, ProtocolUnderTest),
     "draw": (trajectories.drawing, TensorUnderTest),
-    "render": (trajectories.rendering, SingleUnderTest),
+    "render": (trajectories.rendered_frames, SingleUnderTest),
 }
 
 
@@ -58,7 +58,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own checks, which this report covers
         try:
-            env = make_env(target, num_envs, seed, backend)
+            env = env_to_check(target, num_envs, seed, backend)
         except UsageError as error:
             if not (isinstance(target, type) and issubclass(target, TensorEnv)):
                 raise
@@ -81,7 +81,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     return report
 
 
-def make_env(target: Any, num_envs: int, seed: int, backend: str) -> Any:
+def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> Any:
     """The environment to check."""
     if isinstance(target, str):
         chosen = choose(target, backend).backend
@@ -93,7 +93,7 @@ def make_env(target: Any, num_envs: int, seed: int, backend: str) -> Any:
         return target
     if isinstance(target, type) and issubclass(target, TensorEnv):
         return construct(target, num_envs, "cpu", None)
-    return target(num_envs=num_envs) if "num_envs" in parameters(target) else target()
+    return target(num_envs=num_envs) if "num_envs" in signature_parameters(target) else target()
 
 
 def add_usage_error(report: Report, error: UsageError) -> None:
@@ -102,7 +102,7 @@ def add_usage_error(report: Report, error: UsageError) -> None:
     report.add("error", "methods", message, fix)
 
 
-def kind_of(env: Any) -> type[EnvUnderTest]:
+def kind_under_test(env: Any) -> type[EnvUnderTest]:
     if isinstance(env, TensorEnv):
         return TensorUnderTest
     if all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
@@ -113,11 +113,11 @@ def kind_of(env: Any) -> type[EnvUnderTest]:
 def run_checks(env: Any, report: Report, steps: int, seed: int) -> None:
     """Run every check that applies, whatever the others find."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
-        report.add("error", "make", f"it is {described(env)}, without reset and step", "give an environment")
+        report.add("error", "make", f"it is {describe_value(env)}, without reset and step", "give an environment")
         return
     done, unfinished, skipped, until = ["spaces"], [], [], time.perf_counter() + TOTAL_SECONDS
     try:
-        tested = kind_of(env)(env, report, steps, seed)
+        tested = kind_under_test(env)(env, report, steps, seed)
     except UsageError as error:
         add_usage_error(report, error)
         return

@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import EnvError, UsageError, plural, raised
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..step_arrays import Array
-from ..validate import brief
+from ..validate import short_text
 from .report import Level, Report
 from .values import Trace, entry_name, limits, unequal
 
@@ -154,7 +154,7 @@ class EnvUnderTest:
         try:
             return function()
         except (Exception, SystemExit) as error:
-            on_action = "" if action is None else f" on action {brief(np.asarray(action).tolist())}"
+            on_action = "" if action is None else f" on action {short_text(np.asarray(action).tolist())}"
             if isinstance(error, (UsageError, EnvError)) and error.__cause__ is None:  # it names the user's method
                 message, _, fix = str(error).rpartition(": ")
                 self.error(name, f"{message}, in {name}(){on_action}, {self.when}", fix)

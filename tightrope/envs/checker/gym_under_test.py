@@ -16,10 +16,10 @@ from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
-from ..validate import brief, described
+from ..validate import describe_value, short_text
 from .env_under_test import FIVE_VALUES, OLD_STEP, CheckAborted, EnvUnderTest, ObservedStep
 from .report import Level, Report
-from .values import equal, space_violations
+from .values import same_numbers, space_violations
 
 
 class GymUnderTest(EnvUnderTest):
@@ -32,7 +32,7 @@ class GymUnderTest(EnvUnderTest):
         self.sampled = copy.deepcopy(getattr(env, "action_space", None))
         if isinstance(self.sampled, gs.Space):
             self.sampled.seed(seed)
-        report.facts |= {"observation": brief(seen), "action": brief(acted)}
+        report.facts |= {"observation": short_text(seen), "action": short_text(acted)}
         self.note_mask(find_action_mask(env))
         try:
             self.reader = spaces.observation_reader(seen)
@@ -76,7 +76,7 @@ class GymUnderTest(EnvUnderTest):
             rows = np.zeros((self.num_envs, 0))
         if rows.shape[1] != math.prod(self.observation.shape):
             if not violations:
-                self.error("structure", f"{name} is {described(obs)}, which cannot be read")
+                self.error("structure", f"{name} is {describe_value(obs)}, which cannot be read")
             raise CheckAborted
         return self.check_finite(name, rows)
 
@@ -87,7 +87,7 @@ class GymUnderTest(EnvUnderTest):
         result = self.call("reset", lambda: self._reset(seed, options))
         obs, info = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if obs is result:
-            self.error("reset", f"reset() returns {described(result)}, not (observation, info)", "return obs, {}")
+            self.error("reset", f"reset() returns {describe_value(result)}, not (observation, info)", "return obs, {}")
         self._check_info("reset()", info)
         return self.read("the observation of reset()", obs)
 
@@ -102,7 +102,7 @@ class GymUnderTest(EnvUnderTest):
 
     def _check_info(self, name: str, info: Any) -> None:
         if not isinstance(info, dict):
-            self.error("info", f"the info of {name} is {described(info)}, not a dict")
+            self.error("info", f"the info of {name} is {describe_value(info)}, not a dict")
         elif found := mask_names(info):
             self.note_mask(f"info[{found[0]!r}]")
 
@@ -112,14 +112,14 @@ class GymUnderTest(EnvUnderTest):
         before = copy.deepcopy(sent)
         self.age += 1
         values = self.call("step", lambda: self.env.step(sent), before)
-        if not equal(sent, before):
+        if not same_numbers(sent, before):
             self.add("warning", "action", f"step() writes into the action given to it, {self.when}")
         count = len(values) if isinstance(values, tuple) else None
         if count == 4:
             self.error("step", OLD_STEP, FIVE_VALUES)
             values = (*values[:3], np.zeros_like(values[2]), values[3])
         elif count != 5:
-            self.error("step", f"step() returns {described(values)}, not 5 values", FIVE_VALUES)
+            self.error("step", f"step() returns {describe_value(values)}, not 5 values", FIVE_VALUES)
             raise CheckAborted
         obs, reward, terminated, truncated, info = values
         self._check_info("step()", info)
@@ -139,7 +139,7 @@ class GymUnderTest(EnvUnderTest):
             array = None
         if level is not None:
             wanted = f"an array {self.shape} of {kind.__name__}" if self.shape else f"a {kind.__name__}"
-            message = f"{name} is {described(value)}, not {wanted}, {self.when}"
+            message = f"{name} is {describe_value(value)}, not {wanted}, {self.when}"
             self.add(level, name, message, f"return {name} as {wanted}")
         if array is None:
             raise CheckAborted
@@ -198,7 +198,7 @@ class VectorUnderTest(GymUnderTest):
         self.engine = f"Gymnasium, {plural(self.num_envs, 'row')} ({kind}), autoreset {self.mode_name}"
         for name in ("observation_space", "action_space"):
             if getattr(env, name) != batch_space(getattr(env, f"single_{name}"), self.num_envs):
-                message = f"{name} is {brief(getattr(env, name))}, not {self.num_envs} times single_{name}"
+                message = f"{name} is {short_text(getattr(env, name))}, not {self.num_envs} times single_{name}"
                 self.error("spaces", message, f"set it to vector.utils.batch_space(single_{name}, num_envs)")
 
     def autoreset_error(self, observed: str) -> None:
@@ -228,7 +228,7 @@ class VectorUnderTest(GymUnderTest):
             self.pending = done & real
         if self.mode is AutoresetMode.DISABLED and done.any():
             obs = self.reset(mask=done)
-            if not equal(obs[~done], final_obs[~done]):
+            if not same_numbers(obs[~done], final_obs[~done]):
                 self.autoreset_error(f"reset with reset_mask {done.tolist()} also changes rows that it leaves out")
         return self.inspect(ObservedStep(obs, reward, terminated & real, truncated & real, final_obs, real))
 
@@ -246,5 +246,5 @@ class VectorUnderTest(GymUnderTest):
             result[rows] = self.reader.rows(batch).reshape(len(rows), -1)
         except Exception:
             one = final[rows[0]] if singles else final
-            self.autoreset_error(f"info['final_obs'] holds {described(one)} where row {rows[0]} ended")
+            self.autoreset_error(f"info['final_obs'] holds {describe_value(one)} where row {rows[0]} ended")
         return self.check_finite("the final observation", result)

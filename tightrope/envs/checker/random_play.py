@@ -14,7 +14,7 @@ from ..training_warnings import find_time_limit
 from .env_under_test import EnvUnderTest, ObservedStep
 from .gym_under_test import SingleUnderTest
 from .tensor_under_test import ProtocolUnderTest
-from .values import entry_name, parts_of
+from .values import entry_name, spec_parts
 
 PLAY_SECONDS = 2.0  # after which a slow environment is stopped
 ENOUGH = 100  # steps for statistics to mean something
@@ -34,7 +34,7 @@ class PlayStatistics:
         self.by_termination: list[bool] = []
         self.running, self.total = np.zeros(env.num_envs), np.zeros(env.num_envs)
         self.length = np.zeros(env.num_envs, np.int64)
-        parts = [] if env.observation is None else [part for _, part in parts_of(env.observation)]
+        parts = [] if env.observation is None else [part for _, part in spec_parts(env.observation)]
         real = [np.full(math.prod(p.shape), isinstance(p, Box) and p.dtype != torch.uint8) for p in parts]
         self.real = np.flatnonzero(np.concatenate(real)) if real else np.zeros(0, int)  # entries that are real numbers
         self.count = 0  # observations; sums are of their differences from the first
@@ -82,7 +82,7 @@ def play_at_random(env: EnvUnderTest) -> None:
             play.stopped_early = time.perf_counter() > until
     finally:  # also after an exception, with the steps so far
         if play.steps:
-            check_episodes(env, play)
+            check_episode_lengths(env, play)
             check_rewards(env, play)
             check_observations(env, play)
             check_speed(env, play)
@@ -90,7 +90,7 @@ def play_at_random(env: EnvUnderTest) -> None:
         check_counts(env, play)
 
 
-def check_episodes(env: EnvUnderTest, play: PlayStatistics) -> None:
+def check_episode_lengths(env: EnvUnderTest, play: PlayStatistics) -> None:
     lengths = play.lengths
     env.report.facts |= {"steps": play.steps, "stopped_early": play.stopped_early, "episodes": len(lengths)}
     if not lengths:

@@ -17,10 +17,10 @@ from ..attributes import SavedStreams
 from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask
-from ..validate import brief, described
+from ..validate import describe_value, short_text
 from .env_under_test import FIXES, CheckAborted, EnvUnderTest, ObservedStep
 from .report import Report
-from .values import entry_name, equal, unequal, value_range
+from .values import entry_name, same_numbers, unequal, value_range
 
 
 class ProtocolUnderTest(EnvUnderTest):
@@ -40,7 +40,7 @@ class ProtocolUnderTest(EnvUnderTest):
         self.engine = f"Tightrope, {plural(self.num_envs, 'row')} on {env.device} ({type(env).__name__})"
         self.is_adapter = isinstance(env, HostEnv)  # rewards, scores and ends of games may differ by design
         self.restarts_at_once = not self.is_adapter
-        report.facts |= {"observation": brief(env.observation), "action": brief(env.action)}
+        report.facts |= {"observation": short_text(env.observation), "action": short_text(env.action)}
 
     def reset(self, seed: int | None = None) -> Array:
         if seed is not None:
@@ -63,7 +63,7 @@ class ProtocolUnderTest(EnvUnderTest):
     def as_array(self, name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
         """A copy of the tensor as an array, after checks of its form."""
         if not isinstance(tensor, Tensor):
-            self.error("structure", f"{name} is {described(tensor)}, not a tensor")
+            self.error("structure", f"{name} is {describe_value(tensor)}, not a tensor")
             raise CheckAborted
         self.watch(name, tensor)
         if tensor.dtype != dtype:
@@ -84,10 +84,10 @@ class ProtocolUnderTest(EnvUnderTest):
         before = sent.clone()
         self.age += 1
         step = self.call("step", lambda: self.env.step(sent), action)
-        if not equal(sent, before):
+        if not same_numbers(sent, before):
             self.error("action", f"step() writes into the action given to it, {self.when}")
         if not isinstance(step, Step):
-            self.error("step", f"step() returns {described(step)}, not a Step", "return a tightrope.types.Step")
+            self.error("step", f"step() returns {describe_value(step)}, not a Step", "return a tightrope.types.Step")
             raise CheckAborted
         obs, final_obs = self.read("obs", step.obs), self.read("final_obs", step.final_obs)
         reward = self.as_array("reward", step.reward, torch.float32).astype(np.float64)

@@ -12,13 +12,13 @@ from ...errors import UsageError, raised
 from ...types import Box, Discrete
 from ..step_arrays import Array
 from ..training_warnings import find_time_limit
-from ..validate import described, draw_frames
+from ..validate import describe_value, draw_frames
 from .env_under_test import TRACE_SECONDS, EnvUnderTest
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .random_play import WIDE
 from .report import Level, Report
 from .tensor_under_test import ProtocolUnderTest, TensorUnderTest
-from .values import difference, equal, global_streams, limits, own_streams
+from .values import difference, global_streams, limits, own_streams, same_numbers
 
 HELD_STEPS, HELD_SECONDS = 1000, 1.0  # of one action, and of all of them
 MAX_HELD = 10  # actions of a Discrete space
@@ -39,7 +39,7 @@ def aliases_and_streams(env: EnvUnderTest) -> None:
             message = f"{'step' if t else 'reset'}() moves the global random stream of {', '.join(moved)}"
             env.add("note" if is_tensor else "warning", "global stream", message)  # in a run they are the run's own
         for name, value, kept in env.returned:
-            if not equal(value, kept):
+            if not same_numbers(value, kept):
                 level: Level = "warning" if isinstance(env, VectorUnderTest) else "error"  # our adapter copies in time
                 env.add(level, "alias", f"{name} changes after it was returned, {env.when}")
 
@@ -74,11 +74,11 @@ def different_seeds(env: EnvUnderTest) -> None:
     """Seeds give different starts; a reset without a seed goes on in the stream; rows have streams of their own."""
     count = int(np.clip(2 * TRACE_SECONDS / env.cost("reset"), 3, 12))
     starts = [env.reset(env.seed + i) for i in range(count)]
-    if all(equal(start, starts[0]) for start in starts):
+    if all(same_numbers(start, starts[0]) for start in starts):
         return equal_starts(env)
     env.reset(env.seed)
     unseeded = [env.reset() for _ in range(count)]
-    if all(equal(start, unseeded[0]) for start in unseeded):
+    if all(same_numbers(start, unseeded[0]) for start in unseeded):
         message = f"{count} resets without a seed all start alike, though different seeds start differently"
         env.add("warning", "stream", message)
     if env.num_envs > 1 and all((start == start[0]).all() for start in starts):
@@ -199,7 +199,7 @@ def drawing(env: EnvUnderTest) -> None:
             env.add("warning", "draw", message, fix)
 
 
-def rendering(env: EnvUnderTest) -> None:
+def rendered_frames(env: EnvUnderTest) -> None:
     """A user's environment whose metadata has rgb_array returns pixels from render()."""
     inner = getattr(env.env, "unwrapped", env.env)
     modes = (getattr(inner, "metadata", None) or {}).get("render_modes") or []
@@ -215,7 +215,7 @@ def rendering(env: EnvUnderTest) -> None:
     try:
         frame = renderer.render()
         if not (isinstance(frame, np.ndarray) and frame.ndim == 3):
-            env.add("note", "render", f"metadata promises rgb_array, but render() returns {described(frame)}")
+            env.add("note", "render", f"metadata promises rgb_array, but render() returns {describe_value(frame)}")
     except Exception as error:
         env.add("note", "render", f"render() raises {raised(error)}")
     if renderer is not env.env:

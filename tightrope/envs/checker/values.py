@@ -11,20 +11,22 @@ import numpy as np
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
-from ..attributes.values import GENERATORS, GLOBAL_STREAMS, position
+from ..attributes.values import GENERATORS, GLOBAL_STREAMS, stream_position
 from ..step_arrays import Array
-from ..validate import brief, described
+from ..validate import describe_value, short_text
 from .report import Level
 
 Trace = list[tuple[str, Array]]  # what a trajectory showed, in order, each by its name
 
 
-def equal(one: Any, other: Any) -> bool:
+def same_numbers(one: Any, other: Any) -> bool:
     """Whether two arrays, tensors or containers of them hold the same numbers."""
     if isinstance(one, dict):
-        return isinstance(other, dict) and one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+        return (
+            isinstance(other, dict) and one.keys() == other.keys() and all(same_numbers(one[k], other[k]) for k in one)
+        )
     if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(equal, one, other))
+        return len(one) == len(other) and all(map(same_numbers, one, other))
     a, b = (x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (one, other))
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
@@ -44,13 +46,13 @@ def difference(one: Trace, other: Trace) -> str | None:
     return None
 
 
-def parts_of(spec: Spec) -> list[tuple[str, Spec]]:
+def spec_parts(spec: Spec) -> list[tuple[str, Spec]]:
     return [(f"[{name!r}]", part) for name, part in spec.parts] if isinstance(spec, Composite) else [("", spec)]
 
 
 def entry_name(spec: Spec, index: int) -> str:
     """The name of one number of an observation, such as obs['camera'][0, 2]."""
-    for name, part in parts_of(spec):
+    for name, part in spec_parts(spec):
         size = math.prod(part.shape)
         if index < size:
             return f"obs{name}{[int(i) for i in np.unravel_index(index, part.shape)] if part.shape else ''}"
@@ -86,23 +88,27 @@ def space_violations(space: Any, value: Any, place: str = "") -> Iterator[tuple[
         kind = dict if isinstance(space, gs.Dict) else tuple
         values = dict(enumerate(value)) if isinstance(value, tuple) else value
         if not isinstance(value, kind) or set(values) != set(parts):
-            yield "error", "structure", f"{at(place)} is {described(value)}, not a {kind.__name__} of {list(parts)}"
+            yield (
+                "error",
+                "structure",
+                f"{at(place)} is {describe_value(value)}, not a {kind.__name__} of {list(parts)}",
+            )
             return
         for key, part in parts.items():
             yield from space_violations(part, values[key], f"{place}[{key!r}]")
         return
     if not isinstance(space, (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary)):
         if isinstance(space, gs.Space) and not space.contains(value):
-            yield "error", "structure", f"{at(place)} is {described(value)}, not in {brief(space)}"
+            yield "error", "structure", f"{at(place)} is {describe_value(value)}, not in {short_text(space)}"
         return
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unequal length
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        yield "error", "structure", f"{at(place)} is {described(value)}, not numbers"
+        yield "error", "structure", f"{at(place)} is {describe_value(value)}, not numbers"
     elif array.shape != space.shape:
-        yield "error", "shape", f"{at(place)} is {described(value)}, not of shape {space.shape}"
+        yield "error", "shape", f"{at(place)} is {describe_value(value)}, not of shape {space.shape}"
     else:
         yield from number_violations(space, value, array, place)
 
@@ -111,7 +117,7 @@ def number_violations(space: Any, value: Any, array: Array, place: str) -> Itera
     """The reasons why an array of the right shape is not a member of the space: its dtype and its bounds."""
     plain = not isinstance(value, (np.ndarray, np.generic))  # Python's numbers have no dtype to be wrong
     if plain and space.shape:
-        yield "warning", "structure", f"{at(place)} is {described(value)}, not an array"
+        yield "warning", "structure", f"{at(place)} is {describe_value(value)}, not an array"
     fitting = plain or np.can_cast(array.dtype, space.dtype) if isinstance(space, gs.Box) else array.dtype.kind in "biu"
     if not fitting:
         yield "error", "dtype", f"{at(place)} has dtype {array.dtype}, not {space.dtype}"
@@ -136,10 +142,12 @@ def at(place: str, *index: int) -> str:
 
 def global_streams() -> dict[str, Any]:
     """The positions of the random generators that all code shares."""
-    return {name: position(stream) for name, stream in zip(("random", "numpy", "torch"), GLOBAL_STREAMS, strict=True)}
+    return {
+        name: stream_position(stream) for name, stream in zip(("random", "numpy", "torch"), GLOBAL_STREAMS, strict=True)
+    }
 
 
 def own_streams(env: Any) -> list[Any]:
     """The positions of the random generators that an environment holds."""
     values = getattr(getattr(env, "unwrapped", env), "__dict__", {}).values()
-    return [position(value) for value in values if isinstance(value, GENERATORS)]
+    return [stream_position(value) for value in values if isinstance(value, GENERATORS)]

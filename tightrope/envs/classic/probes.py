@@ -12,7 +12,7 @@ from ...types import Box, Discrete
 from ..tensor import TensorEnv
 
 
-class Probe(TensorEnv):
+class ProbeEnv(TensorEnv):
     """One number to see, one step to live, never truncated."""
 
     observation = Box((1,))
@@ -37,14 +37,14 @@ class Probe(TensorEnv):
         return np.stack(frames)
 
 
-class Probe1(Probe):
+class Probe1(ProbeEnv):
     """Observation 0, reward 1: the value must be 1."""
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return torch.ones_like(state[:, 0])
 
 
-class Probe2(Probe):
+class Probe2(ProbeEnv):
     """Observation -1 or +1, reward equal to it: the value must be the observation."""
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Probe2(Probe):
         return state[:, 0].clone()
 
 
-class Probe3(Probe):
+class Probe3(ProbeEnv):
     """Observation 0 then 1, reward 0 then 1: the values must be gamma and 1."""
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Probe3(Probe):
         return state[:, 0].clone()
 
 
-class Probe4(Probe):
+class Probe4(ProbeEnv):
     """Two actions, reward -1 or +1: the policy must take action 1, the value must be 1."""
 
     action = Discrete(2)
@@ -76,7 +76,7 @@ class Probe4(Probe):
         return action.to(state.dtype) * 2 - 1
 
 
-class Probe5(Probe):
+class Probe5(ProbeEnv):
     """Observation 0 or 1, reward +1 for repeating it and -1 otherwise: the policy must follow the observation."""
 
     action = Discrete(2)
