@@ -195,7 +195,7 @@ class GymVectorEnv(HostEnv):
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
         spaces = observation_reader(engine.single_observation_space), action_writer(engine.single_action_space)
         self._set_spaces(*spaces, engine.num_envs, device)
-        if isinstance(engine.unwrapped, AsyncVectorEnv) and not isinstance(engine, Workers):
+        if isinstance(engine.unwrapped, AsyncVectorEnv):
             limit_waits(engine.unwrapped, name)
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them
         self.solved_at = getattr(engine.spec, "reward_threshold", None)

@@ -75,15 +75,9 @@ class Workers(AsyncVectorEnv):
         kill_at_exit(self.processes)
 
     def _check_spaces(self) -> None:
-        self.error_queue = TimeoutQueue(self.error_queue)  # type: ignore[assignment]
+        limit_waits(self, self.name)
         self.get_attr("render_mode")  # waits until all are made
         super()._check_spaces()  # type: ignore[no-untyped-call]
-
-    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        if timeout is not None:
-            return super()._poll_pipe_envs(timeout)
-        wait_for_workers(self, self.name)
-        return True
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         if terminate:  # they ignore the signal that Gymnasium would send
@@ -102,8 +96,8 @@ class TimeoutQueue:
 
 
 def limit_waits(engine: Any, name: str) -> None:
-    """Give an AsyncVectorEnv that the user made the time limits of `Workers`."""
-    if isinstance(engine.error_queue, TimeoutQueue):  # it has them
+    """Give an AsyncVectorEnv, ours or a user's, time limits for the replies of its workers."""
+    if isinstance(engine.error_queue, TimeoutQueue):
         return
     poll = engine._poll_pipe_envs
 
