@@ -73,6 +73,14 @@ class no_host_reads:
 # shorthands -------------------------------------------------------------------------------------------------------------
 
 
+def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    """The one line of the UsageError that a call raises."""
+    with pytest.raises(UsageError) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def random_actions(env: Env, steps: int, seed: int = 0) -> Tensor:
     """(steps, N, ...) valid actions."""
     generator, shape = torch.Generator().manual_seed(seed), (steps, env.num_envs, *env.action.shape)

@@ -10,22 +10,15 @@ import gymnasium
 import pytest
 import torch
 import yaml
+from test_contract import refusal
 
 import tightrope as tr
 from tightrope.cli import dispatch
 from tightrope.envs import registry as engines
 from tightrope.envs.adapters.gym import GymEnv, checked_make
 from tightrope.envs.registry import BACKENDS, Backend, Choice, choose, make
-from tightrope.errors import UsageError
 from tightrope.runs.given import has_id, is_path
 from tightrope.runs.plan import plan
-
-
-def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args, **kwargs)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.fixture

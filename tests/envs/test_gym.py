@@ -21,7 +21,7 @@ import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
-from test_contract import CHECKS, random_actions, run, same
+from test_contract import CHECKS, random_actions, refusal, run, same
 from torch import Tensor, nn
 
 import tightrope as tr
@@ -189,13 +189,6 @@ def made(form: str, num_envs: int, max_episode_steps: int | None = None, seed: i
     env = FORMS[form](num_envs, kind, max_episode_steps)
     env.seed(seed)
     return env
-
-
-def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args, **kwargs)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def ppo(env: Any, num_envs: int = 4, **settings: Any) -> tr.PPO:

@@ -11,10 +11,11 @@ import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
+from test_contract import refusal
 
 from tightrope.envs.adapters import spaces
 from tightrope.envs.adapters.spaces import bound, has_shape_of, space_text, stacked, take_rows
-from tightrope.errors import EnvError, UsageError
+from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
 
@@ -111,13 +112,6 @@ def assert_same(left: Any, right: Any) -> None:
             assert_same(one, other)
     else:
         assert np.array_equal(left, right)
-
-
-def refusal(call: Any, *args: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 # observations --------------------------------------------------------------------------------------------------------
