@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attributes import SavedStreams, bitwise_equal, streams_lock
 from ..recording import Recording
+from .attributes import SavedStreams, bitwise_equal, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, check_choices
 

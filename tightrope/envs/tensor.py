@@ -29,7 +29,7 @@ from . import validate
 from .attributes import FirstRecord, copy_attributes, load_attributes, save_attributes, snapshot_attributes
 from .recorded_step import MOST_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
-from .trial import try_methods
+from .trial import is_capturing, try_methods, version
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
 BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
@@ -294,13 +294,3 @@ class TensorEnv:
         self._unverify()
 
     def close(self) -> None: ...
-
-
-def version(tensor: Tensor) -> int:
-    """The number of writes to a tensor."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

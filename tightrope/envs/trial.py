@@ -133,3 +133,13 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
         check_column(twin, "terminated", run("terminated", after), torch.bool)
         check_observation(twin, run("observe", after))
     return frozenset(trial.in_place)
+
+
+def version(tensor: Tensor) -> int:
+    """The number of writes to a tensor."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
