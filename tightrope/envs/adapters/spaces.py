@@ -78,7 +78,7 @@ def _box_reader(space: gs.Box, name: str) -> tuple[Spec, Callable[[Any], Array]]
     if not (np.issubdtype(space.dtype, np.floating) or np.issubdtype(space.dtype, np.integer) or space.dtype == bool):
         raise UsageError(f"{name} of dtype {space.dtype} are not supported: give real numbers, whole numbers or bools")
     if 0 in shape:
-        raise UsageError(f"{name} of shape {shape} hold nothing: give at least one number")
+        raise UsageError(f"{name} of shape {shape} are empty: give at least one number")
     if shape == ():
         spec, rows = _box_reader(gs.Box(space.low.reshape(1), space.high.reshape(1), dtype=space.dtype), name)
         return spec, lambda obs: rows(np.asarray(obs)[:, None])
@@ -118,7 +118,7 @@ def is_image_stack(shape: tuple[int, ...]) -> bool:
 def _composite_reader(space: gs.Dict | gs.Tuple[Any], name: str) -> tuple[Spec, Callable[[Any], Array]]:
     keys: list[Any] = list(space.spaces) if isinstance(space, gs.Dict) else list(range(len(space.spaces)))
     if not keys:
-        raise UsageError(f"{name} of an empty {type(space).__name__} hold nothing: give at least one part")
+        raise UsageError(f"{name} of an empty {type(space).__name__} are empty: give at least one part")
     parts: list[tuple[str, Spec]] = []
     readers: list[Callable[[Any], Array]] = []
     for key in keys:

@@ -59,7 +59,7 @@ class SpacesOnlyTensorEnv:
 
 
 def not_loaded(name: str) -> UsageError:
-    return UsageError(f"env {name!r} is not here: only its spaces were loaded. tr.load(path, env=...) brings one")
+    return UsageError(f"env {name!r} cannot be run: only its spaces were loaded. Give one with tr.load(path, env=...)")
 
 
 # to JSON -------------------------------------------------------------------------------------------------------------

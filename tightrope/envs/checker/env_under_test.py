@@ -48,7 +48,7 @@ FIXES = {  # by check; those of tensor environments differ where TensorUnderTest
     "seed": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
     "seeds": "fine if there is no chance in the task; otherwise draw from self.np_random",
     "shape": "return what observation_space says, or give the space this shape",
-    "spawn": "give as many rows as asked for, with the same spaces and device, and share no state and no generator",
+    "spawn": "give the requested number of rows, with the same spaces and device, and share no state and no generator",
     "statistics": "add up return and length of each row, and forget both where done",
     "step": "fix that line: step must take every action of its space, from every state",
     "stream": "seed only where a seed is given, as super().reset(seed=seed) does",
