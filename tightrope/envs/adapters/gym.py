@@ -102,7 +102,9 @@ def from_object(
         spec = env.spec
         return GymVectorEnv(env, device, name, None if spec is None else lambda count: gymnasium.make_vec(spec, count))
     if not single and limit is not None:
-        raise UsageError(f"max_episode_steps {limit} is not for vector environments: let {name} truncate episodes itself")
+        raise UsageError(
+            f"max_episode_steps {limit} is not for vector environments: let {name} truncate episodes itself"
+        )
     if not single:
 
         def vector(count: int) -> VectorEnv:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import values
-from .memory import Block, block_of
+from .leaf_writer import Block, block_of
 from .values import Node
 from .writer import Writer
 

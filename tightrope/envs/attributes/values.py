@@ -23,9 +23,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from .memory import CannotSave
-
 Node = Any  # None, bool, str, int, float, or a list whose first entry says what it is
+
+
+class CannotSave(Exception):
+    """A value that cannot be saved. The message is the reason in a few words."""
 
 
 def fixed_timezone(moment: Any) -> Any:

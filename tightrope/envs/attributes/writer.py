@@ -13,11 +13,12 @@ from enum import Enum, Flag
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .leaf_writer import TOO_LARGE, LeafWriter, Mode
-from .memory import CannotSave
 from .values import (
+    BIT_GENERATORS,
     CONTAINERS,
     CREATABLE,
     FACTORIES,
@@ -25,12 +26,14 @@ from .values import (
     GLOBAL_STREAMS,
     IMMUTABLES,
     MAX_DEPTH,
+    CannotSave,
     Node,
     attributes_of,
     float_node,
     is_constant,
     is_settable,
     layout,
+    stream_position,
 )
 
 VALUES = frozenset(
@@ -214,6 +217,43 @@ class Writer(LeafWriter):
         if isinstance(value, Flag):
             return ["flag", name, self.node(value.value, path, depth + 1)]
         return ["enum", name, value.name]
+
+    # random generators ------------------------------------------------------------------------------------------------
+
+    def generator(self, value: Any, path: str, depth: int) -> Node:
+        if isinstance(value, np.random.Generator):
+            inner = value.bit_generator
+            seen = self.seen.get(id(inner))
+            bits = self.link(seen) if seen is not None else self.bits(inner, f"{path}.bit_generator")
+            return ["generator", self.remember(value, path), bits]
+        if isinstance(value, np.random.BitGenerator):
+            return self.bits(value, path)
+        try:
+            where = stream_position(value)
+        except NotImplementedError:  # random.SystemRandom
+            raise CannotSave(type(value).__name__) from None
+        mark = self.remember(value, path)
+        kind = next(kind for kind in GENERATORS if isinstance(value, kind))
+        if (type(value) is not kind and not mark) or (
+            kind is np.random.RandomState and where["bit_generator"] != "MT19937"
+        ):
+            raise CannotSave(type(value).__name__)
+        return ["stream", kind.__name__, mark, where, kind is torch.Generator and value.device == self.device]
+
+    def bits(self, value: np.random.BitGenerator, path: str) -> Node:
+        name, seeds = type(value).__name__, getattr(value, "seed_seq", None)
+        if BIT_GENERATORS.get(name) is not type(value):
+            raise CannotSave(name)
+        mark, sequence = self.remember(value, path), None
+        if type(seeds) is np.random.SeedSequence:
+            entropy = seeds.entropy if isinstance(seeds.entropy, int) or seeds.entropy is None else list(seeds.entropy)
+            sequence = [str(entropy) if isinstance(entropy, int) else entropy, list(seeds.spawn_key), seeds.pool_size,
+                        seeds.n_children_spawned]  # fmt: skip
+            self.spawn_counts[path] = seeds.n_children_spawned
+            then = self.first.spawn_counts.get(path) if self.first is not None else None
+            if self.mode == "save" and mark and then != seeds.n_children_spawned:
+                self.note_missing(f"{path} (how many generators it has spawned)", name)
+        return ["bits", name, mark, stream_position(value), sequence]
 
 
 WRITERS: tuple[tuple[Any, Callable[[Writer, Any, str, int], Node]], ...] = (
