@@ -69,7 +69,7 @@ def find_action_mask(env: Any) -> str | None:
 
 
 def mask_in_info(env: Any) -> str | None:
-    """Where the last info of an environment has action masks, if it has. Cheap: called in every phase."""
+    """The place of action masks in the last info, such as action_mask, if it has any. Cheap: called in every phase."""
     info = getattr(env, "info", None)
     found = mask_names(info) if isinstance(info, dict) else []
     return f"info[{found[0]!r}]" if found else None
