@@ -10,7 +10,7 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.metrics import Reading
-from ..envs.training_warnings import STEPS_WITHOUT_END, find_action_mask, endless_warning, mask_in_info, mask_warning
+from ..envs.training_warnings import STEPS_WITHOUT_END, endless_warning, find_action_mask, mask_in_info, mask_warning
 from ..logging import CallbackList
 from .directory import RunDirectory
 
