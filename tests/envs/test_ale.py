@@ -15,6 +15,7 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
+import tightrope as tr
 from tightrope.envs.adapters import ale
 from tightrope.envs.adapters.ale import AleEnv
 from tightrope.envs.adapters.atari import FIRE, TWO_PLAYER, Rules, find_rom, installed_roms, presses_fire, title
@@ -489,3 +490,12 @@ def test_pictures_show_the_newest_frame() -> None:
     assert not frames[0].any()
     assert (frames[1, :79] == 0).all()
     assert (frames[1, 81:] == 200).all()
+
+
+def test_a_game_that_is_cut_at_its_limit_is_counted_and_said() -> None:
+    settings: Any = dict(num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=64, max_episode_steps=20)
+    with tr.PPO("ALE/Pong-v5", backend="ale", device="cpu", **settings) as agent:
+        score = agent.evaluate(3)
+    assert (score.games_cut, score.lengths, score.unfinished) == (3, [20, 20, 20], 0)
+    assert "3 of them cut at the limit of 20 steps" in str(score)
+    assert score.as_dict()["games_cut"] == 3

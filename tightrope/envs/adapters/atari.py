@@ -79,6 +79,7 @@ class ThreadedEnv(HostEnv):
         check_positive("max_episode_steps", max_episode_steps)
         self.name, self.max_episode_steps, self._rules, self._fires = name, max_episode_steps, rules, fires
         self.drawable = rules is not None  # only games are drawn
+        self.game_limit = None if rules is None else max_episode_steps
         self._set_spaces(*spaces, num_envs, device)
         self._clock = np.zeros(num_envs, np.int64)  # steps of the episode or game under way
         self._lives = np.zeros(num_envs, np.int32)

@@ -41,7 +41,7 @@ class Grouped(HostEnv):
         for member, row in zip(members, accumulate(sizes, initial=0), strict=False):
             member.first_row = row
         self._set_spaces(first._observation, first._action, sum(sizes), first.device)
-        self.groups, self.drawable = len(members), first.drawable
+        self.groups, self.drawable, self.game_limit = len(members), first.drawable, first.game_limit
 
     @property
     def device(self) -> torch.device:

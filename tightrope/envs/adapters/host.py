@@ -40,6 +40,7 @@ class HostEnv:
     pace = 30
     groups = 1
     solved_at: float | None = None
+    game_limit: int | None = None  # steps after which a game is cut that would go on
     first_row = 0  # the number of the first row, where these environments are rows of something larger
     info: Mapping[str, Any] = MappingProxyType({})  # of the last reset or step, where the engine has one
     _started = False
