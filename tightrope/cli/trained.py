@@ -45,7 +45,8 @@ class EvalOptions:
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
     """Print one JSON object per environment: env, mean, std, min, max and mean_length over the episodes; returns and lengths,
-    one entry each; episodes and requested, which differ if time was up; unfinished, cut off; games_cut; favours_short; stochastic."""
+    one entry each; episodes and requested, which differ if time was up; unfinished, cut off; games_cut; favours_short;
+    stochastic."""
 
 
 def evaluate(args: list[str]) -> int:
