@@ -451,4 +451,4 @@ AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 
 def check_episodes(episodes: int) -> None:
     if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
-        raise UsageError(f"episodes {episodes!r} will not do: give a whole number from 1 to {MOST_EPISODES:,}")
+        raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MOST_EPISODES:,}")

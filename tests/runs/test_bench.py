@@ -93,7 +93,7 @@ def test_the_command_prints_a_row_per_size_and_writes_a_trace(
     ("words", "said"),
     [
         ("", "bench needs one env"),
-        ("CartPole-v1 --seconds 0", "seconds 0 will not do"),
+        ("CartPole-v1 --seconds 0", "seconds 0 is invalid"),
         ("CartPole-v1 --accelerate fast", "accelerate 'fast' is not a choice"),
         ("CartPole-v1 --num-envs 0", "num_envs 0 is too small"),
         ("CartPole-v1 --lr 1", "learning_rate"),

@@ -158,7 +158,7 @@ def bench(args: list[str]) -> int:
         raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
     options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
     if not 0 < options.seconds <= 3600:
-        raise UsageError(f"seconds {options.seconds:g} will not do: give a number above 0 and up to 3600")
+        raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
     if "total_timesteps" in flags:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
     if not is_path(options.env):

@@ -42,7 +42,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} will not do: give one or more positive widths")
+            raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} is invalid: give one or more positive widths")
         low, high = LOG_STD_RANGE
         if not low <= self.log_std_init <= high:
             raise UsageError(

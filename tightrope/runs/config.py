@@ -251,24 +251,27 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return mapping(name, value)
     if origin is tuple:
         return tuple(coerce(name, item, options[0]) for item in several(value))
+    return coerce_one(name, value, annotation)
+
+
+def coerce_one(name: str, value: Any, annotation: type[Any]) -> Any:
+    """`value` as a bool, text or a number, or a UsageError."""
     if name == "device" and value is not None:
         return device_name(value)
-    if (callable(value) or is_linear(value)) and annotation in (int, float):
+    if isinstance(value, bool) or annotation in (bool, str):
+        if type(value) is annotation or (annotation is str and isinstance(value, str)):
+            return value
+    elif callable(value) or is_linear(value):
         raise is_schedule(name, value)
-    if annotation is bool and isinstance(value, bool):
-        return value
-    if annotation is str and isinstance(value, str):
-        return value
-    if annotation is int and not isinstance(value, bool):
+    elif annotation is int:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
             if abs(number) < 2**63:
                 return number
             raise UsageError(f"{name} {shortened(number)} is too large: give a whole number of at most 2^63 - 1")
-    if annotation is float and not isinstance(value, bool):
+    else:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            real = float(value)
-            if math.isfinite(real):
+            if math.isfinite(real := float(value)):
                 return real
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")

@@ -49,7 +49,7 @@ class Shot:
         for name, limit in most.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
-                raise UsageError(f"{name} {value!r} will not do: give a whole number from 1 to {limit:,}")
+                raise UsageError(f"{name} {value!r} is invalid: give a whole number from 1 to {limit:,}")
 
     @property
     def count(self) -> int:
