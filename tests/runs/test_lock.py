@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -17,7 +19,7 @@ from tightrope.errors import UsageError
 from tightrope.runs import lock
 from tightrope.runs.lock import LOCK, is_locked, locked
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="open-file-description locks are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and flock as on Linux")
 TRY = """
 import sys, pathlib
 from tightrope.errors import UsageError
@@ -121,24 +123,27 @@ def test_a_process_may_have_it_only_once(tmp_path: Path) -> None:
 def test_a_lock_on_a_file_that_has_lost_its_name_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
 
-    def slowly(number: int) -> bool:
-        if not taken:
+    def slowly(fd: int, kind: int) -> bool:
+        if taken == [lock.fcntl.LOCK_EX]:  # after the directory, the file
             remove(tmp_path)
-        taken.append(number)
-        return acquire(number)
+        taken.append(kind)
+        return acquire(fd, kind)
 
     acquire = lock.acquire
     monkeypatch.setattr(lock, "acquire", slowly)
     with locked(tmp_path):
-        assert len(taken) == 2
+        assert len(taken) == 3
         assert second(tmp_path)[0]
 
 
 def test_without_locks_on_directories_the_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(9, "Bad file descriptor")
+    def files_only(fd: int, kind: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(9, "Bad file descriptor")
+        flock(fd, kind)
 
-    monkeypatch.setattr("fcntl.flock", refuse)
+    flock = fcntl.flock
+    monkeypatch.setattr("fcntl.flock", files_only)
     with locked(tmp_path):
         copy_in_a_thread(tmp_path / ".")
         assert "is being written by process" in second(tmp_path)[1]

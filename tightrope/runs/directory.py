@@ -58,7 +58,7 @@ class RunDirectory:
                 raise UsageError(f"run_dir {self.path} cannot be written: {which}{reason(error)}") from None
             self.saved_at = time.perf_counter()
             try:
-                with Place(self.path).held() as folder:
+                with Place(self.path).directory_fd() as folder:
                     self.folder = self.path if folder is None else folder
                     yield
             finally:
