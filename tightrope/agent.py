@@ -36,9 +36,9 @@ from .runs.given import (
     short_name,
 )
 from .runs.hints import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
+from .runs.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .runs.policy import predict
 from .runs.record import Recording, Shot, record
-from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.scoring import finished, options_of, other_env, reached
 from .runs.signals import Interrupted, Interrupts
 from .runs.train import Outcome, train
@@ -186,7 +186,7 @@ class Agent(metaclass=AgentType):
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
         if self.loaded is not None and not quiet:
-            for line in going_on(self.loaded, self.state):
+            for line in resume_notes(self.loaded, self.state):
                 print_line(line)
         self.loaded = None
         guests, score = [Live()] if live else [], partial(self._score, score_episodes) if score_episodes else None
@@ -195,7 +195,7 @@ class Agent(metaclass=AgentType):
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
         if broadcast_from_rank0(lambda: b"yes" if has_checkpoints(begun) else b""):
-            self.loaded = found_by_first(begun)
+            self.loaded = find_on_all_ranks(begun)
             restore(self.state, self.loaded)
         return directory(begun, self.loaded)
 

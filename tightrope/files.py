@@ -18,6 +18,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -138,7 +139,7 @@ class Place:
             raise OSError(errno.EINVAL, "it is not a plain file", str(self))
         return fd
 
-    def open(self, limit: int) -> BinaryIO:
+    def open(self, limit: int) -> BufferedReader:
         """Open a regular file of at most `limit` bytes to read; Unreadable if it cannot be."""
         try:
             fd = self.descriptor(os.O_RDONLY)
@@ -229,7 +230,7 @@ class Draft:
 
 
 def address(file: BinaryIO, place: Place) -> str:
-    """A path for a library that opens files by name: it leads to this open file and no other, where the system has such paths."""
+    """A path, for a library that opens files by name, that leads to this open file and no other, where the system has such."""
     link = f"/proc/self/fd/{file.fileno()}"
     return link if os.path.exists(link) else str(place)
 
@@ -276,11 +277,3 @@ def read_canonical(place: Place, limit: int = CHUNK) -> dict[str, Any]:
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def digest_of(place: Place, size: int) -> str:
-    """The SHA-256 of a file that must have this size."""
-    with place.open(size) as file:
-        if (found := os.fstat(file.fileno()).st_size) != size:
-            raise Unreadable(f"{place.name} has {found:,} bytes instead of {size:,}")
-        return hashlib.file_digest(file, "sha256").hexdigest()

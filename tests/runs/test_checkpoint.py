@@ -20,9 +20,9 @@ from tightrope.algorithms import ALGORITHMS
 from tightrope.engine.metrics import read
 from tightrope.errors import UsageError
 from tightrope.files import Place, canonical, digest, write_file
-from tightrope.runs import recover
-from tightrope.runs.checkpoint import MODEL, TRAINING, save_checkpoint, save_config, sealed
-from tightrope.runs.recover import find, load_config
+from tightrope.runs import checkpoint
+from tightrope.runs.checkpoint import MODEL, TRAINING, find, with_hash
+from tightrope.runs.persistence import load_config, save_checkpoint, save_config
 from tightrope.types import Rollout
 
 SMALL = dict(num_envs=3, num_steps=8, total_timesteps=6 * 24, hidden_sizes=(8,), max_episode_steps=5, norm_obs=True)
@@ -235,7 +235,7 @@ def forge(run: Path, manifest: dict[str, Any] | None = None, **files: bytes | di
     }
     given |= manifest or {}
     given.pop("sha256")
-    (path / "manifest.json").write_bytes(canonical(sealed(given)))
+    (path / "manifest.json").write_bytes(canonical(with_hash(given)))
     pointer = {"checkpoint": path.name, "sha256": digest((path / "manifest.json").read_bytes())}
     (path.parent / "latest").write_bytes(canonical(pointer))
 
@@ -255,11 +255,6 @@ def test_a_directory_that_is_not_a_run(tmp_path: Path) -> None:
 def test_a_run_without_its_checkpoints(run: Path) -> None:
     shutil.rmtree(newest(run))
     assert_refused(run, "no checkpoint yet", "resume")
-
-
-def test_a_run_of_a_version_before_this_format(run: Path) -> None:
-    (run / "checkpoints" / "last.safetensors").touch()
-    assert_refused(run, "development version")
 
 
 def test_a_manifest_of_another_schema_says_who_wrote_it(run: Path) -> None:
@@ -479,10 +474,12 @@ def test_names_that_lead_nowhere_are_passed_over(run: Path) -> None:
 
 def test_a_checkpoint_that_is_always_gone_is_looked_for_a_few_times(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, looks = newest(run), []
-    monkeypatch.setattr(recover, "named", lambda run: looks.append(run) or [Place.of(path.with_name("9999-steps-5"))])
+    monkeypatch.setattr(
+        checkpoint, "list_checkpoints", lambda run: looks.append(run) or [Place.of(path.with_name("9999-steps-5"))]
+    )
     with pytest.raises(UsageError, match="no good checkpoint"):
         find(run)
-    assert len(looks) == recover.LOOKS
+    assert len(looks) == checkpoint.LOOKS
 
 
 def test_of_many_damaged_checkpoints_a_few_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

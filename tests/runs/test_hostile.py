@@ -14,7 +14,7 @@ import pytest
 import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, plain
 from tightrope.runs.config import configure
-from tightrope.runs.recover import has_checkpoints
+from tightrope.runs.persistence import has_checkpoints
 from tightrope.runs.reports import write_report
 from tightrope.saved import begin_anew
 from tightrope.view.sinks.identity import remember

@@ -21,7 +21,7 @@ import tightrope as tr
 from tightrope.envs.absent import read_space, written
 from tightrope.envs.options import MOST_NUMBERS
 from tightrope.files import canonical
-from tightrope.runs.checkpoint import sealed
+from tightrope.runs.checkpoint import with_hash
 
 TINY: dict[str, Any] = dict(
     num_envs=2, num_steps=4, num_minibatches=1, update_epochs=1, total_timesteps=16, hidden_sizes=(8,), device="cpu"
@@ -152,7 +152,7 @@ def test_a_checkpoint_from_before_spaces_were_written(tmp_path: Path, capsys: py
     agent = saved(tmp_path / "run", "vector")
     path = newest(tmp_path / "run")
     manifest = {key: value for key, value in find_manifest(path).items() if key not in ("spaces", "sha256")}
-    (path / "manifest.json").write_bytes(canonical(sealed(manifest)))
+    (path / "manifest.json").write_bytes(canonical(with_hash(manifest)))
     (path.parent / "latest").unlink()
     obs = OBSERVATIONS["vector"].sample()
     assert tr.load_policy(tmp_path / "run").predict(obs) == agent.predict(obs)

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.runs.recover import AFRESH
+from tightrope.runs.persistence import FRESH_EPISODES
 
 BATCH = 16
 SETTINGS: dict[str, Any] = dict(
     num_steps=8, total_timesteps=4 * BATCH, hidden_sizes=(8,), device="cpu", num_minibatches=2, update_epochs=1
 )
-NOTE = f"note: this environment cannot give its state back, so {AFRESH}"
+NOTE = f"note: this environment cannot give its state back, so {FRESH_EPISODES}"
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -18,10 +18,11 @@ from ..engine.heartbeat import restart_notice
 from ..errors import UsageError, warn
 from ..files import Place
 from ..view import MetricsFile
-from .checkpoint import CONFIG, Checkpoint, newest_serial, own_part, save_checkpoint, save_config
+from .checkpoint import CONFIG, Checkpoint, newest_serial
 from .config import Config
 from .given import can_be_named, is_path
 from .lock import locked
+from .persistence import rank_state, save_checkpoint, save_config
 
 METRICS = "metrics.jsonl"
 RUN_DIR = "run_dir"  # the name under which ranks that are restarted find it
@@ -181,7 +182,7 @@ class NonZeroRankDirectory(RunDirectory):
         pass
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
-        gather_to_rank0(own_part(state))
+        gather_to_rank0(rank_state(state))
         self.trouble = broadcast_from_rank0(lambda: b"").decode() or None
         if self.trouble is None:
             self.saved_steps = state.steps
