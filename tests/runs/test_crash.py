@@ -245,7 +245,7 @@ def test_the_bundle_has_it_all(algo: str, tmp_path: Path) -> None:
     line = caught(AGENTS[algo](BadReward(4), **SMALL, **settings), tmp_path)
     folder = tmp_path / "crash" / "phase-000003"
     command = f"tightrope resume {tmp_path} --env test_crash:BadReward"
-    assert f"the evidence is in {folder}; once it is mended, go on from before it with `{command}`" in line
+    assert f"the evidence is in {folder}; once it is fixed, go on from before it with `{command}`" in line
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -283,7 +283,7 @@ def test_a_bundle_that_cannot_be_written_does_not_hide_the_error(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(crash, "write_bundle", full)
+    monkeypatch.setattr(crash, "write_evidence", full)
     line = caught(tr.PPO(BadReward(4), **SMALL), tmp_path)
     assert "env gave reward nan at env 3, step 3" in line
     assert "could not be written to" in line
@@ -425,7 +425,7 @@ def test_an_env_that_does_not_do_it_again_is_told_too(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: 1)
     line = caught(tr.PPO(Fickle(4), **SMALL))
     assert "phase 3 is not finite: reward and loss" in line
-    assert "but not when it was run again as written" in line
+    assert "but not when it was run again eagerly" in line
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
-from .snapshot import Snapshot
-from .state import State
+from .state import Snapshot, State
 from .statistics import (
     advantage_scales,
     explained_variance,
