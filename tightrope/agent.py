@@ -318,7 +318,7 @@ class Agent(metaclass=AgentType):
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
-        run.save_apart(self.state, settled(self.config, self.state))
+        run.save_untrained(self.state, settled(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and

@@ -166,3 +166,18 @@ def test_what_is_no_plain_file_is_refused_at_once(kind: str, tmp_path: Path) -> 
     shutil.rmtree(path) if kind == "directory" else path.unlink()
     with locked(tmp_path):
         pass
+
+
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        pass
+    looking = "import pathlib, sys\nfrom tightrope.runs.lock import is_locked\nprint(flush=True)\n"
+    looking += "while True: is_locked(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", looking, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for _ in range(100):
+            with locked(tmp_path):
+                pass
+        process.kill()
