@@ -53,7 +53,7 @@ class Checkpoint:
 
     place: Place
     manifest: dict[str, Any]
-    descriptors: dict[str, int] = field(default_factory=dict)  # of the files that this rank reads
+    descriptors: dict[str, int] = field(default_factory=dict, compare=False)  # of the files that this rank reads
 
     def __post_init__(self) -> None:
         weakref.finalize(self, close_all, self.descriptors)
