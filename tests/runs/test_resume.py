@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_helpers import AGENTS, assert_same_state, rows
 from torch import Tensor
 
 import tightrope as tr
@@ -29,7 +29,6 @@ TINY: dict[str, Any] = dict(
 )
 EVALUATED: dict[str, Any] = dict(eval_every=2 * BATCH, eval_episodes=2, keep_checkpoints=9)
 OF_PPO: dict[str, Any] = dict(num_minibatches=2, update_epochs=2)
-CLASSES: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 
 
 @pytest.fixture(autouse=True)
@@ -41,22 +40,12 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def new(algo: str, env: Any, **settings: Any) -> tr.Agent:
     given = {**TINY, **(OF_PPO if algo == "ppo" else {}), **settings}
     given["total_timesteps"] = PHASES * given["num_envs"] * given["num_steps"]
-    return CLASSES[algo](env, **given)
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics file, without what the clock says."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
+    return AGENTS[algo](env, **given)
 
 
 def assert_same_run(one: tr.Agent, other: tr.Agent) -> None:
     """Every tensor, every row of metrics, every evaluation, the best checkpoint."""
-    mine, theirs = one.state.state_dict(), other.state.state_dict()
-    assert mine.keys() == theirs.keys()
-    for name in mine.keys() - {"run.seconds"}:
-        assert mine[name].dtype == theirs[name].dtype, name
-        assert torch.equal(mine[name], theirs[name]), name
+    assert_same_state(one, other)
     assert one.run_dir is not None
     assert other.run_dir is not None
     assert rows(one.run_dir) == rows(other.run_dir)
@@ -90,13 +79,6 @@ def in_pieces(
 # environments and settings --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", CLASSES)
-@pytest.mark.parametrize("env_id", tr.envs.ENVS)
-def test_every_environment_resumes_exactly(algo: str, env_id: str, tmp_path: Path) -> None:
-    settings = dict(EVALUATED, norm_obs=True)
-    assert_same_run(whole(tmp_path, algo, env_id, **settings), in_pieces(tmp_path, (2,), algo, env_id, **settings))
-
-
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "CartPole-v1", dict(norm_reward=True, anneal_clip=True, anneal_lr=True, target_kl=1e-4)),
     ("ppo", "CartPole-v1", dict(share_trunk=True, norm_obs=True, clip_vloss=True, max_grad_norm=None)),
@@ -108,12 +90,18 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("stops", [(1,), (1, 2, 4, 5)], ids=str)
-@pytest.mark.parametrize(("algo", "env", "settings"), VARIANTS, ids=str)
-def test_every_setting_resumes_exactly(
+@pytest.mark.parametrize(
+    ("algo", "env", "settings", "stops"),
+    [
+        *((algo, env, dict(EVALUATED, norm_obs=True), (2,)) for env in tr.envs.ENVS for algo in AGENTS),
+        *((algo, env, settings, (1,)) for algo, env, settings in VARIANTS),
+        *((algo, env, settings | EVALUATED, (1, 2, 4, 5)) for algo, env, settings in VARIANTS),
+    ],
+    ids=str,
+)
+def test_every_environment_and_setting_resumes_exactly(
     algo: str, env: str, settings: dict[str, Any], stops: tuple[int, ...], tmp_path: Path
 ) -> None:
-    settings = settings | (EVALUATED if len(stops) > 1 else {})
     assert_same_run(whole(tmp_path, algo, env, **settings), in_pieces(tmp_path, stops, algo, env, **settings))
 
 
@@ -200,7 +188,7 @@ class Noisy(torch.nn.Module):
 
 @pytest.mark.parametrize("stops", [(2,), (1, 3, 5)], ids=str)
 @pytest.mark.parametrize("env", [Keeping, Drawing])
-@pytest.mark.parametrize("algo", CLASSES)
+@pytest.mark.parametrize("algo", AGENTS)
 def test_what_an_environment_keeps_and_draws_is_part_of_the_run(
     algo: str, env: type[tr.envs.TensorEnv], stops: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -225,18 +213,14 @@ def test_asking_in_between_disturbs_nothing(env: type[tr.envs.TensorEnv], tmp_pa
         asked.evaluate(2)
         asked.predict(asked.state.obs)
         asked.save(tmp_path / "copy")
-    mine, theirs = quiet.state.state_dict(), asked.state.state_dict()
-    for name in mine.keys() - {"run.seconds", "run.best_score"}:
-        assert torch.equal(mine[name], theirs[name]), name
-
-
-def standing() -> list[Any]:
-    """Where the process's streams stand."""
-    numpy = np.random.get_state(legacy=False)
-    return [random.getstate(), str(numpy["state"]), numpy["has_gauss"], torch.get_rng_state().tolist()]
+    assert_same_state(quiet, asked, but=("run.seconds", "run.best_score"))
 
 
 def test_the_callers_streams_are_left_alone(tmp_path: Path) -> None:
+    def standing() -> list[Any]:
+        numpy = np.random.get_state(legacy=False)
+        return [random.getstate(), str(numpy["state"]), numpy["has_gauss"], torch.get_rng_state().tolist()]
+
     before = standing()
     agent = new("ppo", Drawing, network=f"{__name__}:Noisy", **EVALUATED)
     agent.learn(until=BATCH, run_dir=tmp_path / "run", quiet=True)
