@@ -229,16 +229,15 @@ def test_the_bundle_has_it_all(algo: str, tmp_path: Path) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
     report = json.loads((folder / "report.json").read_text(), parse_constant=refuse)
-    assert report["phase"] == 3
-    assert report["first"] == "env gave reward nan at env 3, step 3"
-    assert report["kind"] == "reward"
+    found = [report[key] for key in ("phase", "first", "kind")]
+    assert found == [3, "env gave reward nan at env 3, step 3", "reward"]
     assert "tightrope check" in report["fix"]
     assert report["not finite"][0] == "reward"
     assert [row["phase"] for row in report["metrics"]] == [1, 2, 3]
     assert report["config"]["num_steps"] == 8
     assert report["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in report["versions"]["torch"]
-    assert report["ranges"]["rollout"]["reward"]["not finite"] == 1
-    assert report["ranges"]["rollout"]["reward"]["max"] <= 0
+    reward = report["ranges"]["rollout"]["reward"]
+    assert (reward["not finite"], reward["max"] <= 0) == (1, True)
     agent = AGENTS[algo](PENDULUM, **SIZED, **OWN[algo])
     assert list(report["gradient norms"]) == [name for name, _ in agent.policy.named_parameters()]
     assert "nan" in report["gradient norms"].values()
@@ -258,9 +257,7 @@ def test_a_bundle_that_cannot_be_written_does_not_hide_the_error(
 
     monkeypatch.setattr(crash, "write_evidence", full)
     line = caught(tr.PPO(BadReward(4), **SMALL), tmp_path)
-    assert "env gave reward nan at env 3, step 3" in line
-    assert "could not be written to" in line
-    assert "No space left" in line
+    assert re.search("env gave reward nan at env 3, step 3.*could not be written to.*No space left", line)
     monkeypatch.setattr("tightrope.runs.directory.save_checkpoint", full)
     line = caught(tr.PPO(BadReward(4), **{**SMALL, "seed": 4}), tmp_path / "other")
     assert "env gave reward nan" in line
@@ -292,21 +289,35 @@ def test_a_look_that_fails_does_not_hide_the_error(monkeypatch: pytest.MonkeyPat
 # where the run stands ------------------------------------------------------------------------------------------------
 
 
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("ppo", {"norm_obs": True, "norm_reward": True}), ("ppo", {"share_trunk": True}), ("vpg", OWN["vpg"])
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("algo", "settings"),
+    ("algo", "settings", "bad", "late", "saved"),
     [
-        ("ppo", {"norm_obs": True, "norm_reward": True}),
-        ("ppo", {"share_trunk": True}),
-        ("vpg", OWN["vpg"]),
+        *((algo, settings, 3, 0, saved) for algo, settings in KINDS for saved in (True, False)),
+        *(("ppo", {}, bad, late, False) for bad in (1, 2, 3, 5) for late in (0, 1)),
     ],
 )
-@pytest.mark.parametrize("saved", [True, False])
 def test_the_state_is_that_before_the_bad_phase(
-    algo: str, settings: dict[str, Any], saved: bool, tmp_path: Path
+    algo: str,
+    settings: dict[str, Any],
+    bad: int,
+    late: int,
+    saved: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    agent = AGENTS[algo](BadReward(4), **SMALL, **settings)
-    caught(agent, tmp_path if saved else None)
-    expected = state_after(2, AGENTS[algo](BadReward(4), **SMALL, **settings))
+    """Read late, as on a device, the bad phase is known when the next has been run."""
+    monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: late)
+    monkeypatch.setattr(BadReward, "at", 8 * (bad - 1) + 3)
+    given = {**SMALL, "total_timesteps": 32 * 5, **settings}
+    agent = AGENTS[algo](BadReward(4), **given)
+    line = caught(agent, tmp_path if saved else None)
+    assert line.startswith(f"phase {bad} is not finite: env gave reward nan at env 3, step 3;")
+    expected = state_after(bad - 1, AGENTS[algo](BadReward(4), **given))
     assert_same_state(agent, expected)
     if saved:
         assert_same_state(tr.load(tmp_path, env=BadReward(4)), expected)
@@ -337,20 +348,6 @@ def test_nothing_bad_is_scored_or_kept_as_the_best(tmp_path: Path) -> None:
         loaded = tr.load(tmp_path, env=BadReward(4), checkpoint=checkpoint)
         assert loaded.state.phase <= 2
         assert torch.isfinite(loaded.state.optimizer.flat).all()
-
-
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("bad", [1, 2, 3, 5])
-def test_metrics_read_late_lead_back_to_the_right_phase(late: int, bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a device, where the next phase has been run by the time that the bad one is known."""
-
-    class At(BadReward):
-        at = 8 * (bad - 1) + 3
-
-    monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: late)
-    agent = tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})
-    assert caught(agent).startswith(f"phase {bad} is not finite: env gave reward nan at env 3, step 3;")
-    assert_same_state(agent, state_after(bad - 1, tr.PPO(At(4), **{**SMALL, "total_timesteps": 32 * 5})))
 
 
 def test_a_rollout_that_was_broken_off_is_looked_at_as_far_as_it_went(tmp_path: Path) -> None:
