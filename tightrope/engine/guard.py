@@ -117,7 +117,7 @@ class Guard:
         newest = self.snapshots[-1]
         with suppress(Exception), distributed.local_only():  # a device that is gone; others may not know yet
             if newest.phase == self.state.phase:  # no phase has ended since
-                put_back(newest)
+                restore_to(newest)
             self.look()
 
     def describe(self, row: Row, parts: list[str]) -> str:
@@ -142,11 +142,11 @@ class Guard:
                 return plain((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
 
         described = distributed.broadcast_from(rank, line).decode()
-        put_back(self.before(row))
+        restore_to(self.before(row))
         return plain(described)
 
 
-def put_back(snapshot: Snapshot) -> None:
+def restore_to(snapshot: Snapshot) -> None:
     """Restore the state from before a bad phase, ready to go on from."""
     state = snapshot.state
     snapshot.restore()

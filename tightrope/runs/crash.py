@@ -59,9 +59,9 @@ class CrashGuard(Guard):
             line = f"{diagnosis.line()}; the evidence is in {folder}"
         except Exception as error:
             line = f"{diagnosis.line()}; the evidence could not be written to {folder}: {one_line(error)}"
-        if not diagnosis.worth_resuming:
+        if not diagnosis.advice.worth_resuming:
             return line
-        resume = resume_command(self.run_dir, self.config, *diagnosis.flags)
+        resume = resume_command(self.run_dir, self.config, *diagnosis.advice.flags)
         return f"{line}; {diagnosis.first} go on from before it with `{resume}`"
 
 
@@ -84,7 +84,7 @@ class UpdateWatcher:
             self.updates += 1
             return
         evidence, grads = self.evidence, self.state.optimizer.grads
-        evidence.update, evidence.terms, evidence.minibatch = self.updates, values, on_cpu(batch)
+        evidence.update, evidence.terms, evidence.minibatch = self.updates, values, cpu_copy(batch)
         named = self.state.policy.named_parameters()
         evidence.gradient = {name: grads[p].cpu().clone() for name, p in named if p in grads}
         raise BadUpdate
@@ -97,9 +97,9 @@ def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts:
     taken = len(state.rollout.reward)
     if recorded and reads_are_free(state.env.device):  # the rollout may have been cut short
         taken = (row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
-    rollout, last_obs = on_cpu(state.rollout.first(taken)), state.obs.cpu().clone()
+    rollout, last_obs = cpu_copy(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
-    evidence = Evidence(row["phase"], parts, rollout, last_obs, state.env.observation, before=parameters(state))
+    evidence = Evidence(row["phase"], parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
         with eager_with(state, env), watched_by(UpdateWatcher(state, evidence)):
@@ -109,8 +109,8 @@ def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts:
     except Exception as error:  # must not replace the error that is being described
         evidence.note = f"and running it again failed: {one_line(error)}"
     if not recorded:
-        evidence.rollout, evidence.last_obs = on_cpu(state.rollout), state.obs.cpu().clone()
-    evidence.after = parameters(state)
+        evidence.rollout, evidence.last_obs = cpu_copy(state.rollout), state.obs.cpu().clone()
+    evidence.after = parameter_copies(state)
     evidence.statistics = {k: x.cpu().clone() for k, x in state.policy.named_buffers() if x.is_floating_point()}
     snapshot.restore()
     with suppress(Exception):  # a user's network may fail in any way
@@ -138,11 +138,11 @@ def bad_rows(evidence: Evidence) -> Tensor:
     return rollout.obs[bad if bad.any() else finite]
 
 
-def parameters(state: State) -> dict[str, Tensor]:
+def parameter_copies(state: State) -> dict[str, Tensor]:
     return {name: p.detach().cpu().clone() for name, p in state.policy.named_parameters()}
 
 
-def on_cpu(record: Any) -> Any:
+def cpu_copy(record: Any) -> Any:
     """A copy of a rollout or batch on the CPU."""
     tensors = {f.name: x.cpu().clone() for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}
     return replace(record, **tensors)
@@ -168,9 +168,9 @@ def write_evidence(
         "phase": diagnosis.phase,
         "first": diagnosis.bad.words,
         "kind": diagnosis.bad.kind,
-        "cause": diagnosis.cause,
-        "fix": diagnosis.fix,
-        "flags": diagnosis.flags,
+        "cause": diagnosis.advice.cause,
+        "fix": diagnosis.advice.fix,
+        "flags": diagnosis.advice.flags,
         "not finite": evidence.parts,
         "note": evidence.note,
         "layer": evidence.bad_layer,

@@ -51,16 +51,22 @@ class Evidence:
     note: str | None = None  # why there is less to know than there should be
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The first bad tensor, why, and what to do about it."""
+class Advice(NamedTuple):
+    """Why it happened, and what to do about it."""
 
-    phase: int
-    bad: BadEntry
     cause: str
     fix: str
     flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
     worth_resuming: bool = True  # whether the state before the phase is one to go on from
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first bad number of a phase, with advice."""
+
+    phase: int
+    bad: BadEntry
+    advice: Advice
 
     @property
     def first(self) -> str:
@@ -68,14 +74,14 @@ class Diagnosis:
         return "once it is fixed," if self.bad.kind in ("observation", "reward") else "then"
 
     def line(self) -> str:
-        cause = f": {self.cause}" if self.cause else ""
-        return f"phase {self.phase} is not finite: {self.bad.words}{cause}; {self.fix}"
+        cause = f": {self.advice.cause}" if self.advice.cause else ""
+        return f"phase {self.phase} is not finite: {self.bad.words}{cause}; {self.advice.fix}"
 
 
 def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic) -> Diagnosis:
     """Cause and fix, from the evidence and the metrics of the phases before."""
     bad = first_bad(evidence)
-    return Diagnosis(evidence.phase, bad, *advice(bad, evidence, config, rows, policy))
+    return Diagnosis(evidence.phase, bad, advice(bad, evidence, config, rows, policy))
 
 
 # the first bad tensor ------------------------------------------------------------------------------------------------
@@ -131,13 +137,6 @@ def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, sq
 # why -----------------------------------------------------------------------------------------------------------------
 
 
-class Advice(NamedTuple):
-    cause: str
-    fix: str
-    flags: tuple[str, ...] = ()
-    worth_resuming: bool = True
-
-
 def advice(
     bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
 ) -> Advice:
@@ -147,7 +146,11 @@ def advice(
         return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
     if bad.kind in ("observation", "reward"):
         return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
-    for suspect in (size_of_env(evidence, config), spread(evidence, config, policy), steps(evidence, config, rows)):
+    for suspect in (
+        size_of_env(evidence, config),
+        log_std_out_of_bounds(evidence, config, policy),
+        steps(evidence, config, rows),
+    ):
         if suspect is not None:
             return suspect
     if bad.kind == "value" or config.network.network is not None:
@@ -175,7 +178,7 @@ def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
     return None
 
 
-def spread(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
+def log_std_out_of_bounds(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
     """A Gaussian that has become endlessly wide or narrow."""
     if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
         return None

@@ -86,7 +86,7 @@ def save_checkpoint(
     """
     folder = Place(run_dir) / CHECKPOINTS
     folder.mkdir()  # but not the run's directory: if that is gone, somebody removed it
-    remove_unfinished(folder)
+    remove_partial(folder)
     serial = min(newest_serial(run_dir) + 1, MAX_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
     ranks = 1 + len(others) if 1 + len(others) == world().size else 0
@@ -128,7 +128,7 @@ def save_checkpoint(
     return serial
 
 
-def remove_unfinished(folder: Place) -> None:
+def remove_partial(folder: Place) -> None:
     """Remove what was being written or pruned when a process died."""
     for name in folder.names():
         if name.startswith((UNFINISHED, LEAVING)):
