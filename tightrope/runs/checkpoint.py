@@ -9,8 +9,8 @@ RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
     training.safetensors   everything else that makes the run
     rank-0001.safetensors  the state of another rank, where several trained it together
 
-This module finds and reads them. A file may come from a stranger: nothing is taken from one before its size, its hash and its
-manifest have been checked. The newest complete checkpoint is used; damaged ones are named and skipped.
+This module finds and reads them. A file may come from a stranger: nothing is used before its size, its hash and its manifest
+have been checked. The newest complete checkpoint is used; damaged ones are named and skipped.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
 MAX_FILE_BYTES = 1 << 40  # whatever a manifest says
 MAX_MANIFEST_BYTES = 1 << 22  # enough for 30,000 ranks
 MAX_HEADER_BYTES = 1 << 20  # of names and shapes at the beginning of a file of tensors
-MAX_COMPLAINTS = 3  # about damaged checkpoints one by one
-LOOKS = 10  # at a run whose checkpoints are pruned while they are read
+MAX_COMPLAINTS, LOOKS = 3, 10  # lines about damaged checkpoints; tries where checkpoints are pruned while they are read
 
 
 @dataclass(frozen=True)
@@ -267,9 +266,8 @@ def find_exactly(place: Place, run_dir: Path | None = None) -> Checkpoint:
 
 
 def no_checkpoint(run_dir: Path, name: str) -> UsageError:
-    names = [place.name for place in list_checkpoints(run_dir)[:20]]
-    there = f": it has {', '.join(names)}" if names else ""
-    return UsageError(f"{run_dir} has no checkpoint {name!r}{there}. Give 'last', 'best' or a name")
+    names = ", ".join(place.name for place in list_checkpoints(run_dir)[:20]) or "none"
+    return UsageError(f"{run_dir} has no checkpoint {name!r}: it has {names}. Give 'last', 'best' or a name")
 
 
 def pointer_problem(folder: Place) -> str | None:
@@ -288,10 +286,10 @@ def pointer_problem(folder: Place) -> str | None:
 
 
 def check_is_run(run_dir: Path) -> None:
-    run, folder = Place(run_dir), Place(run_dir) / CHECKPOINTS
+    folder = Place(run_dir) / CHECKPOINTS
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a directory of its own: a link could lead to another run")
-    if not folder.is_dir() and not (run / CONFIG).exists():
+    if not folder.is_dir() and not (folder.parent / CONFIG).exists():
         raise not_a_run(run_dir)
 
 

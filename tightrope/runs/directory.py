@@ -100,26 +100,23 @@ class RunDirectory:
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
         """Write a checkpoint; if the disk does not take it, the last one stays. All ranks are told."""
-        with activity.during("saving a checkpoint"):
-            self._save(state, config, score, gather_to_rank0(b"")[1:])
-        broadcast_from_rank0(lambda: (self.trouble or "").encode())
-
-    def _save(self, state: State, config: Config, score: float | None, others: list[bytes]) -> None:
         assert self.metrics is not None
-        self.saved_at = time.perf_counter()
-        try:
-            self.check_is_there()
-            log_bytes = self.metrics.sync()  # before the checkpoint that names its length
-            keep = config.run.keep_checkpoints
-            self.serial = save_checkpoint(self.path, state, config, others, keep=keep, score=score, log_bytes=log_bytes)
-        except OSError as error:
-            if self.trouble is None:
-                self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
-            self.trouble = reason(error)
-            return
-        if self.trouble is not None:
-            self.say(f"{self.path} can be saved to again")
-        self.trouble, self.log_bytes, self.saved_steps = None, log_bytes, state.steps
+        with activity.during("saving a checkpoint"):
+            others, keep = gather_to_rank0(b"")[1:], config.run.keep_checkpoints
+            self.saved_at = time.perf_counter()
+            try:
+                self.check_is_there()
+                size = self.metrics.sync()  # before the checkpoint that names its length
+                self.serial = save_checkpoint(self.path, state, config, others, keep=keep, score=score, log_bytes=size)
+            except OSError as error:
+                if self.trouble is None:
+                    self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
+                self.trouble = reason(error)
+            else:
+                if self.trouble is not None:
+                    self.say(f"{self.path} can be saved to again")
+                self.trouble, self.log_bytes, self.saved_steps = None, size, state.steps
+        broadcast_from_rank0(lambda: (self.trouble or "").encode())
 
     def check_is_there(self) -> None:
         """OSError if the directory was removed, or replaced by another."""
