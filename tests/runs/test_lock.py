@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -39,6 +40,13 @@ with locked(pathlib.Path(sys.argv[1])):
     if child := os.fork():
         print(child, flush=True)
     time.sleep(60)
+"""
+LOOK = """
+import sys, pathlib
+from tightrope.runs.lock import is_locked
+print(flush=True)
+while True:
+    is_locked(pathlib.Path(sys.argv[1]))
 """
 
 
@@ -87,28 +95,30 @@ def test_a_second_process_stays_out(mischief: str, tmp_path: Path) -> None:
     assert second(run) == (False, "in")
 
 
-@pytest.fixture
-def family(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    """A process that holds the lock, and one forked from it."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        yield parent.pid, child
-        for process in (parent.pid, child):
-            os.kill(process, signal.SIGKILL)
+@contextlib.contextmanager
+def process(code: str, run: Path) -> Iterator[tuple[int, str]]:
+    """(its id, its first line of output); ended with the context."""
+    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        try:
+            yield started.pid, started.stdout.readline()
+        finally:
+            started.kill()
 
 
-def test_a_forked_process_that_outlives_the_trainer_does_not_hold_it(family: tuple[int, int], tmp_path: Path) -> None:
-    assert second(tmp_path)[1].endswith(
-        f"process {family[0]} on {os.uname().nodename}: wait until it has ended, or give another directory"
-    )
-    os.kill(family[0], signal.SIGKILL)
-    for _ in range(100):
-        if second(tmp_path)[1] == "in":
-            break
-    assert second(tmp_path) == (False, "in")
-    os.kill(family[1], 0)  # which is still there
+def test_a_forked_process_that_outlives_the_trainer_does_not_hold_it(tmp_path: Path) -> None:
+    with process(HOLD, tmp_path) as (parent, line):
+        ending = f"process {parent} on {os.uname().nodename}: wait until it has ended, or give another directory"
+        try:
+            assert second(tmp_path)[1].endswith(ending)
+            os.kill(parent, signal.SIGKILL)
+            for _ in range(100):
+                if second(tmp_path)[1] == "in":
+                    break
+            assert second(tmp_path) == (False, "in")
+            os.kill(int(line), 0)  # which is still there
+        finally:
+            os.kill(int(line), signal.SIGKILL)
 
 
 def test_a_process_may_have_it_only_once(tmp_path: Path) -> None:
@@ -171,13 +181,7 @@ def test_what_is_no_plain_file_is_refused_at_once(kind: str, tmp_path: Path) -> 
 def test_who_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
     with locked(tmp_path):
         pass
-    looking = "import pathlib, sys\nfrom tightrope.runs.lock import is_locked\nprint(flush=True)\n"
-    looking += "while True: is_locked(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", looking, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        for _ in range(100):
+    with process(LOOK, tmp_path):
+        for _ in range(30):
             with locked(tmp_path):
                 pass
-        process.kill()

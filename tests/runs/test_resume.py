@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import shutil
@@ -257,7 +256,8 @@ def test_what_was_given_once_and_for_all_is_the_users_to_change(tmp_path: Path) 
 
 
 def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
+    paths = [Path(tr.__file__).parents[1], Path(__file__).parent, Path(__file__).parents[1]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *words], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
@@ -294,40 +294,26 @@ def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> 
     assert_same_run(one, tr.load(tmp_path / "pieces"))
 
 
-OWN_CODE = """
-import random
-import numpy as np, torch, tightrope as tr
+class Windy(Keeping, Drawing):
+    """Keeps attributes and draws from the process's streams."""
 
-class Windy(tr.envs.CartPole):
-    def __init__(self, num_envs=1, device="cpu", max_episode_steps=None):
-        super().__init__(num_envs, device, max_episode_steps)
-        self.wind = torch.zeros(())
 
-    def advance(self, state, action):
-        self.wind.mul_(0.9).add_(0.01 * np.random.randn() + 0.01 * random.random() + 0.01 * torch.randn(()))
-        return super().advance(state, action) + self.wind
+class Trembling(Noisy):
+    """Draws only as it looks."""
 
-class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(4, 8)
-
-    def forward(self, obs):
-        return torch.tanh(self.layer(obs)) + 0.01 * torch.randn(len(obs), 8)
-"""
+        self.scale = 0.1
 
 
-def test_code_of_ones_own_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "windy.py").write_text(OWN_CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-    windy = importlib.import_module("windy")
-    settings = dict(EVALUATED, network="windy:Net")
-    new("ppo", windy.Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
-    given = ["--env", "windy:Windy", "--network", "windy:Net"]
+def test_code_of_ones_own_in_another_process(tmp_path: Path) -> None:
+    settings = dict(EVALUATED, network=f"{__name__}:Trembling")
+    new("ppo", Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
+    given = ["--env", f"{__name__}:Windy", "--network", f"{__name__}:Trembling"]
     resumed = started(tmp_path, "-m", "tightrope", "resume", "pieces", *given, "--quiet")
-    one = whole(tmp_path, "ppo", windy.Windy, **settings)
+    one = whole(tmp_path, "ppo", Windy, **settings)
     output_of(resumed)
-    assert_same_run(one, tr.load(tmp_path / "pieces", env=windy.Windy))
+    assert_same_run(one, tr.load(tmp_path / "pieces", env=Windy))
 
 
 def test_a_checkpoint_that_is_pruned_while_it_is_loaded_can_still_be_read(tmp_path: Path) -> None:
