@@ -24,16 +24,16 @@ import torch
 from tightrope.engine import Execution, chosen_mode, collect, draw_noise, threads
 from tightrope.engine.players import act
 from tightrope.envs import EnvOptions
-from tightrope.envs.engines import ENGINES
-from tightrope.envs.groups import Grouped
-from tightrope.envs.host import HostEnv
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.host import HostEnv
+from tightrope.envs.registry import BACKENDS
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Discrete, Rollout
 
 
 def made(backend: str, env_id: str, num_envs: int, device: str, count: int) -> HostEnv:
     """The environments in `count` groups."""
-    engine, size = ENGINES[backend].module, num_envs // count
+    engine, size = BACKENDS[backend].module, num_envs // count
     members = [engine.from_id(env_id, size, "cpu", EnvOptions()) for _ in range(count)]  # there undivided
     for member in members:
         member.device = torch.device(device)

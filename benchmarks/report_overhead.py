@@ -16,38 +16,38 @@ from pathlib import Path
 from typing import Any
 
 import tightrope as tr
+from tightrope.logging import Callback, ReportWriter
 from tightrope.runs import train as training
-from tightrope.runs.audience import invited
+from tightrope.runs.callbacks import built_in_callbacks
 from tightrope.runs.reports import write_report
-from tightrope.view import Onlooker, Report
 
-METHODS = ("begin", "phase", "row", "end")
+METHODS = ("on_start", "on_update", "on_phase", "on_end")
 
 
-def timed(onlooker: Onlooker, spent: dict[str, float]) -> None:
+def timed(callback: Callback, spent: dict[str, float]) -> None:
     """Count the seconds inside each of its methods."""
     for name in METHODS:
-        method = getattr(onlooker, name)
+        method = getattr(callback, name)
 
         def counted(*words: Any, name: str = name, method: Any = method) -> None:
             began = time.perf_counter()
             method(*words)
             spent[name] += time.perf_counter() - began
 
-        setattr(onlooker, name, counted)
+        setattr(callback, name, counted)
 
 
 def run(with_report: bool, spent: dict[str, float]) -> tuple[float, float, int, float]:
     """(seconds of training, of the clock and of the CPU, bytes of the page, seconds to make it once more)"""
 
-    def guests(*words: Any) -> list[Onlooker]:
-        audience = [one for one in invited(*words) if with_report or not isinstance(one, Report)]
-        for one in audience:
-            if isinstance(one, Report):
+    def watched(*words: Any) -> list[Callback]:
+        made = [one for one in built_in_callbacks(*words) if with_report or not isinstance(one, ReportWriter)]
+        for one in made:
+            if isinstance(one, ReportWriter):
                 timed(one, spent)
-        return audience
+        return made
 
-    training.invited = guests  # type: ignore[assignment]
+    training.built_in_callbacks = watched  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         agent = tr.PPO("CartPole-v1")
         began, busy = time.perf_counter(), time.process_time()

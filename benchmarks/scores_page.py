@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import yaml
-from suite import HERE, SUITES, lines_of
+from suite import HERE, SUITES, lines_of, score_of
 
-from tightrope.view.report.statistics import at_common_steps, iqm_interval
+from tightrope.logging.report.statistics import at_common_steps, iqm_interval
 
 DOCS = HERE.parent / "docs"
 PICTURES = DOCS / "images" / "scores"
+
+FEWEST = 5  # seeds of an interquartile mean
 
 Row = dict[str, Any]
 
@@ -32,14 +34,16 @@ def score_table(tasks: dict[str, list[Row]], published: dict[str, dict[str, floa
     head = ["task", "steps", "seeds", "mean", "IQM", "95 % interval", "lowest to highest", *names]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for task, rows in tasks.items():
-        scores = np.array([row["greedy"]["mean"] for row in rows])
+        scores = np.array([score_of(row)["mean"] for row in rows])
         iqm, low, high = iqm_interval([scores])
+        enough = len(rows) >= FEWEST
         others = [number(published[task][key]) if key in published.get(task, {}) else "" for key in shown]
         best = max(published.get(task, {}).values(), default=float("inf"))
         mean = number(float(scores.mean()))
         cells = [
-            task, f"{rows[0]['steps']:,}", str(len(rows)), f"**{mean}**" if scores.mean() >= best else mean, number(iqm),
-            f"{number(low)} to {number(high)}" if len(rows) > 1 else "", f"{number(scores.min())} to {number(scores.max())}",
+            task, f"{rows[0]['steps']:,}", str(len(rows)), f"**{mean}**" if scores.mean() >= best else mean,
+            number(iqm) if enough else "", f"{number(low)} to {number(high)}" if enough else "",
+            f"{number(scores.min())} to {number(scores.max())}",
             *others,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
@@ -48,10 +52,10 @@ def score_table(tasks: dict[str, list[Row]], published: dict[str, dict[str, floa
 
 def seed_table(tasks: dict[str, list[Row]]) -> list[str]:
     """Every run."""
-    lines = ["| task | seeds | greedy mean of each | last 100 training episodes of each | seconds a run | machine |"]
+    lines = ["| task | seeds | mean of each | last 100 training episodes of each | seconds a run | machine |"]
     lines.append("|---|---|---|---|---|---|")
     for task, rows in tasks.items():
-        greedy = ", ".join(number(row["greedy"]["mean"]) for row in rows)
+        greedy = ", ".join(number(score_of(row)["mean"]) for row in rows)
         last = ", ".join("-" if row["last_100"] is None else number(row["last_100"]) for row in rows)
         seeds = ", ".join(str(row["seed"]) for row in rows)
         seconds = float(np.median([row["seconds"] for row in rows]))
@@ -79,7 +83,7 @@ def picture(name: str, tasks: dict[str, list[Row]]) -> str:
         if len(steps):
             axis.fill_between(steps / 1e6, values.min(0), values.max(0), alpha=0.25, linewidth=0)
             axis.plot(steps / 1e6, values.mean(0))
-        axis.set_title(f"{task}, {len(rows)} seeds", fontsize=10)
+        axis.set_title(f"{task}, {len(rows)} {'seed' if len(rows) == 1 else 'seeds'}", fontsize=10)
         axis.set_xlabel("million steps", fontsize=8)
         axis.set_ylabel("return in training", fontsize=8)
         axis.grid(alpha=0.3)

@@ -52,6 +52,7 @@ class Job:
     algo: str
     seed: int
     episodes: int = 100
+    sampled: bool = False  # score actions drawn as in training, as is usual for Atari, instead of the likeliest
     settings: dict[str, Any] = field(default_factory=dict)
     digest: str = ""  # of all settings, so that a run with other defaults is another run
 
@@ -77,7 +78,7 @@ def read_suite(name: str) -> dict[str, Any]:
     if not path.exists():
         known = ", ".join(sorted(p.stem for p in SUITES.glob("*.yaml")))
         sys.exit(f"suite {name} is unknown: choose from {known}, or write {path}")
-    usual = {"algo": "ppo", "episodes": 100, "recipes": {"preset": {}}, "path": str(path.absolute())}
+    usual = {"algo": "ppo", "episodes": 100, "sampled": False, "recipes": {"preset": {}}, "path": str(path.absolute())}
     return usual | yaml.safe_load(path.read_text())
 
 
@@ -91,7 +92,8 @@ def jobs_of(suite: dict[str, Any], seeds: str | None, **chosen: list[str]) -> It
         for task in wanted["tasks"]:
             for recipe in wanted["recipes"]:
                 settings = {**suite["recipes"][recipe], **(suite["tasks"][task] or {})}
-                yield Job(suite["path"], recipe, task, suite["algo"], seed, suite["episodes"], settings)
+                how = suite["episodes"], suite["sampled"]
+                yield Job(suite["path"], recipe, task, suite["algo"], seed, *how, settings)
 
 
 def settings_of(config: Any) -> dict[str, Any]:
@@ -217,10 +219,11 @@ def of_ours(job: Job, device: str) -> dict[str, Any]:
         agent = made(job.task, seed=job.seed, device=device, threads=1 if device == "cpu" else None, **job.settings)
     if not agent.finished:
         agent.learn(run_dir=job.run, quiet=True)
-    score = agent.evaluate(job.episodes)
+    score = agent.evaluate(job.episodes, deterministic=not job.sampled)
     curve, last, seconds = training_curve(job.run)
     return {
-        "greedy": summary([float(value) for value in score.returns], score.unfinished), "last_100": last,
+        "sampled" if job.sampled else "greedy": summary([float(value) for value in score.returns], score.unfinished),
+        "last_100": last,
         "steps": agent.steps, "seconds": round(seconds, 1), "device": agent.config.run.device,
         "backend": agent.config.run.backend, "settings": settings_of(agent.config), "curve": curve,
     }  # fmt: skip
@@ -233,7 +236,12 @@ def collect(job: Job) -> str:
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         file.write(text + "\n")
-    return f"greedy {json.loads(text)['greedy']['mean']:.4g}"
+    return f"mean {score_of(json.loads(text))['mean']:.4g}"
+
+
+def score_of(line: dict[str, Any]) -> dict[str, Any]:
+    """The score of a run's line, of greedy or of sampled actions."""
+    return line["sampled"] if "sampled" in line else line["greedy"]
 
 
 def unfinished(jobs: list[Job]) -> list[Job]:
@@ -279,9 +287,9 @@ def table(suite: dict[str, Any]) -> None:
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in lines_of(suite["path"]):
         found[row["task"], row["recipe"]].append(row)
-    print("| task | recipe | greedy mean of each seed | mean | seconds |\n|---|---|---|---|---|")
+    print("| task | recipe | mean of each seed | mean | seconds |\n|---|---|---|---|---|")
     for (task, recipe), rows in sorted(found.items()):
-        scores = [row["greedy"]["mean"] for row in sorted(rows, key=lambda r: r["seed"])]
+        scores = [score_of(row)["mean"] for row in sorted(rows, key=lambda r: r["seed"])]
         seconds = sum(row["seconds"] for row in rows) / len(rows)
         each = ", ".join(f"{score:.4g}" for score in scores)
         print(f"| {task} | {recipe} | {each} | {sum(scores) / len(scores):.4g} | {seconds:.0f} |")

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 import tightrope as tr
-from tightrope.view.painter import Film, Glimpse
+from tightrope.logging.video.renderer import Film, PhaseFrames
 
 STEPS, CELLS = 500, 16
 DRAWN = ("CartPole-v1", "DanceCart-v0", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "CartDoublePendulum-v0")
 
 
-def rollout(env_id: str) -> tuple[tr.types.Env, Glimpse]:
+def rollout(env_id: str) -> tuple[tr.types.Env, PhaseFrames]:
     """Random actions for 500 steps."""
     env = tr.envs.make(env_id, num_envs=CELLS)
     obs, seen, given, ended = env.reset(seed=1), [], [], []
@@ -36,7 +36,7 @@ def rollout(env_id: str) -> tuple[tr.types.Env, Glimpse]:
         for kept, what in ((seen, obs), (given, action), (ended, step.terminated | step.truncated)):
             kept.append(what.numpy().copy())
         obs = step.obs
-    return env, Glimpse(np.stack(seen), np.stack(given), np.stack(ended), 1, 0, CELLS)
+    return env, PhaseFrames(np.stack(seen), np.stack(given), np.stack(ended), 1, 0, CELLS)
 
 
 def filmed(env_id: str, folder: Path) -> tuple[float, float, int]:

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 
 import tightrope as tr
+from tightrope.draw import CAPTION_HEIGHT
+from tightrope.logging import Clip, Video
 from tightrope.runs.record import HOLD
-from tightrope.view import Clip, Video
-from tightrope.view.cells import STRIP
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes
@@ -211,7 +211,7 @@ def strip(clip, every: int = 1, count: int = 8, columns: int = 4, width: int = 2
     import av
 
     with av.open(io.BytesIO(clip.mp4)) as file:
-        frames = [frame.to_ndarray(format="rgb24")[:-STRIP] for frame in file.decode(video=0)][:-HOLD]
+        frames = [frame.to_ndarray(format="rgb24")[:-CAPTION_HEIGHT] for frame in file.decode(video=0)][:-HOLD]
     chosen = np.linspace(0, len(frames) - 1, count).round().astype(int)
     return panels([(f"step {i * every}", frames[i]) for i in chosen], columns, width)
 

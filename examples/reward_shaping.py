@@ -1,7 +1,7 @@
 """Three rewards for one cart: upright, central, or both. Judged by what the pole and the cart then do."""
 
 import tightrope as tr
-from tightrope.envs.cartpole import LEAN, TRACK
+from tightrope.envs.classic.cartpole import LEAN, TRACK
 
 
 class Upright(tr.envs.CartPole):

@@ -614,7 +614,7 @@ def test_record_films_a_run(tightrope: Tightrope, trained: str) -> None:
     [
         (["--out", "a.gif"], "path a.gif is not a video: give a name that ends in .mp4"),
         ([], "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`"),
-        (["--out", "a.mp4", "--episodes", "0"], "episodes 0 will not do: give a whole number from 1 to 1,000"),
+        (["--out", "a.mp4", "--episodes", "0"], "episodes 0 is invalid: give a whole number from 1 to 1,000"),
         (["--out", "a.mp4", "--fps", "many"], "fps 'many' is not a whole number: give one"),
         (["--out", "a.mp4", "--env", "CartPole-v1"], "env 'CartPole-v1' is not module:Class"),
         (["--out", "a.mp4", "--checkpoint", "worst"], "worst"),

@@ -51,6 +51,22 @@ def test_curriculum(tmp_path):
     assert at_once == 0
 
 
+def test_stop_at_a_score(tmp_path):
+    output = example("stop_at_a_score.py", tmp_path)
+    steps, planned = (int(n.replace(",", "")) for n in re.findall(r"([\d,]+) of ([\d,]+) steps:", output)[0])
+    assert steps < planned
+    assert means(output)[-1] >= 450
+    assert f"stopped after {steps:,} steps: 20 episodes returned" in output
+    assert output.rstrip().endswith(f"saved: PPO('CartPole-v1', steps={steps:,})")
+
+
+def test_own_logger(tmp_path):
+    output = example("own_logger.py", tmp_path)
+    kinds = [line.split(",")[0] for line in output.splitlines() if "," in line][1:]
+    assert kinds.count("evaluation") == 2
+    assert kinds.count("training") > 10
+
+
 def test_two_players(tmp_path):
     caught = [float(share) for share in re.findall(r"caught ([\d.]+)", example("two_players.py", tmp_path))]
     by_chance, learned_chaser, _, learned_runner = caught

@@ -14,8 +14,8 @@ import tightrope as tr
 
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
-    "version", "output", "errors", "activity", "files", "processes", "types", "functional", "draw", "models", "envs", "engine",
-    "algorithms", "view", "runs", "agent", "saved", "cli",
+    "version", "output", "errors", "activity", "files", "processes", "types", "recording", "functional", "draw", "models",
+    "envs", "engine", "algorithms", "logging", "runs", "agent", "saved", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -79,11 +79,11 @@ def test_the_equations_need_nothing_but_torch(module: str) -> None:
         assert imported in allowed or imported.startswith("tightrope.functional"), imported
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "view"])
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "logging"])
 def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
     ours = {i for i in imports_of(module) if i.startswith("tightrope")}
     assert all(
-        room_of(i) in ("view", "errors", "files", "output", "processes", "types", "draw", "engine") for i in ours
+        room_of(i) in ("logging", "errors", "files", "output", "processes", "types", "draw", "engine") for i in ours
     ), ours
 
 
@@ -165,6 +165,11 @@ import tightrope
 tightrope.PPO, tightrope.load, tightrope.envs
 print(before == (outside(), torch.get_rng_state().tolist()))
 """
+    assert python(code) == "True"
+
+
+def test_the_package_called_logging_hides_nothing() -> None:
+    code = "import tightrope.logging, logging, tightrope.logging.trackers.mlflow as m; print(m.logging is logging)"
     assert python(code) == "True"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from . import algorithms, draw, engine, envs, functional, models, types
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
+    from .logging.callback import Callback, StopTraining
     from .runs.evaluate import Evaluation
     from .runs.policy import Policy
     from .saved import load, load_policy
@@ -30,11 +31,13 @@ __all__ = [
     "PPO",
     "VPG",
     "Agent",
+    "Callback",
     "EnvError",
     "Evaluation",
     "ExportError",
     "NotFinite",
     "Policy",
+    "StopTraining",
     "UsageError",
     "__version__",
     "algorithms",
@@ -52,6 +55,7 @@ PACKAGES = ("algorithms", "draw", "engine", "envs", "functional", "models", "typ
 HOMES = {
     "agent": ("PPO", "VPG", "Agent"),
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
+    "logging.callback": ("Callback", "StopTraining"),
     "runs.evaluate": ("Evaluation",),
     "runs.policy": ("Policy",),
     "saved": ("load", "load_policy"),

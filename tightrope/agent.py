@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +18,11 @@ from .engine import State, apart, stream_seed, world
 from .engine.agreement import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
+from .logging import Callback, Clip, NotebookPicture
 from .output import print_line
 from .runs.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
 from .runs.checkpoint import Checkpoint
-from .runs.config import MOST_EPISODES, Config
+from .runs.config import MOST_EPISODES, Config, check_changeable
 from .runs.devices import resolve_device
 from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
 from .runs.evaluate import Evaluation, Tick, evaluate
@@ -35,15 +38,14 @@ from .runs.given import (
     settings_fixed_by,
     short_name,
 )
-from .runs.hints import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
+from .runs.hints import AgentType, check_callbacks, check_run_dir, known_arguments, missing_member, one_too_many
 from .runs.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .runs.policy import predict
 from .runs.record import Recording, Shot, record
-from .runs.scoring import finished, options_of, other_env, reached
+from .runs.scoring import Score, finished, options_of, other_env, reached
 from .runs.signals import Interrupted, Interrupts
-from .runs.train import Outcome, train
+from .runs.train import Outcome, Training
 from .types import Env
-from .view import Clip, Live
 
 
 class Agent(metaclass=AgentType):
@@ -104,6 +106,7 @@ class Agent(metaclass=AgentType):
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config, self.closed = config, False
+        self.training: Training | None = None  # under way
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
         self.notes: list[str] = []  # what whoever goes on with a saved run should know
@@ -139,11 +142,58 @@ class Agent(metaclass=AgentType):
         quiet: bool = False,
         until: int | None = None,
         live: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> Self:
         """Train to `total_timesteps` steps in all (the setting's value if not given), or stop in the middle of that plan
         once there were `until` of them: `learn` again, here or after `tr.load`, and it goes on as if it had never stopped.
-        With `live`, a notebook shows a picture of it that changes as it goes."""
-        outcome = self.train(total_timesteps, run_dir, quiet, until, live)
+        With `live`, a notebook shows a picture of it that changes as it goes. `callbacks` are `tr.Callback` objects, which
+        are called while training runs and may stop it."""
+        self._check(self.train(total_timesteps, run_dir, quiet, until, live, callbacks))
+        return self
+
+    @known_arguments
+    def phases(
+        self,
+        total_timesteps: int | None = None,
+        run_dir: str | Path | None = None,
+        quiet: bool = True,
+        until: int | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Iterator[dict[str, Any]]:
+        """Train as `learn` does, with the metrics of each phase handed to a loop of your own:
+
+            for row in agent.phases(run_dir="runs/mine"):
+                if row["step"] > 50_000:
+                    agent.change(ent_coef=0.0)
+                if agent.evaluate(20).mean >= 475:
+                    break
+
+        A row is one of metrics.jsonl. Between two phases the agent may be evaluated, recorded, exported and changed. Leaving
+        the loop, by `break` or by an exception, ends training: the run is saved and can be resumed."""
+        training = self._training(total_timesteps, run_dir, quiet, until, callbacks, suspends=True)
+        return iter(()) if training is None else self._handed_out(training)
+
+    def _handed_out(self, training: Training) -> Iterator[dict[str, Any]]:
+        rows = training.phases()
+        atexit.register(rows.close)  # a program that ends inside the loop leaves a whole run too
+        try:
+            self.training = training
+            yield from rows
+        finally:
+            self.training = None
+            atexit.unregister(rows.close)
+        self._check(training.outcome)
+
+    def change(self, **settings: Any) -> None:
+        """Change settings of the algorithm or of evaluations and checkpoints: from the next phase on, also in the middle of
+        training. A schedule goes on as if it had begun with the new value. Call it on every rank alike."""
+        check_changeable(self.config, settings)
+        self.config = self.config.changed(**settings)
+        if self.training is not None:
+            self.training.change(self.training.config.changed(**settings))
+
+    def _check(self, outcome: Outcome) -> None:
+        """Raise what a training that was interrupted or could not be saved has to raise."""
         if self.run is not None and outcome.unsaved is not None:
             raise UsageError(
                 f"{self.run.complaint(self.state)}. The agent in memory has them: agent.save(another directory)"
@@ -152,7 +202,6 @@ class Agent(metaclass=AgentType):
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
         if outcome.interrupted is not None:  # whoever sent it wants the process to end
             raise SystemExit(128 + outcome.interrupted)
-        return self
 
     def train(
         self,
@@ -161,12 +210,40 @@ class Agent(metaclass=AgentType):
         quiet: bool = False,
         until: int | None = None,
         live: bool = False,
+        callbacks: Sequence[Callback] = (),
         score_episodes: int = 0,
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
+        pictures = [NotebookPicture()] if live else []
+        score = partial(self._score, score_episodes) if score_episodes else None
+        self.training = self._training(total_timesteps, run_dir, quiet, until, callbacks, pictures, score)
+        if self.training is None:
+            return Outcome([])
+        try:
+            for _ in self.training.phases():
+                pass
+            return self.training.outcome
+        finally:
+            self.training = None
+
+    def _training(
+        self,
+        total_timesteps: int | None,
+        run_dir: str | Path | None,
+        quiet: bool,
+        until: int | None,
+        callbacks: Sequence[Callback],
+        more: Sequence[Callback] = (),
+        score: Score | None = None,
+        suspends: bool = False,
+    ) -> Training | None:
+        """A training that has not begun; None if nothing is left to do."""
         check_run_dir(run_dir)
+        check_callbacks(callbacks)
         self.check_open()
+        if self.training is not None:
+            raise UsageError("this agent is being trained already: leave the loop over agent.phases() first")
         config, quiet = self.config, quiet or not world().is_rank0
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
@@ -175,9 +252,9 @@ class Agent(metaclass=AgentType):
         if finished(self.state, config):
             if not quiet:
                 print_line(self.nothing_to_do(config))
-            return Outcome([])
+            return None
         if until is not None and self.steps >= until:
-            return Outcome([])
+            return None
         self.config = config
         for line in self.notes if world().is_rank0 else ():
             warn(line)
@@ -189,8 +266,8 @@ class Agent(metaclass=AgentType):
             for line in resume_notes(self.loaded, self.state):
                 print_line(line)
         self.loaded = None
-        guests, score = [Live()] if live else [], partial(self._score, score_episodes) if score_episodes else None
-        return train(self.state, config, self.score_env, self.run, quiet, until, guests, score)
+        own = [*more, *callbacks]
+        return Training(self.state, config, self.score_env, self.run, quiet, until, own, score, suspends)
 
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
@@ -374,4 +451,4 @@ AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 
 def check_episodes(episodes: int) -> None:
     if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
-        raise UsageError(f"episodes {episodes!r} will not do: give a whole number from 1 to {MOST_EPISODES:,}")
+        raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MOST_EPISODES:,}")

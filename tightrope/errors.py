@@ -37,6 +37,12 @@ class UsageError(Exception):
         super().__init__(plain(message))
 
 
+def check_positive(name: str, value: int | None) -> None:
+    """UsageError for a setting below 1; None means that it is not set."""
+    if value is not None and value < 1:
+        raise UsageError(f"{name} {value} is not positive: give at least 1")
+
+
 def checked_seed(seed: Any) -> int:
     """A seed as a whole number that every generator takes."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
@@ -89,9 +95,14 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(by_folded[c] for c in close)}?" if close else ""
 
 
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line; its type where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def raised(error: BaseException) -> str:
     """What was raised, and the line that did it: one of the user's if one took part."""
-    words = f"{type(error).__name__}: {' '.join(str(error).split())[:300] or type(error).__name__}"
+    words = f"{type(error).__name__}: {one_line(error)}"
     while error.__cause__ is not None:
         error = error.__cause__
     libraries = ("site-packages", sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))

@@ -14,9 +14,8 @@ import torch
 from .agent import AGENTS, Agent
 from .engine import world
 from .engine.distributed import join
-from .envs.engines import ENGINES
-from .envs.host import one_line
-from .errors import UsageError
+from .envs.registry import BACKENDS
+from .errors import UsageError, one_line
 from .models import NetworkConfig
 from .runs.build import per_rank_config
 from .runs.checkpoint import CONFIG, find
@@ -161,7 +160,7 @@ def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
         settings.setdefault("device", name_of_device(env.device))
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
         settings.setdefault("device", "auto")
-    if config.run.backend in ENGINES and not ENGINES[config.run.backend].installed:
+    if config.run.backend in BACKENDS and not BACKENDS[config.run.backend].installed:
         settings.setdefault("backend", "auto")
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")

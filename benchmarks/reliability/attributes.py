@@ -25,7 +25,7 @@ from safetensors.torch import load, save
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
-from tightrope.envs.own import not_kept
+from tightrope.envs.attributes import unsaved_warning
 from tightrope.types import Box, Discrete
 
 SETTINGS: dict[str, Any] = dict(
@@ -106,7 +106,7 @@ def quick_outcome(case: Case) -> tuple[str, str]:
     again.reset(seed=0)
     rewards(env, 5)
     file = save(env.state_dict())
-    said = not_kept(env, env.state_dict()) or ""
+    said = unsaved_warning(env, env.state_dict()) or ""
     later = rewards(env, 7)
     again.load_state_dict(load(file))
     return ("named" if said else "kept" if rewards(again, 7) == later else "silent"), said

@@ -77,14 +77,14 @@ def test_a_phase_depends_on_state_and_noise_alone():
     assert torch.equal(a.obs, b.obs)
 
 
-@pytest.mark.parametrize("quickly", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("env", [e for e in ENVS if not e.startswith("Probe")])
-def test_ratio_is_1_on_the_first_minibatch_of_every_phase(env, normalize, quickly, monkeypatch):
-    """Exactly, where the policy plays as it is written; to float32's rounding, where NumPy plays for it."""
-    tolerance = 3e-6 if quickly else 0.0
-    if not quickly:
-        monkeypatch.setattr(players, "quick", lambda *_: None)
+def test_ratio_is_1_on_the_first_minibatch_of_every_phase(env, normalize, recorded, monkeypatch):
+    """Exactly, where the policy plays as it is written; to float32's rounding, where a recording plays for it."""
+    tolerance = 3e-6 if recorded else 0.0
+    if not recorded:
+        monkeypatch.setattr(players, "recorded_policy", lambda *_: None)
     seen = []
     original = ppo.gradient
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.engine import collect, draw_noise, final_values
-from tightrope.envs.gym import from_object
+from tightrope.envs.adapters.gym import from_object
 from tightrope.functional import gae, successor_values
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Discrete, Env, Rollout

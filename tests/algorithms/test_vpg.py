@@ -34,7 +34,7 @@ def learned_from(monkeypatch, state, config):
     batches = []
     original = vpg.gradient
     monkeypatch.setattr(
-        vpg, "gradient", lambda loss, policy, batch, o: batches.append(batch) or original(loss, policy, batch, o)
+        vpg, "gradient", lambda loss, policy, batch, o, **_: batches.append(batch) or original(loss, policy, batch, o)
     )
     metrics = next(vpg.vpg(state, config))
     return batches, metrics

@@ -78,14 +78,16 @@ def test_the_table_shows_every_seed_and_marks_what_is_best() -> None:
     def row(seed: int, mean: float) -> dict[str, Any]:
         return {"seed": seed, "greedy": {"mean": mean}, "steps": 1000, "digest": "a"}
 
-    rows = [row(502, 30.0), row(501, 10.0), row(503, 20.0)]
+    rows = [row(502, 30.0), row(501, 10.0), row(503, 20.0), row(504, 20.0), row(505, 20.0)]
     tasks = {"Task-v0": scores_page.newest(rows), "Other-v0": [row(501, 5.0)]}
     sources = {"us": {"name": "Us"}, "them": {"name": "Them"}}
     lines = scores_page.score_table(tasks, {"Task-v0": {"them": 19.0}, "Other-v0": {"them": 6.0}}, sources)
     assert lines[0].endswith("| lowest to highest | Them |")
-    assert "| Task-v0 | 1,000 | 3 | **20.0** | 20.0 |" in lines[2]
+    assert "| Task-v0 | 1,000 | 5 | **20.0** | 20.0 |" in lines[2]
     assert "10.0 to 30.0 | 19.0 |" in lines[2]
-    assert "| Other-v0 | 1,000 | 1 | 5.00 | 5.00 |" in lines[3]
+    assert "| Other-v0 | 1,000 | 1 | 5.00 |  |  | 5.00 to 5.00 | 6.00 |" in lines[3], (
+        "too few for an interquartile mean"
+    )
 
 
 def test_a_run_with_older_settings_is_not_shown() -> None:

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 import tightrope as tr
 from tightrope.cli import main, seeds
 from tightrope.engine import distributed
-from tightrope.envs import gym
+from tightrope.envs.adapters import gym
 
 ESCAPES = "d\x1b]0;owned\x07\x1b[31m"
 NO_TEXT = os.fsdecode(b"d\xff\xfe")

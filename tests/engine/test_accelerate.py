@@ -170,7 +170,7 @@ def test_a_phase_reads_nothing_on_the_host_and_launches_no_more_than_it_did(
 ) -> None:
     """If this fails because you added a launch that is worth it, raise the figure; a read on the host never is."""
     agent = agent_of(algo, **settings)
-    agent.state.env._few = False  # steps over tensors
+    agent.state.env._uses_arrays = False  # steps over tensors
     phases(agent, 1)  # in which the gradient looks at itself once
     module = unguarded(ALGORITHMS[algo].loop).__globals__
     noise = module["draw_noise"](

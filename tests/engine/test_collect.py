@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tightrope.engine import Noise, collect, draw_noise
 from tightrope.envs import CartPole, Pendulum
-from tightrope.envs.groups import Grouped
-from tightrope.envs.gym import from_object
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.gym import from_object
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Env, Rollout, Step
 
@@ -206,8 +206,8 @@ def all_of(rollout: Rollout, obs: Tensor) -> dict[str, Tensor]:
 def test_a_rollout_over_arrays_is_that_over_tensors(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[str] = []
     module = sys.modules["tightrope.engine.collect"]
-    play = module.play  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "play", lambda *args: played.append("over arrays") or play(*args))
+    play = module.on_arrays  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "on_arrays", lambda *args: played.append("over arrays") or play(*args))
     rollout, obs, _ = collected(make())
     assert played == ["over arrays"] * 2
     monkeypatch.setattr(module, "array_stepper", lambda env: None)

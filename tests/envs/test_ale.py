@@ -15,12 +15,13 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
-from tightrope.envs import ale
-from tightrope.envs.ale import AleEnv
-from tightrope.envs.atari import FIRE, FOR_TWO, Rules, fires, rom_of, shipped, title
-from tightrope.envs.host import spread
-from tightrope.envs.options import EnvOptions
-from tightrope.envs.spaces import Array
+import tightrope as tr
+from tightrope.envs.adapters import ale
+from tightrope.envs.adapters.ale import AleEnv
+from tightrope.envs.adapters.atari import FIRE, TWO_PLAYER, Rules, find_rom, installed_roms, presses_fire, title
+from tightrope.envs.adapters.host import row_seeds
+from tightrope.envs.adapters.spaces import Array
+from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 
@@ -93,7 +94,7 @@ class Eager(AleEnv):
 
 
 SHELF = {rom: Shelf(rom) for rom in ("breakout", "space_invaders")}
-PLAIN = Rules(clipped=False, by_life=False)
+PLAIN = Rules(clip_reward=False, life_is_episode=False)
 
 
 def made(num_envs: int, limit: int = 27_000, rom: str = "breakout", rules: Rules = Rules(), seed: int = 0) -> AleEnv:  # noqa: B008
@@ -172,7 +173,7 @@ def test_every_row_is_the_true_one() -> None:
     env = made(num_envs, limit, seed=4)
     obs = env.reset()
     alone = [AtariVectorEnv("breakout", 1, reward_clipping=False) for _ in range(num_envs)]
-    starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, spread(4, num_envs), strict=True)]
+    starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, row_seeds(4, num_envs), strict=True)]
     assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])))
     lives, clock, seen = [int(info["lives"][0]) for _, info in starts], [0] * num_envs, defaultdict(int)
     begins = [False] * num_envs  # a further life, with FIRE
@@ -237,7 +238,7 @@ def test_games_go_on_under_a_policy_that_never_fires(rules: Rules) -> None:
     steps = run(env, torch.zeros(280, 1, dtype=torch.int64))
     assert env.finished_episodes()[0] >= 2
     lost = [bool(step.terminated) for step in steps]
-    assert sum(lost) >= (10 if rules.by_life else 2)
+    assert sum(lost) >= (10 if rules.life_is_episode else 2)
 
 
 class Presses:
@@ -277,10 +278,10 @@ def test_fire_is_pressed_once_for_each_further_life(fires: bool, first: int) -> 
 def test_games_without_a_fire_button() -> None:
     for rom in ale.games():
         actions = [action.name for action in Emulator(rom).actions]
-        assert fires(rom, {}) == ("FIRE" in actions and rom not in ("backgammon", "video_checkers")), rom
-        assert not fires(rom, {}) or actions[FIRE] == "FIRE", rom
-    assert fires("pacman", {"full_action_space": True})
-    assert not fires("breakout", {"use_fire_reset": False})
+        assert presses_fire(rom, {}) == ("FIRE" in actions and rom not in ("backgammon", "video_checkers")), rom
+        assert not presses_fire(rom, {}) or actions[FIRE] == "FIRE", rom
+    assert presses_fire("pacman", {"full_action_space": True})
+    assert not presses_fire("breakout", {"use_fire_reset": False})
 
 
 def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
@@ -397,16 +398,16 @@ def test_close_ends_the_threads() -> None:
 def test_every_game_is_found_by_the_id_that_gymnasium_has_for_it() -> None:
     gymnasium.register_envs(ale_py)
     registered = {name: spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
-    assert set(registered.values()) == set(ale_py.roms.get_all_rom_ids()) - FOR_TWO == set(ale.games())
+    assert set(registered.values()) == set(ale_py.roms.get_all_rom_ids()) - TWO_PLAYER == set(ale.games())
     for name, game in registered.items():
         for env_id in (name, name.removeprefix("ALE/"), f"{title(game)}NoFrameskip-v4"):
-            assert ale.known(env_id)
-            assert rom_of(env_id, ale.games()) == game
+            assert ale.provides(env_id)
+            assert find_rom(env_id, ale.games()) == game
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Brekout-v5", "Breakout-v4", "ALE/breakout-v5", "CartPole-v1", "ALE/Combat-v5"])
 def test_unknown_ids(env_id: str) -> None:
-    assert not ale.known(env_id)
+    assert not ale.provides(env_id)
     with pytest.raises(UsageError, match="unknown env"):
         ale.from_id(env_id, 1, "cpu", EnvOptions())
 
@@ -418,20 +419,20 @@ def test_near_matches() -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    assert shipped("ale_py", "roms") == []
-    assert ale.known("ALE/Breakout-v5")
-    assert ale.known("BreakoutNoFrameskip-v4")
-    assert not ale.known("HalfCheetah-v5")
+    assert installed_roms("ale_py", "roms") == []
+    assert ale.provides("ALE/Breakout-v5")
+    assert ale.provides("BreakoutNoFrameskip-v4")
+    assert not ale.provides("HalfCheetah-v5")
     with pytest.raises(UsageError, match="not installed"):
         ale.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
-    spec = importlib.util.spec_from_file_location("tightrope.envs.ale_again", ale.__file__)
+    spec = importlib.util.spec_from_file_location("tightrope.envs.adapters.ale_again", ale.__file__)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # imports nothing that is not there
 
 
 def test_options() -> None:
     env = ale.from_id("ALE/Pong-v5", 1, "cpu", EnvOptions())
     assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
-    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clipped=True, by_life=True))
+    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clip_reward=True, life_is_episode=True))
     asked = {"reward_clipping": False, "episodic_life": False, "full_action_space": True}
     env = ale.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
     assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, PLAIN)
@@ -489,3 +490,12 @@ def test_pictures_show_the_newest_frame() -> None:
     assert not frames[0].any()
     assert (frames[1, :79] == 0).all()
     assert (frames[1, 81:] == 200).all()
+
+
+def test_a_game_that_is_cut_at_its_limit_is_counted_and_said() -> None:
+    settings: Any = dict(num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=64, max_episode_steps=20)
+    with tr.PPO("ALE/Pong-v5", backend="ale", device="cpu", **settings) as agent:
+        score = agent.evaluate(3)
+    assert (score.games_cut, score.lengths, score.unfinished) == (3, [20, 20, 20], 0)
+    assert "3 of them cut at the limit of 20 steps" in str(score)
+    assert score.as_dict()["games_cut"] == 3

@@ -24,8 +24,8 @@ from test_contract import (
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.brax import NAMES, JaxEnv, compiled, from_id, from_playground, known
-from tightrope.envs.options import EnvOptions
+from tightrope.envs.adapters.brax import NAMES, JaxEnv, compile_functions, from_id, from_playground, provides
+from tightrope.envs.registry import EnvOptions
 from tightrope.errors import UsageError
 
 with warnings.catch_warnings():
@@ -249,7 +249,7 @@ def test_made_spawned_and_seeded_alike() -> None:
 
 def test_start_states_computed_always_or_when_needed_are_the_same() -> None:
     env, other = (walk(8, max_episode_steps=6, seed=1) for _ in range(2))
-    _, other._advance = compiled(jax, Walk(), 6, branching=False)  # as on a GPU
+    _, other._advance = compile_functions(jax, Walk(), 6, branching=False)  # as on a GPU
     actions = random_actions(env, 40)
     for action in actions:
         one, two = env.step(action), other.step(action)
@@ -367,8 +367,8 @@ def test_known_ids() -> None:
     from brax import envs
 
     assert set(NAMES) == set(envs._envs)
-    assert all(known(env_id) for env_id in ("brax/ant", "ant", "brax/of-my-own", "playground/CartpoleBalance"))
-    assert not any(known(env_id) for env_id in ("Ant-v5", "CartPole-v1", "braxton", "CartpoleBalance"))
+    assert all(provides(env_id) for env_id in ("brax/ant", "ant", "brax/of-my-own", "playground/CartpoleBalance"))
+    assert not any(provides(env_id) for env_id in ("Ant-v5", "CartPole-v1", "braxton", "CartpoleBalance"))
 
 
 def test_brax_fast() -> None:
@@ -466,7 +466,7 @@ def test_playground_keeps_to_its_types() -> None:
         pytest.importorskip("mujoco_playground")
     env, limit = from_playground("playground/CartpoleBalance", "CartpoleBalance", {})
     assert limit == 1000
-    begin, advance = compiled(jax, env, limit, branching=True)
+    begin, advance = compile_functions(jax, env, limit, branching=True)
     running, obs = jax.eval_shape(lambda key: begin(key, 3), jax.random.PRNGKey(0))
     after, answer = jax.eval_shape(advance, running, jax.ShapeDtypeStruct((3, 1), jnp.float32))
     assert obs.shape == answer[0].shape == (3, 5)

@@ -27,7 +27,7 @@ MODES = list(AutoresetMode)
 
 @pytest.fixture(autouse=True)
 def short_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.envs.checker.subject.TRACE_STEPS", 25)
+    monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_STEPS", 25)
 
 
 def found(report: Report, *levels: str) -> set[tuple[str, str]]:
@@ -260,10 +260,7 @@ SINGLES: dict[str, tuple[Any, str]] = {
         "warning observation scale",
     ),
     "constant entry": (walk(seen=lambda self: np.array([self.x[0], 1], np.float32)), "note constant entries"),
-    "wrong statistics": (
-        answering(info=lambda self, i: {"episode": {"r": 0.0, "l": 1, "t": 0.0}}), "warning statistics"
-    ),
-    "right statistics": (lambda: RecordEpisodeStatistics(Walk()), ""),
+    "wrapped": (lambda: RecordEpisodeStatistics(Walk()), ""),
     "draws nothing": (walk(render=lambda self: None), "note render"),
     "cannot draw": (walk(render=drop), "note render"),
 }  # fmt: skip
@@ -314,7 +311,7 @@ HOPELESS: dict[str, Any] = {
 def test_nothing_breaks_the_checker(name: str) -> None:
     report = quick(HOPELESS[name])
     assert not report.ok
-    assert not any("bug of Tightrope's" in f.fix for f in report.findings), "\n".join(report.lines())
+    assert not any("bug in Tightrope" in f.fix for f in report.findings), "\n".join(report.lines())
     assert report.lines()
 
 
@@ -340,7 +337,7 @@ def test_the_report_in_words() -> None:
     report = quick(answering(reward=lambda self, r: None, obs=nan_at_7))
     lines = report.lines()
     assert lines[0] == "test_checker:Broken"
-    assert lines[-1] == "2 errors, 0 warnings, 0 notes. Mend the errors first."
+    assert lines[-1] == "2 errors, 0 warnings, 0 notes. Fix the errors first."
     assert sum(line.strip().startswith("fix: ") for line in lines) == 2
     report = quick(Walk)
     assert report.lines()[-1].startswith("0 errors, 0 warnings, 0 notes.")
@@ -354,8 +351,8 @@ def test_the_report_in_words() -> None:
 
 
 def test_a_slow_environment_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.envs.checker.tally.PLAY_SECONDS", 0.1)
-    monkeypatch.setattr("tightrope.envs.checker.subject.TRACE_SECONDS", 0.01)
+    monkeypatch.setattr("tightrope.envs.checker.random_play.PLAY_SECONDS", 0.1)
+    monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_SECONDS", 0.01)
     report = check(walk(noise=lambda self: (time.sleep(0.005), Walk.noise(self))[1]))
     assert report.facts["stopped_early"]
     assert report.facts["steps"] < 100

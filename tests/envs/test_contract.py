@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tightrope.envs import ENVS, TensorEnv, make
-from tightrope.envs.groups import Grouped
-from tightrope.envs.gym import GymVectorEnv
+from tightrope.envs.adapters.groups import Grouped
+from tightrope.envs.adapters.gym import GymVectorEnv
 from tightrope.errors import UsageError
 from tightrope.types import Box, Env, Step
 
@@ -71,6 +71,14 @@ class no_host_reads:
 
 
 # shorthands -------------------------------------------------------------------------------------------------------------
+
+
+def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    """The one line of the UsageError that a call raises."""
+    with pytest.raises(UsageError) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def random_actions(env: Env, steps: int, seed: int = 0) -> Tensor:
@@ -281,7 +289,7 @@ def check_step_reads_nothing_on_the_host(factory: Factory) -> None:
         if not env.capturable:
             pytest.skip("does not claim to be free of host reads")
         env.reset()
-        env._few = False  # over tensors, as on a device
+        env._uses_arrays = False  # over tensors, as on a device
         with no_host_reads():
             for t in range(4):
                 env.step(actions[t], noise[t])

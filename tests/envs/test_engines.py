@@ -10,22 +10,15 @@ import gymnasium
 import pytest
 import torch
 import yaml
+from test_contract import refusal
 
 import tightrope as tr
 from tightrope.cli import dispatch
-from tightrope.envs import engines
-from tightrope.envs.engines import ENGINES, Choice, Engine, choose, make
-from tightrope.envs.gym import GymEnv, made
-from tightrope.errors import UsageError
+from tightrope.envs import registry as engines
+from tightrope.envs.adapters.gym import GymEnv, checked_make
+from tightrope.envs.registry import BACKENDS, Backend, Choice, choose, make
 from tightrope.runs.given import has_id, is_path
 from tightrope.runs.plan import plan
-
-
-def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args, **kwargs)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.fixture
@@ -40,10 +33,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             calls.append((name, args))
             return SimpleNamespace(seed=lambda seed: calls.append(("seed", seed)))
 
-        return SimpleNamespace(known=lambda env_id: env_id in known.get(name, []), from_id=from_id)
+        return SimpleNamespace(provides=lambda env_id: env_id in known.get(name, []), from_id=from_id)
 
-    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name in installed))
-    monkeypatch.setattr(Engine, "module", property(lambda self: module(self.name)))
+    monkeypatch.setattr(Backend, "installed", property(lambda self: self.name in installed))
+    monkeypatch.setattr(Backend, "module", property(lambda self: module(self.name)))
 
     def set_up(absent: str = "", **ids: list[str]) -> list[Any]:
         known.update(ids)
@@ -57,35 +50,35 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_tensors_come_first(machine: Any) -> None:
-    machine(**{name: ["CartPole-v1"] for name in ENGINES})
+    machine(**{name: ["CartPole-v1"] for name in BACKENDS})
     assert choose("CartPole-v1") == Choice("tensor", "it lives on the device")
     assert choose("CartPole-v1", "tensor") == Choice("tensor", "it lives on the device")
 
 
 def test_then_the_fastest_that_is_installed_and_has_it(machine: Any) -> None:
-    machine(**{name: ["Race-v0"] for name in ENGINES})
-    assert list(ENGINES) == ["brax", "ale", "envpool", "gymnasium"]
+    machine(**{name: ["Race-v0"] for name in BACKENDS})
+    assert list(BACKENDS) == ["brax", "ale", "envpool", "gymnasium"]
     assert choose("Race-v0") == Choice("brax", "the fastest engine installed that has it")
 
 
 @pytest.mark.parametrize("first", range(4))
 def test_an_engine_without_the_id_is_passed_over(machine: Any, first: int) -> None:
-    names = list(ENGINES)
+    names = list(BACKENDS)
     machine(**{name: ["Race-v0"] if i >= first else [] for i, name in enumerate(names)})
     assert choose("Race-v0").backend == names[first]
 
 
 @pytest.mark.parametrize("first", range(4))
 def test_an_engine_that_is_not_installed_is_passed_over(machine: Any, first: int) -> None:
-    names = list(ENGINES)
+    names = list(BACKENDS)
     machine(absent=" ".join(names[:first]), **{name: ["Race-v0"] for name in names})
     assert choose("Race-v0").backend == names[first]
 
 
 def test_an_engine_that_was_asked_for_is_taken(machine: Any) -> None:
-    machine(**{name: ["CartPole-v1"] for name in ENGINES})
-    for name in ENGINES:
-        assert choose("CartPole-v1", name) == Choice(name, "it was asked for")
+    machine(**{name: ["CartPole-v1"] for name in BACKENDS})
+    for name in BACKENDS:
+        assert choose("CartPole-v1", name) == Choice(name, "set by backend")
 
 
 def test_a_faster_engine_that_is_missing_is_mentioned(machine: Any) -> None:
@@ -101,7 +94,7 @@ def test_an_engine_that_would_not_help_is_not_mentioned(machine: Any) -> None:
 def test_the_plan_says_which_engine_and_why() -> None:
     agent = tr.PPO("Acrobot-v1", backend="gymnasium", num_envs=4, num_steps=8, total_timesteps=64, device="cpu")
     assert isinstance(agent.state.env, GymEnv)
-    assert "environments: 4 of Acrobot-v1 by gymnasium (it was asked for)" in plan(agent.state, agent.config).lines()
+    assert "environments: 4 of Acrobot-v1 by gymnasium (set by backend)" in plan(agent.state, agent.config).lines()
 
 
 # what is missing -----------------------------------------------------------------------------------------------------
@@ -121,14 +114,14 @@ def test_a_missing_package_gives_the_line_that_installs_it(machine: Any, name: s
 def test_a_package_counts_as_installed_where_python_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: asked.append(name))
-    assert not any(engine.installed for engine in ENGINES.values())
+    assert not any(engine.installed for engine in BACKENDS.values())
     assert asked == ["brax", "ale_py", "envpool", "gymnasium"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    assert all(engine.installed for engine in ENGINES.values())
+    assert all(engine.installed for engine in BACKENDS.values())
 
 
 def test_ids_of_engines_that_are_not_installed_are_still_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    monkeypatch.setattr(Backend, "installed", property(lambda self: self.name == "gymnasium"))
     assert '"tightrope[brax]"' in refusal(choose, "brax/ant")
     assert '"tightrope[brax]"' in refusal(tr.PPO, "brax/ant")
     assert has_id("brax/ant")
@@ -164,7 +157,7 @@ def test_what_gymnasium_misses_is_one_line(said: str, hint: str) -> None:
     def make_it() -> Any:
         raise gymnasium.error.DependencyNotInstalled(said)
 
-    message = refusal(made, "Bird-v0", make_it)
+    message = refusal(checked_make, "Bird-v0", make_it)
     assert message.startswith("env 'Bird-v0' needs a package that is not installed: ")
     assert hint in message
 
@@ -203,7 +196,7 @@ def test_an_engine_that_lacks_the_id() -> None:
 def test_an_engine_that_is_none() -> None:
     message = refusal(choose, "CartPole-v1", "envpol")
     assert "envpol" in message
-    assert all(name in message for name in ("auto", "tensor", *ENGINES))
+    assert all(name in message for name in ("auto", "tensor", *BACKENDS))
     assert "envpol" in refusal(tr.PPO, "CartPole-v1", backend="envpol")
 
 
@@ -231,7 +224,7 @@ def test_tensors_take_no_arguments_of_an_engine() -> None:
 
 def test_a_saved_run_keeps_to_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = dict(num_envs=2, num_steps=8, total_timesteps=32, hidden_sizes=(8,), num_minibatches=2, device="cpu")
-    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    monkeypatch.setattr(Backend, "installed", property(lambda self: self.name == "gymnasium"))
     tr.PPO("MountainCarContinuous-v0", **small).save(tmp_path / "run")
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["backend"] == "gymnasium"
     monkeypatch.undo()
@@ -246,7 +239,7 @@ def test_a_run_whose_engine_is_not_installed_here_is_loaded_with_another(tmp_pat
     agent.save(tmp_path)
     config = tmp_path / "config.yaml"
     config.write_text(config.read_text().replace("backend: gymnasium", "backend: envpool"))
-    monkeypatch.setattr(Engine, "installed", property(lambda self: self.name == "gymnasium"))
+    monkeypatch.setattr(Backend, "installed", property(lambda self: self.name == "gymnasium"))
     loaded = tr.load(tmp_path)
     assert isinstance(loaded.state.env, GymEnv)
     assert loaded.evaluate(2) == agent.evaluate(2)
@@ -351,5 +344,5 @@ def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.Ca
 
 
 def test_the_engines_module_is_found_without_importing_what_it_adapts() -> None:
-    assert ENGINES["gymnasium"].module.__name__ == "tightrope.envs.gym"
-    assert engines.Backend.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")
+    assert BACKENDS["gymnasium"].module.__name__ == "tightrope.envs.adapters.gym"
+    assert engines.BackendName.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")

@@ -13,12 +13,12 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, random_actions, run, same
 
-from tightrope.envs import envpool as ours
-from tightrope.envs.atari import FIRE, Rules, title
-from tightrope.envs.envpool import EnvPoolEnv
-from tightrope.envs.host import spread
-from tightrope.envs.options import EnvOptions
-from tightrope.envs.spaces import Array
+from tightrope.envs.adapters import envpool as ours
+from tightrope.envs.adapters.atari import FIRE, Rules, title
+from tightrope.envs.adapters.envpool import EnvPoolEnv
+from tightrope.envs.adapters.host import row_seeds
+from tightrope.envs.adapters.spaces import Array
+from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 
@@ -106,7 +106,7 @@ def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
     env = made(env_id, num_envs, limit, seed=4)
     alone = [
         envpool.make_gymnasium(env_id, num_envs=1, seed=int(seed), max_episode_steps=10_000)
-        for seed in spread(4, num_envs)
+        for seed in row_seeds(4, num_envs)
     ]
     starts, seen = [pool.reset() for pool in alone], defaultdict(int)
     obs = env.reset()
@@ -289,20 +289,20 @@ def test_a_pool_is_made_when_there_are_seeds_and_closed_when_there_are_others() 
 def test_every_id_is_one_of_theirs() -> None:
     theirs = set(envpool.list_all_envs())
     assert theirs >= ours.TASKS
-    assert all(ours.known(env_id) for env_id in ours.TASKS)
+    assert all(ours.provides(env_id) for env_id in ours.TASKS)
     games = {game: "".join(word.capitalize() for word in game.split("_")) + "-v5" for game in ours.games()}
     assert set(games.values()) == {
         name for name in theirs if envpool.registration.registry.specs[name][0] == "envpool.atari"
     }
     for game in games:
-        assert all(ours.known(env_id) for env_id in (f"ALE/{title(game)}-v5", f"{title(game)}-v5"))
+        assert all(ours.provides(env_id) for env_id in (f"ALE/{title(game)}-v5", f"{title(game)}-v5"))
     env = ours.from_id("TicTacToe3D-v5", 1, "cpu", EnvOptions())
     assert env.reset().shape == (1, 4, 84, 84)
 
 
 @pytest.mark.parametrize("env_id", ["Brekout-v5", "Breakout-v4", "HalfCheetah-v1", "Combat-v5", "nothing"])
 def test_unknown_ids(env_id: str) -> None:
-    assert not ours.known(env_id)
+    assert not ours.provides(env_id)
     with pytest.raises(UsageError, match="unknown env"):
         ours.from_id(env_id, 1, "cpu", EnvOptions())
 
@@ -315,18 +315,18 @@ def test_near_matches() -> None:
 def test_asking_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "envpool"]:
         monkeypatch.delitem(sys.modules, name)
-    assert ours.known("HalfCheetah-v5")
-    assert ours.known("Breakout-v5")
-    assert not ours.known("Brekout-v5")
+    assert ours.provides("HalfCheetah-v5")
+    assert ours.provides("Breakout-v5")
+    assert not ours.provides("Brekout-v5")
     assert "envpool" not in sys.modules
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("envpool", "envpool_assets"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert ours.known("ALE/Breakout-v5")
-    assert ours.known("HalfCheetah-v5")
-    assert not ours.known("Brekout-v5")
+    assert ours.provides("ALE/Breakout-v5")
+    assert ours.provides("HalfCheetah-v5")
+    assert not ours.provides("Brekout-v5")
     for env_id in ("ALE/Breakout-v5", "HalfCheetah-v5"):
         with pytest.raises(UsageError, match="cannot be made"):
             ours.from_id(env_id, 1, "cpu", EnvOptions())
@@ -335,13 +335,15 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options() -> None:
     env = ours.from_id("Pong-v5", 1, "cpu", EnvOptions())
     assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
-    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clipped=True, by_life=True))
+    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clip_reward=True, life_is_episode=True))
     asked = {"reward_clip": False, "episodic_life": False, "full_action_space": True}
     env = ours.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
-    assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, Rules(clipped=False, by_life=False))
-    assert ours.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == Rules(clipped=False, by_life=False)
+    assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, Rules(clip_reward=False, life_is_episode=False))
+    assert ours.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == Rules(
+        clip_reward=False, life_is_episode=False
+    )
     twin = env.spawn(2, seed=1)
-    assert (twin.max_episode_steps, twin._rules) == (9, Rules(clipped=False, by_life=False))
+    assert (twin.max_episode_steps, twin._rules) == (9, Rules(clip_reward=False, life_is_episode=False))
     env = ours.from_id("CartPole-v1", 1, "cpu", EnvOptions())
     assert (env.max_episode_steps, env.solved_at, env._rules) == (500, 475.0, None)
     assert env.spawn(2, seed=1).solved_at == 475.0

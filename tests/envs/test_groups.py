@@ -13,14 +13,12 @@ import pytest
 import torch
 from test_contract import CHECKS, Factory, copied, random_actions, run, same, tensors
 
-from tightrope.envs import groups as ours
+from tightrope.envs.adapters import groups as ours
+from tightrope.envs.adapters.groups import Grouped, in_groups
+from tightrope.envs.adapters.gym import from_object
+from tightrope.envs.adapters.host import DeviceBuffer, HostEnv
 from tightrope.envs.checker import check as look
-from tightrope.envs.engines import ENGINES
-from tightrope.envs.groups import Grouped, in_groups
-from tightrope.envs.gym import from_object
-from tightrope.envs.host import HostEnv
-from tightrope.envs.options import EnvOptions
-from tightrope.envs.transfer import Landing
+from tightrope.envs.registry import BACKENDS, EnvOptions
 from tightrope.errors import EnvError
 from tightrope.types import Env
 
@@ -36,10 +34,10 @@ engines = pytest.mark.parametrize("backend", TASKS)
 
 
 def plain(backend: str, num_envs: int, max_episode_steps: int | None = None, seed: int = 0) -> HostEnv:
-    pytest.importorskip(ENGINES[backend].package)
+    pytest.importorskip(BACKENDS[backend].package)
     mode: dict[str, Any] = {"vectorization_mode": "async"} if backend == "gymnasium" else {}
     options = EnvOptions(max_episode_steps=max_episode_steps, **mode)
-    env: HostEnv = ENGINES[backend].module.from_id(TASKS[backend], num_envs, "cpu", options)
+    env: HostEnv = BACKENDS[backend].module.from_id(TASKS[backend], num_envs, "cpu", options)
     env.seed(seed)
     return env
 
@@ -122,7 +120,7 @@ def test_contract(check: Callable[[Factory], None]) -> None:
 
 
 def test_the_checker_finds_nothing_that_it_does_not_find_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.envs.checker.subject.TRACE_STEPS", 25)
+    monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_STEPS", 25)
     found = [[(f.level, f.check) for f in look(make("envpool", 4), steps=200).findings] for make in (plain, grouped)]
     assert found[0] == found[1]
 
@@ -150,7 +148,7 @@ def sized(device: str) -> Callable[[int], Any]:
 
 def test_two_groups_on_a_device_and_none_on_the_cpu() -> None:
     assert type(in_groups(sized("cpu"), 64, "cpu")) is not Grouped
-    assert type(in_groups(sized("meta"), 2 * ours.ENOUGH - 1, "meta")) is not Grouped
+    assert type(in_groups(sized("meta"), 2 * ours.SMALLEST_GROUP - 1, "meta")) is not Grouped
     env = in_groups(sized("meta"), 65, "meta")
     assert isinstance(env, Grouped)
     assert (env.groups, env.num_envs) == (2, 65)
@@ -232,7 +230,7 @@ def test_an_action_that_does_not_exist_is_named_by_its_row_among_all(backend: st
 # the way to a device -------------------------------------------------------------------------------------------------
 
 
-def test_a_landing_keeps_values_types_and_addresses() -> None:
+def test_a_device_buffer_keeps_values_types_and_addresses() -> None:
     def arrays(seed: int) -> list[Any]:
         random = np.random.default_rng(seed)
         return [
@@ -242,7 +240,7 @@ def test_a_landing_keeps_values_types_and_addresses() -> None:
             random.integers(0, 9, (3, 2)),
         ]
 
-    landing = Landing(arrays(0), torch.device("cpu"))
+    landing = DeviceBuffer(arrays(0), torch.device("cpu"))
     addresses = set()
     for seed in range(3):
         landed = landing(arrays(seed))

@@ -21,15 +21,16 @@ import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
-from test_contract import CHECKS, random_actions, run, same
+from test_contract import CHECKS, random_actions, refusal, run, same
 from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.algorithms.ppo import phase
 from tightrope.engine import draw_noise, stream_seed
-from tightrope.envs import make, spaces
-from tightrope.envs.gym import GymEnv, GymVectorEnv, from_object
-from tightrope.envs.host import spread
+from tightrope.envs import make
+from tightrope.envs.adapters import spaces
+from tightrope.envs.adapters.gym import GymEnv, GymVectorEnv, from_object
+from tightrope.envs.adapters.host import row_seeds
 from tightrope.errors import EnvError, UsageError
 from tightrope.runs.plan import plan
 from tightrope.types import Box
@@ -190,13 +191,6 @@ def made(form: str, num_envs: int, max_episode_steps: int | None = None, seed: i
     return env
 
 
-def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args, **kwargs)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def ppo(env: Any, num_envs: int = 4, **settings: Any) -> tr.PPO:
     fixed = {} if hasattr(env, "num_envs") else {"num_envs": num_envs}
     return tr.PPO(env, **{**SMALL_RUN, **fixed, **settings})
@@ -258,13 +252,13 @@ def test_bad_sizes_are_refused_in_every_mode(
 
 def seeds_of(form: str, seed: int, num_envs: int) -> list[int]:
     """What each row is seeded with: an engine of someone's own takes one seed and counts on from it."""
-    each = [int(s) for s in spread(seed, num_envs)]
+    each = [int(s) for s in row_seeds(seed, num_envs)]
     return [each[0] + i for i in range(num_envs)] if form.startswith("own") else each
 
 
 def assert_lockstep(env: Any, walks: list[Any], seeds: list[int], steps: int, seed: int) -> Counter[str]:
     """Every field of every row is what a plain environment says that is stepped and reset by hand."""
-    read = spaces.observation(walks[0].observation_space)
+    read = spaces.observation_reader(walks[0].observation_space)
     one = lambda obs: torch.from_numpy(read.rows(spaces.stacked(read.space, [obs])))[0]  # noqa: E731
     starts = [walk.reset(seed=s)[0] for walk, s in zip(walks, seeds, strict=True)]
     assert torch.equal(env.reset(seed=seed), torch.stack([one(start) for start in starts]))
@@ -322,14 +316,7 @@ def test_every_row_is_the_true_one_whatever_the_engine_is_set_to(cls: Any, mode:
     env.close()
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        SAME,
-        DISABLED,
-        NEXT,
-    ],
-)
+@pytest.mark.parametrize("mode", [SAME, DISABLED, NEXT])
 def test_every_row_is_the_true_one_without_shared_memory(mode: Any) -> None:
     env = vector(AsyncVectorEnv, mode, 3, "vector", 4, shared_memory=False)
     assert_lockstep(env, [Walk("vector", 4) for _ in range(3)], seeds_of("", 5, 3), 30, seed=5)
@@ -555,11 +542,11 @@ def test_seeds_give_each_row_a_stream_of_its_own(form: str) -> None:
 
 
 def test_seeds_next_to_each_other_have_nothing_in_common() -> None:
-    seeds = [set(spread(seed, 64).tolist()) for seed in range(20)]
+    seeds = [set(row_seeds(seed, 64).tolist()) for seed in range(20)]
     assert all(len(one) == 64 for one in seeds)
     assert len(set.union(*seeds)) == 20 * 64
     assert all(0 <= s < 2**31 for one in seeds for s in one)
-    assert spread(3, 4).tolist() == spread(3, 8)[:4].tolist(), "a row's seed depends on how many there are"
+    assert row_seeds(3, 4).tolist() == row_seeds(3, 8)[:4].tolist(), "a row's seed depends on how many there are"
 
 
 @pytest.mark.parametrize("form", ["id", "instance", "sync next-step", "own next-step"])
@@ -816,13 +803,7 @@ class Odd(Walk):
         return super().step(action)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "sync",
-        "async",
-    ],
-)
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_error_is_named_whatever_its_traceback_looks_like(mode: str) -> None:
     if "Odd-v0" not in gymnasium.registry:
         gymnasium.register("Odd-v0", Odd)
@@ -1220,7 +1201,7 @@ def test_one_prediction_is_that_of_its_row_in_a_batch(kind: str) -> None:
 def test_a_batch_of_any_observations_is_predicted_as_in_training(kind: str) -> None:
     agent, singles = chooser(kind, "discrete from 5"), walked(kind, 6)
     batch = spaces.stacked(SHOWN[kind][0], singles)
-    rows = torch.from_numpy(spaces.observation(SHOWN[kind][0]).rows(batch))
+    rows = torch.from_numpy(spaces.observation_reader(SHOWN[kind][0]).rows(batch))
     expected = agent.policy.distribution(rows).mode() + 5
     assert agent.predict(batch).tolist() == expected.tolist()
 

@@ -17,9 +17,9 @@ from gymnasium.vector import AsyncVectorEnv
 
 import tightrope as tr
 from tightrope import processes
-from tightrope.envs import gym_workers
-from tightrope.envs.gym import from_object
-from tightrope.envs.options import EnvOptions
+from tightrope.envs.adapters import gym_workers
+from tightrope.envs.adapters.gym import from_object
+from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.processes import alive, stop_request
 
@@ -195,7 +195,7 @@ def test_spaces_that_are_not_ours_leave_nobody() -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_an_exception_that_cannot_be_sent_is_not_waited_for(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym_workers, "ERROR", 0.3)
+    monkeypatch.setattr(gym_workers, "ERROR_SECONDS", 0.3)
     engine = AsyncVectorEnv([Breaks] * 2) if given else Breaks
     env = from_object(engine, 2, "cpu", EnvOptions() if given else ASYNC)
     again = from_object(engine, 2) if given else None  # the same one
@@ -209,7 +209,7 @@ def test_an_exception_that_cannot_be_sent_is_not_waited_for(given: bool, monkeyp
 def test_closing_does_not_wait_for_good(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gym_workers, "CLOSING", 0.3)
+    monkeypatch.setattr(gym_workers, "CLOSE_SECONDS", 0.3)
     env = from_object(EndlessClosing, 1, "cpu", ASYNC) if kind == "endless" else FORMS["ours"]()
     env.reset(seed=1)
     if kind == "stopped":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.arrays import MOST_ROWS
+from tightrope.envs.recorded_step import MOST_ROWS
 from tightrope.errors import UsageError
 from tightrope.types import Box, Discrete
 
@@ -150,7 +150,7 @@ def test_every_number_is_that_of_the_pure_twin(kind: type[Pure], rows: int) -> N
 def test_an_environment_in_place_still_runs_over_arrays(kind: type[Pure]) -> None:
     env = kind(5)
     played(env)
-    assert env._array_step is not None
+    assert env._recorded_step is not None
 
 
 @pytest.mark.parametrize("kind", [AdvanceWrites, ObserveWrites, AdvanceFillsABuffer])

@@ -36,12 +36,7 @@ def test_ids_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [
-        ("cartpole-v1", "CartPole-v1"),
-        ("Pendulm-v1", "Pendulum-v1"),
-        ("acrobot", "Acrobot-v1"),
-    ],
+    ("wrong", "meant"), [("cartpole-v1", "CartPole-v1"), ("Pendulm-v1", "Pendulum-v1"), ("acrobot", "Acrobot-v1")]
 )
 def test_an_unknown_id_suggests_the_nearest(wrong: str, meant: str) -> None:
     with pytest.raises(UsageError) as error:
@@ -81,5 +76,5 @@ def test_a_taken_id_is_refused() -> None:
     assert ENVS["CartPole-v1"] is CartPole
 
 
-def test_known_gives_the_class() -> None:
-    assert registry.known("EasyCart-v0") is EasyCart
+def test_tensor_env_class() -> None:
+    assert registry.tensor_env_class("EasyCart-v0") is EasyCart

@@ -11,10 +11,11 @@ import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
+from test_contract import refusal
 
-from tightrope.envs import spaces
-from tightrope.envs.spaces import bound, chosen, fits, space_in_words, stacked
-from tightrope.errors import EnvError, UsageError
+from tightrope.envs.adapters import spaces
+from tightrope.envs.adapters.spaces import bound, has_shape_of, space_text, stacked, take_rows
+from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
 
@@ -113,20 +114,13 @@ def assert_same(left: Any, right: Any) -> None:
         assert np.array_equal(left, right)
 
 
-def refusal(call: Any, *args: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        call(*args)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 # observations --------------------------------------------------------------------------------------------------------
 
 
 @every_space
 def test_an_observation_becomes_the_numbers_it_holds(name: str) -> None:
     space, spec, numbers = PLAIN[name]
-    read, singles = spaces.observation(space), members(space, 5)
+    read, singles = spaces.observation_reader(space), members(space, 5)
     assert spec is None or read.spec == spec
     assert math.prod(read.spec.shape) == max(math.prod(space.shape), 1)
     dtype = read.spec.dtype
@@ -140,10 +134,10 @@ def test_an_observation_becomes_the_numbers_it_holds(name: str) -> None:
 @every_space
 def test_one_observation_and_a_batch_are_told_apart(name: str) -> None:
     space = PLAIN[name][0]
-    read, singles = spaces.observation(space), members(space, 3)
+    read, singles = spaces.observation_reader(space), members(space, 3)
     batch = batched(space, singles)
-    assert all(read.holds(one) for one in singles)
-    assert not read.holds(batch)
+    assert all(has_shape_of(read.space, one) for one in singles)
+    assert not has_shape_of(read.space, batch)
     alone = np.concatenate([read.rows(stacked(space, [one])) for one in singles])
     assert np.array_equal(alone, read.rows(batch))
 
@@ -151,7 +145,7 @@ def test_one_observation_and_a_batch_are_told_apart(name: str) -> None:
 @every_space
 def test_rows_are_what_torch_can_take(name: str) -> None:
     space = PLAIN[name][0]
-    rows = spaces.observation(space).rows(batched(space, members(space, 2)))
+    rows = spaces.observation_reader(space).rows(batched(space, members(space, 2)))
     assert rows.flags.c_contiguous
     assert rows.dtype in (np.float32, np.int64, np.uint8)
 
@@ -159,11 +153,11 @@ def test_rows_are_what_torch_can_take(name: str) -> None:
 def test_entries_of_pixels_are_told_by_their_bounds_each_of_them() -> None:
     high = np.full((40, 40), 255, np.uint8)
     high[3, 3] = 254
-    assert spaces.observation(gs.Box(np.zeros_like(high), high, dtype=np.uint8)).spec == Box((40, 40))
+    assert spaces.observation_reader(gs.Box(np.zeros_like(high), high, dtype=np.uint8)).spec == Box((40, 40))
 
 
 def test_parts_travel_as_one_row_and_come_back_exactly() -> None:
-    read, singles = spaces.observation(NESTED), members(NESTED, 4)
+    read, singles = spaces.observation_reader(NESTED), members(NESTED, 4)
     names = [name for name, _ in read.spec.parts]
     assert sorted(names) == sorted(["z", "eye", "hand/0", "hand/1/grip", "hand/1/on", "thumbnail"])
     assert dict(read.spec.parts) == {
@@ -232,11 +226,11 @@ def leaves(space: gs.Space, obs: Any, path: str = "") -> dict[str, np.ndarray]:
 
 @given(any_space(), st.integers(0, 2**31), st.integers(1, 3))
 def test_whatever_the_nesting_nothing_is_lost(space: gs.Space, seed: int, count: int) -> None:
-    read, singles = spaces.observation(space), members(space, count, seed)
+    read, singles = spaces.observation_reader(space), members(space, count, seed)
     rows = read.rows(batched(space, singles))
     assert rows.shape == (count, *read.spec.shape)
     assert np.array_equal(rows, read.rows(stacked(space, singles)))
-    assert all(read.holds(one) for one in singles)
+    assert all(has_shape_of(read.space, one) for one in singles)
     expected = [leaves(space, one) for one in singles]
     if isinstance(read.spec, Composite):
         parts = read.spec.split(torch.from_numpy(rows))
@@ -252,13 +246,13 @@ def test_batches_are_stacked_and_chosen_from_as_gymnasium_does(space: gs.Space, 
     singles = members(space, 4, seed)
     batch = batched(space, singles)
     assert_same(stacked(space, singles), batch)
-    assert_same(chosen(space, batch, np.array([3, 1])), stacked(space, [singles[3], singles[1]]))
+    assert_same(take_rows(space, batch, np.array([3, 1])), stacked(space, [singles[3], singles[1]]))
 
 
 def test_what_fits_has_the_structure_of_the_space() -> None:
     space = gs.Dict({"a": gs.Box(-1, 1, (2,)), "b": gs.Tuple([gs.Discrete(3), gs.Discrete(3)])})
-    assert fits(space, {"a": np.zeros(2), "b": (1, 2)})
-    assert fits(space, {"a": [0.0, 0.0], "b": [1, 2], "more": 3})
+    assert has_shape_of(space, {"a": np.zeros(2), "b": (1, 2)})
+    assert has_shape_of(space, {"a": [0.0, 0.0], "b": [1, 2], "more": 3})
     for wrong in (
         {"a": np.zeros(2)},
         {"a": np.zeros(3), "b": (1, 2)},
@@ -266,13 +260,13 @@ def test_what_fits_has_the_structure_of_the_space() -> None:
         np.zeros(2),
         None,
     ):
-        assert not fits(space, wrong)
-    assert not fits(space, {"a": np.zeros(2), "b": (1, 2, 3)})
+        assert not has_shape_of(space, wrong)
+    assert not has_shape_of(space, {"a": np.zeros(2), "b": (1, 2, 3)})
 
 
 @pytest.mark.parametrize("obs", [7, None, np.zeros((2, 5)), "ab"])
 def test_only_a_tuple_or_list_fits_a_tuple(obs: Any) -> None:
-    assert not fits(gs.Tuple([gs.Discrete(3), gs.Discrete(3)]), obs)
+    assert not has_shape_of(gs.Tuple([gs.Discrete(3), gs.Discrete(3)]), obs)
 
 
 # actions -------------------------------------------------------------------------------------------------------------
@@ -307,7 +301,7 @@ def is_member(space: gs.Space, action: Any) -> bool:
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_what_the_policy_chooses_is_a_member_of_the_space(name: str) -> None:
     space, spec = ACTIONS[name]
-    write = spaces.action(space)
+    write = spaces.action_writer(space)
     assert write.spec == spec
     head = actor_critic(Box((1,)), spec, NetworkConfig()).head
     generator = torch.Generator().manual_seed(0)
@@ -323,7 +317,7 @@ AWKWARD = gs.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64) 
 
 
 def test_bounds_that_float32_has_not_are_kept_too() -> None:
-    write = spaces.action(AWKWARD)
+    write = spaces.action_writer(AWKWARD)
     head = actor_critic(Box((1,)), write.spec, NetworkConfig()).head
     raw = torch.tensor([[-9.0, -9.0], [9.0, 9.0]])
     assert all(AWKWARD.contains(action) for action in write.batch(head.to_env(raw).numpy()))
@@ -334,24 +328,24 @@ def test_every_choice_is_one_member_and_every_member_a_choice(sizes: list[tuple[
     n, start = zip(*sizes, strict=True)
     space = gs.MultiDiscrete(n, start=start)
     choices = np.array(list(itertools.product(*(range(k) for k in n))))
-    written = spaces.action(space).batch(choices)
+    written = spaces.action_writer(space).batch(choices)
     assert all(space.contains(action) for action in written)
     expected = itertools.product(*(range(first, first + k) for k, first in sizes))
     assert [tuple(action) for action in written] == list(expected)
-    assert np.array_equal(spaces.observation(space).rows(written), choices), "read back, it is what was written"
+    assert np.array_equal(spaces.observation_reader(space).rows(written), choices), "read back, it is what was written"
 
 
 @given(st.integers(1, 9), st.integers(-9, 9))
 def test_a_discrete_action_starts_where_the_space_does(n: int, start: int) -> None:
     space = gs.Discrete(n, start=start)
-    written = spaces.action(space).batch(np.arange(n))
+    written = spaces.action_writer(space).batch(np.arange(n))
     assert [int(action) for action in written] == list(range(start, start + n))
-    assert np.array_equal(spaces.observation(space).rows(written), np.arange(n))
+    assert np.array_equal(spaces.observation_reader(space).rows(written), np.arange(n))
 
 
 def test_what_was_chosen_is_not_written_over() -> None:
     raw = np.array([0, 1, 2])
-    spaces.action(gs.Discrete(3, start=5)).batch(raw)[:] = 77
+    spaces.action_writer(gs.Discrete(3, start=5)).batch(raw)[:] = 77
     assert raw.tolist() == [0, 1, 2]
 
 
@@ -386,30 +380,30 @@ NOTHING_IN_IT = gs.MultiDiscrete([])
 
 def test_parts_of_one_name_are_refused() -> None:
     space = gs.Dict({"a/b": gs.Discrete(2), "a": gs.Dict({"b": gs.Discrete(3)})})
-    assert "'a/b'" in refusal(spaces.observation, space)
+    assert "'a/b'" in refusal(spaces.observation_reader, space)
 
 
 @pytest.mark.parametrize(("space", "wrong"), [(gs.Discrete(3, start=1), 4), (gs.MultiDiscrete([2, 3]), [1, 3])])
 def test_choices_outside_the_space_are_an_error(space: gs.Space, wrong: Any) -> None:
     for inside, obs in ((space, np.array([wrong])), (gs.Dict({"x": space}), {"x": np.array([wrong])})):
         with pytest.raises(EnvError, match="is not in"):
-            spaces.observation(inside).rows(obs)
+            spaces.observation_reader(inside).rows(obs)
 
 
 @pytest.mark.parametrize("name", list(UNSUPPORTED))
 def test_other_observations_are_refused_by_name(name: str) -> None:
-    message = refusal(spaces.observation, UNSUPPORTED[name])
+    message = refusal(spaces.observation_reader, UNSUPPORTED[name])
     assert name in message
     assert message.startswith("observations ")
     assert ": give " in message
-    inside = refusal(spaces.observation, gs.Dict({"fine": gs.Discrete(2), "eye": gs.Tuple([UNSUPPORTED[name]])}))
+    inside = refusal(spaces.observation_reader, gs.Dict({"fine": gs.Discrete(2), "eye": gs.Tuple([UNSUPPORTED[name]])}))
     assert name in inside
     assert inside.startswith("observations 'eye' 0 "), "it says which part it is"
 
 
 @pytest.mark.parametrize("space", [NOTHING_IN_IT])
 def test_an_observation_of_nothing_is_refused(space: gs.Space) -> None:
-    assert "MultiDiscrete" in refusal(spaces.observation, space)
+    assert "MultiDiscrete" in refusal(spaces.observation_reader, space)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +420,7 @@ def test_an_observation_of_nothing_is_refused(space: gs.Space) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_actions_are_refused_by_name(space: gs.Space, name: str) -> None:
-    message = refusal(spaces.action, space)
+    message = refusal(spaces.action_writer, space)
     assert name in message
     assert message.startswith("actions of ")
     assert ": give " in message
@@ -452,13 +446,13 @@ TINY32, MOST32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).ma
     ],
 )  # fmt: skip
 def test_a_space_is_shown_with_bounds_that_mean_something(space: gs.Space[Any], words: str) -> None:
-    assert space_in_words(space) == words
+    assert space_text(space) == words
 
 
 @pytest.mark.parametrize("space", [pixels(40, 40, 3), pixels(3), gs.Discrete(5), gs.MultiDiscrete([300, 300])], ids=str)
 @pytest.mark.parametrize("value", [0.5, math.nan, 1.75])
 def test_numbers_that_are_not_whole_are_named_where_whole_ones_belong(space: gs.Space[Any], value: float) -> None:
-    rows = spaces.observation(space).rows
+    rows = spaces.observation_reader(space).rows
     batch = np.ones((2, *space.shape))
     assert rows(batch).shape[0] == 2  # 1.0 is whole
     batch[1] = value
@@ -468,6 +462,6 @@ def test_numbers_that_are_not_whole_are_named_where_whole_ones_belong(space: gs.
 
 
 def test_a_byte_does_not_wrap() -> None:
-    rows = spaces.observation(gs.Dict(image=pixels(40, 40, 3))).rows
+    rows = spaces.observation_reader(gs.Dict(image=pixels(40, 40, 3))).rows
     with pytest.raises(EnvError, match=r"an observation is 256 for 'image', which is not in Box\(0, 255"):
         rows({"image": np.full((1, 40, 40, 3), 256)})

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tightrope.envs.gym import from_object
-from tightrope.envs.spaces import stacked
+from tightrope.envs.adapters.gym import from_object
+from tightrope.envs.adapters.spaces import stacked
 from tightrope.envs.traced import described, nested, parts_of, read, show, space_of, writer
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 

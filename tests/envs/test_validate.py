@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         sound(noise_size=1, initial=lambda s, n: torch.stack([*n.unbind(-1)][1], -1)),
         "Walk.initial raises",
     ),
-    "noise of no size": (sound(noise_size="2"), "Walk.noise_size '2' is no number: set it"),
+    "noise of no size": (sound(noise_size="2"), "Walk.noise_size '2' is invalid: set it"),
     "state narrower than the observation": (
         sound(noise_size=1),
         "Walk.initial returns shape (12, 1) for 12 rows, wanted (12, 2) by observation Box((2,)): write observe, or",
@@ -386,7 +386,7 @@ def test_an_observation_that_leaves_its_space_later_is_named(env: Any, words: st
 
 
 def test_where_nothing_is_looked_at_the_guard_of_training_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tensor", "arrays"):  # as on a device, where looking would be to wait
+    for module in ("validate", "recorded_step"):  # as on a device, where looking would be to wait
         monkeypatch.setattr(f"tightrope.envs.{module}.check_choices", lambda env, obs: None)
     agent = tr.PPO(Stairs(num_envs=3), num_steps=16, num_minibatches=1, total_timesteps=96)
     words = "env gave observation 5, outside Discrete(5), at env 1, step 5"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from tightrope.engine import Optimizer, update_statistics
-from tightrope.envs import spaces
+from tightrope.envs.adapters import spaces
 from tightrope.errors import UsageError
 from tightrope.models import MLP, ActorCritic, NatureCNN, NetworkConfig, actor_critic
 from tightrope.models.actor_critic import GaussianHead, MultiCategoricalHead
@@ -120,7 +120,7 @@ def test_every_observation_has_a_policy_and_every_action_a_head(name: str) -> No
 @pytest.mark.parametrize("number", [gs.Box(-1, 1, ()), gs.Box(0, 255, (), np.uint8)], ids=["real", "byte"])
 def test_an_observation_of_a_single_number_has_a_network(number: gs.Box, alone: bool) -> None:
     space = number if alone else gs.Dict({"height": number, "speed": gs.Box(-1, 1, (2,))})
-    read = spaces.observation(space)
+    read = spaces.observation_reader(space)
     rows = torch.from_numpy(read.rows(spaces.stacked(space, [space.sample() for _ in range(3)])))
     assert policy_for(read.spec).value(rows).shape == (3,)
 
@@ -157,7 +157,7 @@ def test_pictures_of_real_numbers_are_read_by_convolutions() -> None:
         (gs.Box(-np.inf, np.inf, (4, 36, 36), np.float32), (4, 36, 36), 1.0),
     ]
     for space, shape, brightest in pictures:
-        read = spaces.observation(space)
+        read = spaces.observation_reader(space)
         assert (read.spec.shape, read.spec.dtype) == (shape, torch.float32)
         trunk = policy_for(read.spec, norm_obs=True).actor
         assert isinstance(trunk, NatureCNN)
@@ -167,7 +167,7 @@ def test_pictures_of_real_numbers_are_read_by_convolutions() -> None:
         assert trunk(rows).shape == (2, 512)
         assert torch.equal(rows, before)  # the rollout's own memory
     for flat in ((3, 35, 35), (40, 3), (200,)):
-        assert isinstance(policy_for(spaces.observation(gs.Box(0, 1, flat, np.float32)).spec).actor, MLP)
+        assert isinstance(policy_for(spaces.observation_reader(gs.Box(0, 1, flat, np.float32)).spec).actor, MLP)
 
 
 def test_pictures_share_their_trunk_wherever_they_are() -> None:

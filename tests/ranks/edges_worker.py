@@ -39,6 +39,33 @@ def unsaved(folder: Path) -> str | None:
         directory.save_checkpoint = before
 
 
+def stopped_by_callbacks() -> dict[str, Any]:
+    """One callback changes a setting on every rank, one stops training on rank 0; then a loop is left on both."""
+
+    class Change(tr.Callback):
+        every_rank = True
+
+        def on_phase(self, row: dict[str, Any]) -> None:
+            agent.change(learning_rate=2e-3 if row["phase"] == 1 else 1e-3)
+
+    class Stop(tr.Callback):
+        calls = 0
+
+        def on_update(self, state: Any) -> None:
+            self.calls += 1
+            if state.phase == 1:
+                raise tr.StopTraining
+
+    agent, stop = tr.PPO("CartPole-v1", num_envs=8, **SMALL), Stop()
+    agent.learn(quiet=True, callbacks=[Change(), stop])
+    steps = [agent.steps]
+    for row in agent.phases():
+        steps.append(row["step"])
+        if len(steps) == 2:
+            break
+    return {"steps": steps, "calls": stop.calls, "sum": float(agent.state.optimizer.flat.double().sum())}
+
+
 def main(path: str) -> dict[str, Any]:
     folder, is_rank0 = Path(path), world.is_rank0
     found: dict[str, Any] = {
@@ -48,6 +75,7 @@ def main(path: str) -> dict[str, Any]:
         "nan": refused(env=Sick(num_envs=4)),
         "is watched": distributed._heartbeat is not None and distributed._heartbeat._farewell is None,
         "unsaved": unsaved(folder),
+        "callbacks": stopped_by_callbacks(),
     }
     agent = tr.PPO("CartPole-v1", num_envs=8, **SMALL)
     agent.learn(quiet=True, run_dir=folder / "good")

@@ -46,6 +46,10 @@ def test_what_one_rank_alone_is_given_cannot_do_or_finds_hangs_nobody(together: 
         assert row["is watched"]
         assert row["unsaved"] == "No space left on device"
         assert row["steps"] == 512
+    first, second = (row["callbacks"] for row in together.edges)
+    assert first["steps"] == second["steps"] == [256, 384]  # a stop of one rank ends all of them, one phase later
+    assert (first["calls"], second["calls"]) == (2, 0)
+    assert first["sum"] == second["sum"]
     saved = tr.load(together.folder / "saved")  # by one of several: without what is each rank's own
     assert saved.steps == 512
     assert saved.loaded is not None

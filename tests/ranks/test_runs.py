@@ -106,7 +106,7 @@ def test_all_ranks_stop_at_the_same_evaluation(tmp_path: Path) -> None:
     flags = "--total-timesteps 200000 --eval-every 2048 --eval-episodes 2 --stop-at-return 9 --save-every 1024"
     with train(run, f"{flags} --save-seconds 1000") as job:
         assert job.codes() == [0, 0], job.printed
-        assert job.printed.count("reached the return of 9 asked for after") == 1
+        assert job.printed.count("reached stop_at_return 9 after") == 1
     scores = [row["eval/episodic_return"] for row in rows(run) if "eval/episodic_return" in row]
     assert all(score < 9 for score in scores[:-1])
     assert scores[-1] >= 9

@@ -10,7 +10,7 @@ import torch
 
 from tightrope.algorithms import ppo
 from tightrope.cli import main
-from tightrope.engine.quick import QuickPolicy
+from tightrope.engine.recorded_policy import RecordedPolicy
 from tightrope.envs import CartPole
 from tightrope.runs.bench import Marks, bench
 
@@ -44,13 +44,13 @@ def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = QuickPolicy.choose
+    choose = RecordedPolicy.choose
 
-    def dawdle(self: QuickPolicy, *args: Any) -> Any:
+    def dawdle(self: RecordedPolicy, *args: Any) -> Any:
         time.sleep(0.01)
         return choose(self, *args)
 
-    monkeypatch.setattr(QuickPolicy, "choose", dawdle)
+    monkeypatch.setattr(RecordedPolicy, "choose", dawdle)
     assert bench("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
 
 
@@ -93,7 +93,7 @@ def test_the_command_prints_a_row_per_size_and_writes_a_trace(
     ("words", "said"),
     [
         ("", "bench needs one env"),
-        ("CartPole-v1 --seconds 0", "seconds 0 will not do"),
+        ("CartPole-v1 --seconds 0", "seconds 0 is invalid"),
         ("CartPole-v1 --accelerate fast", "accelerate 'fast' is not a choice"),
         ("CartPole-v1 --num-envs 0", "num_envs 0 is too small"),
         ("CartPole-v1 --lr 1", "learning_rate"),

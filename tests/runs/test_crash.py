@@ -324,10 +324,10 @@ def test_the_state_is_that_before_the_bad_phase(
 
 
 def test_what_comes_next_is_what_a_sound_run_would_have_done() -> None:
-    """Closed form included: that it could not be held against autograd on a bad batch is no reason to give it up."""
+    """Recordings included: that a batch was bad is no reason to give them up."""
 
     class Once(HugeReward):
-        """In the very first phase, in which the closed form is looked for."""
+        """In the very first phase, in which recordings are made."""
 
         at = 3
 
@@ -338,7 +338,7 @@ def test_what_comes_next_is_what_a_sound_run_would_have_done() -> None:
     mended = tr.PPO(Once(4), **SMALL)
     mended.state.env.value = 0.0
     assert_same_state(state_after(2, agent), state_after(2, mended))
-    assert agent.state.optimizer.closed_form is not None
+    assert all(agent.state.optimizer.recorded.kept.values())
 
 
 def test_nothing_bad_is_scored_or_kept_as_the_best(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
-from tightrope.envs.host import spread
+from tightrope.envs.adapters.host import row_seeds
 from tightrope.errors import UsageError
 from tightrope.runs.evaluate import Evaluation, EvaluationOptions, evaluate
 from tightrope.types import Box, Discrete
@@ -300,7 +300,7 @@ def test_a_bounded_number_of_environments_is_open_and_none_is_left(counted: type
 
 
 def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
-    lengths = [int(np.random.default_rng(int(seed)).integers(2, 30)) for seed in spread(5, 23)]
+    lengths = [int(np.random.default_rng(int(seed)).integers(2, 30)) for seed in row_seeds(5, 23)]
     for at_once in (1, 4, 16, 100):
         result = walking(eval_envs=at_once).evaluate(23, seed=5)
         assert result.lengths == lengths

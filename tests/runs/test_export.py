@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.envs import traced
-from tightrope.envs.spaces import stacked
+from tightrope.envs.adapters.spaces import stacked
 from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.runs import export as exporting

@@ -13,12 +13,11 @@ import pytest
 
 import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, plain
+from tightrope.logging.trackers.tracker import model_files, newest_checkpoint, save_id
 from tightrope.runs.config import configure
 from tightrope.runs.persistence import has_checkpoints
 from tightrope.runs.reports import write_report
 from tightrope.saved import begin_anew
-from tightrope.view.sinks.identity import remember
-from tightrope.view.sinks.sink import model_files, newest_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
 
@@ -78,7 +77,7 @@ def test_what_a_stranger_has_prepared_is_refused(
 def served(run: Path) -> None:
     """Everything that reads or writes a run's directory."""
     try:
-        remember(run, "wandb", "abc")
+        save_id(run, "wandb", "abc")
         agent = load(run, video_every=1)
         agent.train(quiet=True, score_episodes=1)
         write_report([run])

@@ -10,33 +10,30 @@ import pytest
 
 import tightrope as tr
 from tightrope import cli
+from tightrope.logging import Callback
 from tightrope.runs.directory import RunDirectory
-from tightrope.view import Onlooker
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
 
-class Diary(Onlooker):
+class Diary(Callback):
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def row(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: dict[str, Any]) -> None:
         self.heard.append(row["phase"])
 
-    def over(self, state: Any) -> None:
+    def on_trained(self, state: Any) -> None:
         self.heard.append("over")
 
-    def scored(self, score: dict[str, Any]) -> None:
-        self.heard.append(score)
-
-    def end(self, state: Any) -> None:
-        self.heard.append("end")
+    def on_end(self, result: Any) -> None:
+        self.heard += ["end"] if result.score is None else [result.score.metrics, "end"]
 
 
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     diary = Diary()
-    monkeypatch.setattr("tightrope.runs.train.invited", lambda *_: [diary])
+    monkeypatch.setattr("tightrope.runs.train.built_in_callbacks", lambda *_: [diary])
     return diary
 
 
@@ -63,7 +60,7 @@ def test_everyone_hears_it_after_the_last_phase_and_before_the_end(agent: tr.PPO
     assert outcome.score == agent.evaluate(5) == tr.load(tmp_path).evaluate(5)
     assert outcome.score is not None
     found = outcome.score.metrics
-    assert diary.heard == [1, 2, 3, "over", {"step": 96, "phase": 3, **found}, "end"]
+    assert diary.heard == [1, 2, 3, "over", found, "end"]
     (kept,) = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert json.loads(kept)["mean"] == outcome.score.mean
 
@@ -84,7 +81,7 @@ def test_learn_takes_none(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_has_none(
     agent: tr.PPO, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diary, "phase", lambda state: state.phase == 1 and signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(diary, "on_update", lambda state: state.phase == 1 and signal.raise_signal(signal.SIGTERM))
     outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
     assert (outcome.interrupted, outcome.score, outcome.unscored) == (signal.SIGTERM, None, False)
     assert diary.heard[-1] == "end"

@@ -253,7 +253,7 @@ def test_a_foreign_argument_is_answered_with_ours(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "given", "words"),
     [
-        ("learn", {"total_timesteps": 64, "callback": print}, "there are no callbacks"),
+        ("learn", {"total_timesteps": 64, "callback": print}, "takes tr.Callback objects"),
         ("learn", {"total_timesteps": 64, "progress_bar": True}, "quiet"),
         ("learn", {"log_interval": 1}, "every phase is logged"),
         ("learn", {"tb_log_name": "a"}, "run_name"),
@@ -283,7 +283,7 @@ def test_some_answers_to_arguments(method: str, given: dict[str, Any], words: st
 
 
 def test_calls_of_other_libraries() -> None:
-    assert "there are no callbacks" in refusal(AGENT.learn, 64, lambda *_: True)
+    assert "takes tr.Callback objects" in refusal(AGENT.learn, 64, lambda *_: True)
     assert "is not a directory: give a path" in refusal(AGENT.learn, 64, 3)
     message = refusal(tr.PPO, "MlpPolicy", tr.envs.make("CartPole-v1", 2))
     assert "PPO(env) is enough" in message

@@ -65,9 +65,9 @@ def test_a_plan_counts_from_where_the_run_stands() -> None:
 
 def test_groups_are_said() -> None:
     agent = tr.PPO("Acrobot-v1", num_envs=4, device="cpu", backend="gymnasium")
-    assert " by gymnasium (it" in plan(agent.state, agent.config).engine
+    assert " by gymnasium (set" in plan(agent.state, agent.config).engine
     agent.state.env.groups = 2
-    assert plan(agent.state, agent.config).engine == "4 of Acrobot-v1 by gymnasium in 2 groups (it was asked for)"
+    assert plan(agent.state, agent.config).engine == "4 of Acrobot-v1 by gymnasium in 2 groups (set by backend)"
 
 
 def test_every_number_is_said() -> None:
@@ -245,3 +245,35 @@ def test_a_few_rows_are_acted_for_in_one_thread() -> None:
     with threads(3):
         assert threads_for_acting(8) == 1
         assert threads_for_acting(1024) == 3
+
+
+class Noisy(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + torch.randn_like(x))
+
+
+class Branching(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        (None, None),
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)), None),
+        (Noisy, "draws random numbers"),
+        (Branching, "reads numbers on the host"),
+    ],
+    ids=["built in", "own", "random", "host"],
+)
+def test_the_plan_says_in_one_line_what_is_not_recorded(network: Any, why: str | None) -> None:
+    lines = [line for line in plan_of(tr.PPO, network=network).lines() if "as written" in line]
+    assert len(lines) == (why is not None)
+    assert why is None or why in lines[0]

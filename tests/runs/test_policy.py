@@ -18,8 +18,8 @@ from run_helpers import forge, forge_config, manifest_of, newest
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.envs.absent import read_space, written
-from tightrope.envs.options import MOST_NUMBERS
+from tightrope.envs.adapters.spaces_only import space_from_json, space_to_json
+from tightrope.envs.step_arrays import MAX_SPACE_SIZE
 from tightrope.files import canonical
 from tightrope.runs.checkpoint import with_hash
 
@@ -106,7 +106,7 @@ def test_it_acts_as_the_agent_does(shown: str, taken: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shown", ["vector", "dict", "tuple", "choice", "picture"])
 def test_batches_too(shown: str, tmp_path: Path) -> None:
-    from tightrope.envs.spaces import stacked
+    from tightrope.envs.adapters.spaces import stacked
 
     agent, policy = saved(tmp_path / "run", shown), tr.load_policy(tmp_path / "run")
     singles = [OBSERVATIONS[shown].sample() for _ in range(4)]
@@ -220,7 +220,7 @@ WIDEST = gs.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
 
 @pytest.mark.parametrize("space", [*OBSERVATIONS.values(), *ACTIONS.values(), WIDEST], ids=repr)
 def test_a_space_is_read_as_it_was_written(space: gs.Space[Any]) -> None:
-    assert read_space(written(space)) == space
+    assert space_from_json(space_to_json(space)) == space
 
 
 HUGE = {"space": "Box", "shape": [10**6, 10**6], "dtype": "float32", "low": 0, "high": 1}
@@ -242,7 +242,7 @@ BOX = {"space": "Box", "shape": [3], "dtype": "float32", "low": -1, "high": 1}
         {"space": "MultiDiscrete", "shape": [2], "dtype": "int64", "n": [10**9, 10**9], "start": [0, 0]},
         {"space": "Dict", "entries": 3}, {"space": "Dict", "entries": []}, {"space": "Dict", "entries": [["a"]]},
         {"space": "Dict", "entries": [[None, BOX]]}, {"space": "Tuple", "entries": [[0, HUGE]]},
-        {"space": "Tuple", "entries": [[i, {**BOX, "shape": [MOST_NUMBERS // 2]}] for i in range(3)]},
+        {"space": "Tuple", "entries": [[i, {**BOX, "shape": [MAX_SPACE_SIZE // 2]}] for i in range(3)]},
         {"space": "Dict", "entries": [["a", BOX], ["a", BOX]]}, BOX | {"shape": [4]}, BOX | {"shape": [10**6]},
     ],
     ids=lambda words: str(words)[:60],

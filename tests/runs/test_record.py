@@ -13,8 +13,8 @@ import torch
 
 import tightrope as tr
 from tightrope.errors import UsageError
+from tightrope.logging import Clip
 from tightrope.runs.record import HOLD, Shot
-from tightrope.view import Clip
 
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, total_timesteps=8 * 8 * 4, device="cpu")
 

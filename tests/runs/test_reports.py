@@ -32,28 +32,28 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_is_gathered_from_its_directory(run: Path) -> None:
     record = gathered(run)
-    assert record.about.title == "CartPole-v1 ppo"
-    assert record.about.settings["hidden_sizes"] == [8]
-    assert record.about.plan[0].startswith("plan: 3 phases")
-    assert record.about.facts["torch"]
+    assert record.info.title == "CartPole-v1 ppo"
+    assert record.info.settings["hidden_sizes"] == [8]
+    assert record.info.plan[0].startswith("plan: 3 phases")
+    assert record.info.facts["torch"]
     assert (record.steps, record.columns.count, record.status.kind) == (96, 3, "ended")
     assert [score.step for score in record.scores] == [32, 64, 96]
     assert {score.episodes for score in record.scores} == {2}
     assert all(score.low <= score.mean <= score.high for score in record.scores)  # type: ignore[operator]
-    assert {kept.steps for kept in record.found.kept} <= {32, 64, 96}
-    assert record.found.kept[0].steps == 96
+    assert {kept.steps for kept in record.files.checkpoints} <= {32, 64, 96}
+    assert record.files.checkpoints[0].steps == 96
 
 
 def test_the_report_of_training_is_complete(run: Path) -> None:
     """It is written after the last checkpoint."""
-    assert f"{gathered(run).found.kept[0].name}</th>" in (run / "report.html").read_text()
+    assert f"{gathered(run).files.checkpoints[0].name}</th>" in (run / "report.html").read_text()
 
 
 def test_a_run_without_the_rest_is_still_a_run(run: Path) -> None:
     (run / "about.json").write_text("[[[")
     (run / "scores.jsonl").write_text('nonsense\n{"step": "x", "mean": 1}\n{"step": 96, "mean": 3.5, "std": null}\n')
     record = gathered(run)
-    assert record.about.plan == []
+    assert record.info.plan == []
     assert [(score.step, score.mean) for score in scores(run)] == [(96, 3.5)]
 
 
@@ -136,10 +136,10 @@ def test_sizes_that_follow_from_the_environment_were_not_chosen(algo: str, tmp_p
     made = {"ppo": tr.PPO, "vpg": tr.VPG}[algo](tr.envs.MountainCarShaped, defaults="discrete", **settings)
     made.learn(run_dir=tmp_path / "run", quiet=True)
     record = gathered(tmp_path / "run")
-    given, usual = record.about.settings, record.found.usual
+    given, usual = record.info.settings, record.files.usual
     assert {name for name in given if given[name] != usual[name]} == {"max_episode_steps", "total_timesteps"}
     (tmp_path / "run" / "about.json").write_text('{"traits": {"limit": [1], "on_device": "no"}}')
-    assert gathered(tmp_path / "run").found.usual["num_envs"] in (8, 32)  # a file may say anything
+    assert gathered(tmp_path / "run").files.usual["num_envs"] in (8, 32)  # a file may say anything
 
 
 def test_an_env_of_ones_own_is_made_again_in_python() -> None:
@@ -321,7 +321,7 @@ def test_without_plotly_it_says_what_to_install(
     def missing() -> str:
         raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
 
-    monkeypatch.setattr("tightrope.view.report.html.packed", missing)
+    monkeypatch.setattr("tightrope.logging.report.html.packed_library", missing)
     assert tightrope(capsys, "report", run)[0] == 2
 
 

@@ -14,15 +14,15 @@ import torch
 
 import tightrope as tr
 from tightrope import cli
+from tightrope.logging.callback import CallbackList, RunInfo
+from tightrope.logging.metrics import Columns
+from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.runs.evaluate import Evaluation
 from tightrope.runs.log import Log
 from tightrope.runs.reports import add_score, gathered, scores
 from tightrope.runs.scoring import compared
 from tightrope.runs.seeds import Seed
 from tightrope.types import Settings
-from tightrope.view.onlooker import About, Audience
-from tightrope.view.report.columns import Columns
-from tightrope.view.report.record import RunRecord, Status
 
 BATCH = 32
 SMALL: Settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=8 * BATCH, device="cpu")
@@ -126,7 +126,7 @@ def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step(
 def test_an_evaluation_that_was_given_up_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tightrope.view.progress.SLOW", 0.0)  # every phase counts as long
+    monkeypatch.setattr("tightrope.logging.progress.SLOW_SECONDS", 0.0)  # every phase counts as long
     monkeypatch.setattr(Guess, "evaluating", False)
     agent = tr.PPO(Guess, **{**SMALL, "max_episode_steps": None})
     monkeypatch.setattr("tightrope.runs.scoring.shown_to", lambda *_: setattr(Guess, "evaluating", True) or print)
@@ -203,13 +203,13 @@ def test_training_stops_once_an_evaluation_is_good_enough(
     assert agent.finished
     out = capsys.readouterr().out
     assert "stops before that once an evaluation, every 64 steps, returns 8\n" in out
-    assert f"reached the return of 8 asked for after {stopped:,} steps: an evaluation returned 8.00\n" in out
+    assert f"reached stop_at_return 8 after {stopped:,} steps: an evaluation returned 8.00\n" in out
     assert "solved" not in out
     status = gathered(tmp_path).status
-    assert (status.kind, status.words) == ("ended", "An evaluation reached the return of 8 asked for.")
+    assert (status.kind, status.details) == ("ended", "An evaluation reached stop_at_return, 8.")
     page = (tmp_path / "report.html").read_text()
     assert ">solved<" not in page
-    assert status.words in page
+    assert status.details in page
     again = tr.load(tmp_path)
     assert again.finished
     assert again.learn().steps == stopped
@@ -372,15 +372,15 @@ def test_a_score_that_time_cut_off_is_not_in_the_report(tmp_path: Path) -> None:
     columns = Columns(
         [{"step": 10, "eval/episodic_return": 1.0}, {"step": 20, "eval/episodic_return": 9.0, "eval/cut_off": 1.0}]
     )
-    record = RunRecord(About("x ppo", {}, [], 0, 20), columns, Status("finished"))
+    record = RunRecord(RunInfo("x ppo", {}, [], 0, 20), columns, RunStatus("finished"))
     assert [score.step for score in record.scores] == [10]
 
 
 def test_sampled_returns_are_those_of_the_last_tenth_of_training() -> None:
-    log = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, Audience([]), None, 0)
+    log = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, CallbackList([]), None, 0)
     for step in range(1000, 101_000, 1000):
         log._remember(step, 3.0, 20.0 if step < 85_000 else 500.0)
     assert log.last_return == 500.0
-    few = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, Audience([]), None, 0)
+    few = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, CallbackList([]), None, 0)
     few._remember(1000, 19.0, 1.0)
     assert few.last_return is None

@@ -65,8 +65,8 @@ def test_the_target_reaches_the_page(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", device="cpu", num_envs=4, num_steps=8, total_timesteps=640, video_every=0)
     agent.learn(run_dir=tmp_path / "r", quiet=True)
     record = gathered(tmp_path / "r")
-    assert record.about.target is not None
-    assert record.about.target.value == 475
+    assert record.info.target is not None
+    assert record.info.target.value == 475
     assert "solved from 475" in (tmp_path / "r" / "report.html").read_text()
     assert "Good." not in write_report([tmp_path / "r"], tmp_path / "again.html").read_text()
 
@@ -78,5 +78,5 @@ def test_a_file_that_says_nonsense_is_no_target(told: str, tmp_path: Path) -> No
     about = json.loads((tmp_path / "about.json").read_text())
     del about["target"]
     (tmp_path / "about.json").write_text(json.dumps(about)[:-1] + f', "target": {told}}}')
-    target = gathered(tmp_path).about.target
+    target = gathered(tmp_path).info.target
     assert target is None or target.value == 475

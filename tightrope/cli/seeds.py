@@ -35,7 +35,7 @@ def train_seeds(
     """`train` for several seeds side by side, each in a process and a directory of its own; one report of all of them."""
     numbers = many.read_seeds(text)
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
-        raise UsageError(f"jobs {jobs} will not do: give a whole number from 1 to {MOST_JOBS:,}")
+        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MOST_JOBS:,}")
     if "seed" in given:
         raise UsageError(f"seed {given['seed']} and seeds {text} are both given: drop one of them")
     config, make = maker_of(env, algo, given)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from ..engine import Accelerate
 from ..envs import ENVS
-from ..envs.engines import Backend
+from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, plain
 from ..runs.build import check_env
 from ..runs.config import parts_of, settings_of, unknown_setting
@@ -60,7 +60,7 @@ class NoOptions:
 class CheckOptions:
     target: Annotated[str, "ENV"]
     """An environment's id, or module:Class of one's own (single or vector)."""
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     """Engine to look at it through; auto chooses as training would."""
     num_envs: int = 4
     """Rows of what can be made with several."""
@@ -158,7 +158,7 @@ def bench(args: list[str]) -> int:
         raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
     options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
     if not 0 < options.seconds <= 3600:
-        raise UsageError(f"seconds {options.seconds:g} will not do: give a number above 0 and up to 3600")
+        raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
     if "total_timesteps" in flags:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
     if not is_path(options.env):

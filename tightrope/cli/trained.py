@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from ..agent import Agent
 from ..errors import ExportError, UsageError, plain
+from ..logging import CallbackList, EvaluationLine, finite
 from ..runs.export import check_file
 from ..runs.given import imported, is_path, named_by_user
 from ..runs.policy import Policy
@@ -17,7 +18,6 @@ from ..runs.reports import write_report
 from ..runs.scoring import shown_to
 from ..saved import load, load_policy
 from ..types import Settings
-from ..view import Audience, EvaluationLine, finite
 from .arguments import read_options, show_help, wants_help
 
 
@@ -45,7 +45,8 @@ class EvalOptions:
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
     """Print one JSON object per environment: env, mean, std, min, max and mean_length over the episodes; returns and lengths,
-    one entry each; episodes and requested, which differ if time was up; unfinished, cut off; favours_short; stochastic."""
+    one entry each; episodes and requested, which differ if time was up; unfinished, cut off; games_cut; favours_short;
+    stochastic."""
 
 
 def evaluate(args: list[str]) -> int:
@@ -67,7 +68,7 @@ def evaluate(args: list[str]) -> int:
         for env in options.env or (None,):
             name = env or agent.config.env
             with EvaluationLine(name) as line:
-                tick = shown_to(Audience([] if options.json else [line]), options.episodes)
+                tick = shown_to(CallbackList([] if options.json else [line]), options.episodes)
                 result = agent.evaluate(options.episodes, env, options.seed, *how, tick=tick)
             if options.json:
                 found = {"env": name, **result.as_dict(), "stochastic": options.stochastic}

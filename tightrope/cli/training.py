@@ -13,6 +13,7 @@ from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plain
 from ..files import Place
+from ..logging import CallbackList, EvaluationLine
 from ..runs.build import check_env, configured
 from ..runs.checkpoint import CONFIG, find
 from ..runs.config import Config, configure, settings_of, unknown_setting
@@ -27,7 +28,6 @@ from ..runs.settings_file import read_settings
 from ..runs.train import Outcome
 from ..saved import begin_anew, load
 from ..types import Settings
-from ..view import Audience, EvaluationLine
 from .arguments import flag_types, guess, read_arguments, show_help, wants_help
 from .seeds import train_seeds
 
@@ -219,7 +219,7 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
     run = agent.config.run
     if run.eval_episodes and world().is_rank0 and all(score.step != agent.steps for score in scores(run_dir)):
         with EvaluationLine(agent.config.env) as line:
-            tick = shown_to(Audience([] if quiet else [line]), run.eval_episodes)
+            tick = shown_to(CallbackList([] if quiet else [line]), run.eval_episodes)
             score = agent.evaluate(run.eval_episodes, eval_seconds=run.eval_seconds, tick=tick)
         print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
         keep(run_dir, agent.steps, score)

@@ -1,9 +1,28 @@
 """Raster primitives: anti-aliased lines, discs, polygons and text on uint8 frames, and grids of frames."""
 
-from .canvas import Canvas, blank, enlarged, grid, magnified, shrink, stretched, tint, width_of, write
-from .colors import ACCENT, BACKGROUND, INK, MUTED, PINK, WARM
+from .canvas import (
+    ACCENT,
+    BACKGROUND,
+    CAPTION_HEIGHT,
+    INK,
+    MUTED,
+    PINK,
+    WARM,
+    Canvas,
+    blank,
+    captioned_grid,
+    cell_scale,
+    enlarged,
+    grid,
+    magnified,
+    shrink,
+    stretched,
+    tint,
+    width_of,
+    write,
+)  # fmt: skip
 
 __all__ = [
-    "ACCENT", "BACKGROUND", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "enlarged", "grid", "magnified", "shrink",
-    "stretched", "tint", "width_of", "write",
+    "ACCENT", "BACKGROUND", "CAPTION_HEIGHT", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "captioned_grid",
+    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "tint", "width_of", "write",
 ]  # fmt: skip

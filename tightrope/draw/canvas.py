@@ -1,4 +1,4 @@
-"""A picture in world coordinates: x to the right, y up. OpenCV draws it with soft edges, at its final size."""
+"""Pictures in world coordinates (x to the right, y up), drawn by OpenCV with soft edges, and grids of pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .colors import BACKGROUND
+BACKGROUND = (250, 250, 247)  # the palette of all environments, RGB
+INK = (38, 43, 54)
+MUTED = (196, 199, 204)
+ACCENT = (38, 103, 179)
+WARM = (214, 122, 46)
+PINK = (255, 128, 171)
+GRID_LINE = (226, 227, 224)
 
 Point = tuple[float, float]
 Color = tuple[int, int, int]
@@ -20,6 +26,7 @@ UNITS = 1 << SHIFT
 FAR = 1 << 14  # pixels: keeps a far-away point inside OpenCV's fixed-point range
 HALO = 0.6  # pixels by which OpenCV's soft edges lie outside of the shape they belong to
 FONT_HEIGHT = 22  # pixels of OpenCV's plain font at scale 1
+CAPTION_HEIGHT, CAPTION_SIZE, CAPTION_MARGIN = 24, 12, 6  # pixels
 _times: ContextVar[int] = ContextVar("times", default=1)
 
 
@@ -31,8 +38,7 @@ def _cv2() -> Any:
 
 @contextmanager
 def enlarged(times: int) -> Iterator[None]:
-    """Inside, every canvas has so many times the width and height it asks for: a single picture may be larger than one of
-    sixteen, and lines stay sharp."""
+    """Inside, every canvas is so many times wider and higher. Lines stay sharp."""
     before = _times.set(times)
     try:
         yield
@@ -41,13 +47,13 @@ def enlarged(times: int) -> Iterator[None]:
 
 
 def nothing(canvas: Canvas) -> None:
-    """A backdrop with nothing on it."""
+    """An empty backdrop."""
 
 
 class Canvas:
     """One frame. `span` world units fill its width; `center` is the world point in the middle of the picture.
 
-    What never moves is painted by `backdrop`, once: later canvases of the same kind begin with a copy of it.
+    `backdrop` draws what never moves. It is called once; later canvases of the same kind start from a copy.
     """
 
     def __init__(
@@ -138,7 +144,7 @@ def write(frame: np.ndarray, words: str, corner: tuple[int, int], color: Color, 
 
 
 def width_of(words: str, size: int) -> int:
-    """Pixels that `write` takes for them."""
+    """The width of the text that `write` draws, in pixels."""
     cv2 = _cv2()
     return int(cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, size / FONT_HEIGHT, max(1, round(size / 12)))[0][0])
 
@@ -154,7 +160,7 @@ def blank(height: int, width: int, color: Color = BACKGROUND) -> np.ndarray:
 
 
 def tint(frame: np.ndarray, color: Color, strength: float) -> None:
-    """Let so much of the colour into a frame, where it is."""
+    """Mix a colour into a frame, in place."""
     frame[:] = _cv2().addWeighted(frame, 1 - strength, _plain(*frame.shape[:2], color), strength, 0)
 
 
@@ -169,7 +175,7 @@ def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
 
 
 def stretched(frame: np.ndarray, side: int) -> np.ndarray:
-    """Grey pixels (H, W) as a square frame (side, side, 3) in which they can still be told apart."""
+    """Grey pixels (H, W) as a square frame (side, side, 3) with sharp pixels."""
     cv2 = _cv2()
     side *= _times.get()
     large = tuple(-(-side // length) * length for length in frame.shape[::-1])  # whole pixels, then a little less
@@ -178,13 +184,60 @@ def stretched(frame: np.ndarray, side: int) -> np.ndarray:
 
 
 def magnified(frame: np.ndarray) -> np.ndarray:
-    """A frame (H, W, 3) with every pixel as many pixels wide and high as `enlarged` asks for, and as sharp as it was."""
+    """A frame (H, W, 3) with every pixel repeated as often as `enlarged` says."""
     times = _times.get()
     return frame.repeat(times, 0).repeat(times, 1)
 
 
 def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
-    """A frame (H, W, 3) no higher than `height` (times what is asked for by `enlarged`), both sides even."""
+    """A frame (H, W, 3) no higher than `height` (times the factor of `enlarged`), both sides even."""
     rows = min(frame.shape[0], height * _times.get()) // 2 * 2
     columns = max(2, round(frame.shape[1] * rows / frame.shape[0] / 2) * 2)
     return _cv2().resize(np.ascontiguousarray(frame), (columns, rows), interpolation=_cv2().INTER_AREA)
+
+
+def grid_columns(count: int) -> int:
+    """Columns of a grid that is about as wide as it is high."""
+    return math.ceil(math.sqrt(count))
+
+
+def cell_scale(count: int) -> int:
+    """How many times larger each of a few frames may be than one of sixteen."""
+    return max(1, 4 // grid_columns(count))
+
+
+def captioned_grid(
+    cells: Sequence[np.ndarray] | np.ndarray, pink: Sequence[float], left: str, right: str = ""
+) -> np.ndarray:
+    """Frames (K, H, W, 3) in a grid, thin lines between them, over a line of text. `pink` tints each of them, from 0 to 1."""
+    height, width, _ = cells[0].shape
+    columns = grid_columns(len(cells))
+    rows = -(-len(cells) // columns)
+    picture = blank(rows * height + CAPTION_HEIGHT, columns * width)
+    for i, (cell, strength) in enumerate(zip(cells, pink, strict=True)):
+        row, column = divmod(i, columns)
+        place = picture[row * height : (row + 1) * height, column * width : (column + 1) * width]
+        place[:] = cell
+        if strength > 0:
+            tint(place, PINK, strength)
+    for row in range(1, rows + 1):
+        picture[row * height - 1] = GRID_LINE
+    for column in range(1, columns):
+        picture[: rows * height, column * width - 1] = GRID_LINE
+    caption(picture, left, right)
+    return picture
+
+
+def caption(picture: np.ndarray, left: str, right: str = "") -> None:
+    """Text at the bottom of a picture. The text on the right is dropped if there is no room for both."""
+    height, width, _ = picture.shape
+    size = caption_size(left, width - 2 * CAPTION_MARGIN)
+    write(picture, left, (CAPTION_MARGIN, height - CAPTION_MARGIN - 2), INK, size)
+    start = width - CAPTION_MARGIN - width_of(right, size)
+    if right and CAPTION_MARGIN + width_of(left, size) + 20 < start:
+        write(picture, right, (start, height - CAPTION_MARGIN - 2), INK, size)
+
+
+def caption_size(words: str, width: int) -> int:
+    """The largest size at which the text is no wider than that."""
+    return next((size for size in range(CAPTION_SIZE, 6, -1) if width_of(words, size) <= width), 6)

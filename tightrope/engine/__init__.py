@@ -10,6 +10,7 @@ from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
+from .recorded_policy import why_as_written
 from .state import Snapshot, State
 from .statistics import (
     advantage_scales,
@@ -73,5 +74,6 @@ __all__ = [
     "unguarded",
     "update_statistics",
     "waits_asleep",
+    "why_as_written",
     "world",
 ]

@@ -1,19 +1,21 @@
 """Collection: the policy acts, the environments answer, the rollout remembers."""
 
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import activity
+from ..envs.step_arrays import ArrayStepper
 from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
 from .accelerate import compilable, compiling
 from .device import reads_are_free
 from .distributed import all_reduce_sum, world
 from .noise import Noise
-from .on_arrays import ArrayPlayer, acts_on_arrays, array_stepper, play
 from .players import Player, player_for, value_of
+from .recorded_policy import RecordedPolicy
 from .threads import threads, threads_for_acting
 
 ASKED = 16  # steps after which ranks look whether enough environments have died
@@ -30,11 +32,11 @@ def collect(
     """
     num_steps, on_device = rollout.reward.shape[0], not reads_are_free(obs.device)
     activity.begin(activity.STEPPING, waits=on_device)  # where the policy may wait for what other ranks have to send
-    player = player_for(policy, obs, noise.action[0])
+    player = player_for(policy, obs, noise.action)
     with threads(threads_for_acting(env.num_envs)):
-        step = array_stepper(env) if dead_fraction is None and acts_on_arrays(player) else None
+        step = array_stepper(env) if hasattr(player, "choose") else None
         if step is not None:
-            obs = play(step, cast(ArrayPlayer, player), rollout, obs, noise)
+            obs, num_steps = on_arrays(step, cast(RecordedPolicy, player), rollout, obs, noise, dead_fraction)
         elif env.groups and dead_fraction is None:
             obs = by_turns(cast(GroupedEnv, env), policy, player, rollout, obs, noise)
         else:
@@ -43,6 +45,45 @@ def collect(
         judge(player, rollout.first(num_steps))
     activity.begin("learning", waits=on_device)
     return obs, num_steps
+
+
+def array_stepper(env: Any) -> ArrayStepper | None:
+    """How to step an environment over arrays, if it can be. Its class is asked: who wraps one means to be asked himself."""
+    return env.in_arrays() if hasattr(type(env), "in_arrays") else None
+
+
+@np.errstate(all="ignore")  # what is not finite is reported once a phase
+def on_arrays(
+    step: ArrayStepper,
+    player: RecordedPolicy,
+    rollout: Rollout,
+    obs: Tensor,
+    noise: Noise,
+    dead_fraction: float | None,
+) -> tuple[Tensor, int]:
+    """All environments at once, one step after the other, where neither they nor the policy need a tensor."""
+    last = obs.clone()
+    shown = [*rollout.obs.numpy(), last.numpy()]
+    action, reward = rollout.action.numpy(), rollout.reward.numpy()
+    terminated, truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
+    final_obs, real = rollout.final_obs.numpy(), rollout.real.numpy()
+    dead = np.zeros(len(last), bool)
+    shown[0][:] = last
+    for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
+        action[t], given = player.choose(shown[t], draw)
+        answer = step(given.copy(), reset)  # which an engine may keep
+        activity.mark()
+        shown[t + 1][:] = final_obs[t] = answer.obs
+        reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated
+        if len(answer.rows):
+            final_obs[t, answer.rows] = answer.final_obs
+        if answer.real is not None:
+            real[t] = answer.real
+        if dead_fraction is not None:
+            dead |= answer.terminated
+            if enough_died(torch.from_numpy(dead), dead_fraction, t + 1):
+                return torch.from_numpy(shown[t + 1].copy()), t + 1
+    return last, len(rollout.reward)
 
 
 def together(
@@ -71,7 +112,7 @@ def together(
 def enough_died(dead: Tensor, fraction: float, steps: int) -> bool:
     """Whether that fraction of all environments has. Ranks ask each other now and then, and go on a little longer."""
     if not world().is_distributed:
-        return bool(dead.sum() >= fraction * len(dead))
+        return int(np.count_nonzero(dead.numpy())) >= fraction * len(dead)
     return steps % ASKED == 0 and bool(all_reduce_sum(dead.sum()) >= fraction * len(dead) * world().size)
 
 

@@ -23,14 +23,14 @@ from .. import activity
 from ..types import Batch
 from .accelerate import compilable, compiling, is_exact, kernels_wanted
 from .closed_form import ClosedForm, has_closed_form
-from .closed_form_cpu import ClosedFormCPU
 from .device import reads_are_free
 from .distributed import all_reduce_max, communicating, world
 from .kernels import FusedGradient, clip_and_adam, has_fused
+from .recorded_gradient import RecordedGradients
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
 ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
-Form = ClosedForm | ClosedFormCPU | FusedGradient
+Form = ClosedForm | FusedGradient
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
 Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, while its gradient is in the optimiser
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -52,6 +52,7 @@ class Optimizer:
         self.grads: dict[Tensor, Tensor] = {}  # views of the flat gradient
         self.closed_form: Form | None = None  # where there is one that agrees with autograd
         self.asked: Any = None  # for which loss and policy it was looked for
+        self.recorded = RecordedGradients()  # on the CPU
         offset = 0
         for p in self.parameters:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
@@ -70,10 +71,12 @@ class Optimizer:
 
 
 def gradient(
-    loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer
+    loss: Callable[[Any, Any], tuple[Tensor, Terms]],
+    policy: Any,
+    batch: Batch,
+    optimizer: Optimizer,
 ) -> Terms:
-    """Write the loss's gradient into the flat buffer, in closed form where there is one; returns the loss's terms. Both are
-    means over what all ranks learn from."""
+    """Write the loss's gradient into the flat buffer and return its terms. Both are means over what all ranks learn from."""
     activity.mark()
     terms = derived(loss, policy, batch, optimizer)
     watcher = _watcher.get()
@@ -110,7 +113,8 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 
 def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
-    """The gradient by whatever way is the quickest.
+    """The gradient by whatever way is the quickest: on the CPU by a recording of autograd's, on a device in closed form where
+    there is one.
 
     The closed form has to agree with autograd the first time. Where it does not, the equations in `functional` are not those
     it was written from, because someone changed them, and theirs are the ones that count.
@@ -118,6 +122,12 @@ def derived(loss: Callable[[Any, Any], tuple[Tensor, Terms]], policy: Any, batch
     if torch.is_autocast_enabled(optimizer.flat.device.type):
         optimizer.asked = optimizer.closed_form = None
         return autograd(loss, policy, batch, optimizer)
+    if reads_are_free(optimizer.flat.device) and not compiling():
+
+        def plain(loss: Any, policy: Any, batch: Any) -> Any:
+            return autograd(loss, policy, batch, optimizer)
+
+        return cast(Terms, optimizer.recorded.compute(plain, loss, policy, batch, optimizer.grad))
     asked = (type(loss), policy, type(policy), compiling(), kernels_wanted())
     if optimizer.asked != asked:
         optimizer.asked, optimizer.closed_form = asked, closed_form(loss, policy, batch, optimizer)
@@ -134,8 +144,6 @@ def closed_form(loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> F
         return None
     if precision is not None and has_fused(loss, policy):
         form = FusedGradient(policy, optimizer, precision)
-    elif reads_are_free(optimizer.flat.device) and not compiling():
-        form = ClosedFormCPU(policy, optimizer.grads)
     else:
         form = ClosedForm(policy, optimizer.grads)
     differs = torch.tensor(not agrees(form, loss, policy, batch, optimizer), device=optimizer.flat.device)

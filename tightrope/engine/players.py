@@ -1,7 +1,7 @@
 """Who plays a rollout: the policy as it is written, or something quicker that says the same.
 
-On the CPU that is `quick`, on NumPy; on CUDA, where an execution asks for kernels, it is one kernel a step. Neither is taken
-for a policy that it does not know to the last layer.
+On the CPU that is a recording of the policy; on CUDA, where an execution asks for kernels, it is one kernel a step, for a
+policy that it knows to the last layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..models import ActorCritic
 from .accelerate import capturable, compilable, compiling, kernels_wanted
 from .device import reads_are_free
 from .kernels import fused_policy
-from .quick import quick
+from .recorded_policy import recorded_policy
 
 
 class Player(Protocol):
@@ -64,10 +64,11 @@ def value_of(policy: ActorCritic, obs: Tensor) -> Tensor:
 
 
 def player_for(policy: ActorCritic, obs: Tensor, noise: Tensor) -> Player:
-    """The quickest that plays a rollout from `obs` on as this policy does; `noise` is that of its first action."""
+    """The quickest that plays a rollout from `obs` on as this policy does; `noise` is that of its actions, (T, N, ...)."""
     player: Player | None = None
     if reads_are_free(obs.device):
-        player = None if compiling() or torch.is_autocast_enabled("cpu") else quick(policy, obs, noise)
+        if not compiling() and not torch.is_autocast_enabled("cpu"):
+            player = recorded_policy(policy, obs, noise[0], len(noise) * len(obs))
     elif (precision := kernels_wanted()) is not None:
         player = fused_policy(policy, precision)
     return player or AsWritten(policy)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.own import streams_lock
+from ..envs.attributes import streams_lock
 from ..output import print_line
 from .noise import stream_seed
 
@@ -47,6 +47,15 @@ class Streams:
             yield
         finally:
             _in_force.leave(self)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within `in_force`: inside, the process draws from the caller's streams again."""
+        _in_force.leave(self)
+        try:
+            yield
+        finally:
+            _in_force.enter(self)
 
     def state_dict(self) -> dict[str, Tensor]:
         return _in_force.state_of(self)

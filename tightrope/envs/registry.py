@@ -1,31 +1,45 @@
-"""Ids to environments. A new environment is one class and one line here, or `register` from anywhere else."""
+"""Ids to environments: Tightrope's own by `register`, all others by the fastest backend that is installed.
+
+A new environment is one class and one line in `ENVS`, or a call of `register` from anywhere else.
+"""
 
 from __future__ import annotations
 
-from ..errors import UsageError, near_matches
-from .acrobot import Acrobot
-from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
-from .double_pendulum import CartDoublePendulum
-from .mountain_car import MountainCar, MountainCarShaped
-from .pendulum import Pendulum
-from .probes import Probe1, Probe2, Probe3, Probe4, Probe5
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+
+from ..errors import UsageError, check_positive, near_matches
+from ..types import Env
+from . import classic
 from .tensor import TensorEnv
+from .validate import takes_arguments
+
+BackendName = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
+VectorizationMode = Literal["sync", "async", "vector_entry_point"]
 
 ENVS: dict[str, type[TensorEnv]] = {
-    "CartPole-v1": CartPole,
-    "EasyCart-v0": EasyCart,
-    "SpinCart-v0": SpinCart,
-    "DanceCart-v0": DanceCart,
-    "Pendulum-v1": Pendulum,
-    "MountainCar-v0": MountainCar,
-    "MountainCarShaped-v0": MountainCarShaped,
-    "Acrobot-v1": Acrobot,
-    "CartDoublePendulum-v0": CartDoublePendulum,
-    "Probe1-v0": Probe1,
-    "Probe2-v0": Probe2,
-    "Probe3-v0": Probe3,
-    "Probe4-v0": Probe4,
-    "Probe5-v0": Probe5,
+    "CartPole-v1": classic.CartPole,
+    "EasyCart-v0": classic.EasyCart,
+    "SpinCart-v0": classic.SpinCart,
+    "DanceCart-v0": classic.DanceCart,
+    "Pendulum-v1": classic.Pendulum,
+    "MountainCar-v0": classic.MountainCar,
+    "MountainCarShaped-v0": classic.MountainCarShaped,
+    "Acrobot-v1": classic.Acrobot,
+    "CartDoublePendulum-v0": classic.CartDoublePendulum,
+    "Probe1-v0": classic.Probe1,
+    "Probe2-v0": classic.Probe2,
+    "Probe3-v0": classic.Probe3,
+    "Probe4-v0": classic.Probe4,
+    "Probe5-v0": classic.Probe5,
 }
 
 
@@ -36,8 +50,210 @@ def register(env_id: str, env: type[TensorEnv]) -> None:
     ENVS[env_id] = env
 
 
-def known(env_id: str) -> type[TensorEnv]:
-    """The class behind an id."""
+def tensor_env_class(env_id: str) -> type[TensorEnv]:
+    """The class registered under an id."""
     if env_id not in ENVS:
         raise UsageError(f"unknown tensor env {env_id!r}.{near_matches(env_id, ENVS)} `tightrope envs` lists them")
     return ENVS[env_id]
+
+
+def construct(kind: type[TensorEnv], *arguments: Any) -> TensorEnv:
+    """An environment of that class, made with (num_envs, device, max_episode_steps) and, if it takes one, a seed."""
+    arguments = arguments if takes_arguments(kind, arguments) else arguments[:3]
+    wanted = "num_envs=1, device='cpu', max_episode_steps=None"
+    if not takes_arguments(kind, arguments):
+        raise UsageError(
+            f"{kind.__name__}.__init__ does not take (num_envs, device, max_episode_steps): write "
+            f"`def __init__(self, {wanted})` and pass them to super().__init__, or give an environment instead of the class"
+        )
+    return check_constructed(kind(*arguments))
+
+
+def check_constructed(env: TensorEnv) -> TensorEnv:
+    """The environment; UsageError if its constructor did not call that of TensorEnv."""
+    if "state" not in vars(env):
+        words = f"{type(env).__name__}.__init__ does not call super().__init__"
+        raise UsageError(f"{words}: end it with super().__init__(num_envs, device, max_episode_steps)")
+    return env
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions:
+    """How to make an environment."""
+
+    max_episode_steps: int | None = None  # truncate after this many steps instead of the environment's own limit
+    vectorization_mode: VectorizationMode = "sync"  # Gymnasium's: in turn, in processes, or an entry point of its own
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the environment's constructor
+    scoring: bool = False  # for evaluation: whole games and raw rewards, where training sees something else
+
+
+# backends ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An adapter module with `provides(env_id)` and `from_id(env_id, num_envs, device, options)`."""
+
+    name: str
+    package: str  # what it imports
+    extra: str  # what installs it
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+    @property
+    def module(self) -> Any:
+        return importlib.import_module(f"{__package__}.adapters.{'gym' if self.name == 'gymnasium' else self.name}")
+
+    def provides(self, env_id: str) -> bool:
+        return bool(self.module.provides(env_id))
+
+
+# in the order in which `auto` prefers them
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("brax", "brax", "brax"),  # ids of its own: brax/ant, playground/CartpoleBalance
+        Backend("ale", "ale_py", "atari"),
+        Backend("envpool", "envpool", "envpool"),
+        Backend("gymnasium", "gymnasium", ""),
+    )
+}
+
+
+class Choice(NamedTuple):
+    """The backend that runs an environment, and the reason for it."""
+
+    backend: str
+    reason: str
+
+
+def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+    """The backend for an id; a UsageError that says what is missing if there is none.
+
+    With arguments for the environment's constructor, `auto` tries EnvPool last: it has other names for them.
+    """
+    if backend not in get_args(BackendName):
+        raise UsageError(f"backend {backend!r} is not a choice: give one of {', '.join(get_args(BackendName))}")
+    if backend == "tensor" or (backend == "auto" and env_id in ENVS):
+        tensor_env_class(env_id)
+        return Choice("tensor", "it lives on the device")
+    if backend != "auto":
+        chosen = BACKENDS[backend]
+        if not chosen.installed:
+            raise not_installed(chosen, env_id)
+        if not chosen.provides(env_id):
+            raise UsageError(f"backend {backend} has no env {env_id!r}: give another id, or backend auto")
+        return Choice(backend, "set by backend")
+    uninstalled = []
+    for candidate in sorted(BACKENDS.values(), key=lambda one: with_arguments and one.name == "envpool"):
+        if not candidate.installed:
+            uninstalled.append(candidate)
+        elif candidate.provides(env_id):
+            faster = next((other.name for other in uninstalled if other.provides(env_id)), None)
+            reason = f"{faster} is not installed" if faster else "the fastest engine installed that has it"
+            if with_arguments and candidate.name == "gymnasium":
+                reason = "the arguments are for its constructor"
+            return Choice(candidate.name, reason)
+    for candidate in uninstalled:
+        if candidate.provides(env_id):
+            raise not_installed(candidate, env_id)
+    raise unknown_env(env_id)
+
+
+def not_installed(backend: Backend, env_id: str) -> UsageError:
+    return UsageError(
+        f'env {env_id!r} needs {backend.package}, which is not installed: pip install "tightrope[{backend.extra}]"'
+    )
+
+
+def unknown_env(env_id: str) -> UsageError:
+    hint = near_matches(env_id, [*ENVS, *BACKENDS["gymnasium"].module.register_ale()])
+    return UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists those with presets")
+
+
+def make(
+    env_id: str,
+    num_envs: int = 1,
+    device: str | torch.device = "cpu",
+    max_episode_steps: int | None = None,
+    seed: int = 0,
+    backend: str = "auto",
+    **options: Any,
+) -> Env:
+    """`num_envs` copies of the environment with that id. Further options are those of `EnvOptions`."""
+    check_positive("num_envs", num_envs)
+    check_positive("max_episode_steps", max_episode_steps)
+    import_module_of(env_id)
+    name = choose(env_id, backend, bool(options.get("env_kwargs"))).backend
+    mode = options.get("vectorization_mode", "sync")
+    if mode not in get_args(VectorizationMode):
+        raise UsageError(f"vectorization_mode {mode!r} is not a choice: give {', '.join(get_args(VectorizationMode))}")
+    if mode != "sync" and name != "gymnasium":
+        raise UsageError(f"vectorization_mode {mode!r} is for backend gymnasium, this is {name}: drop it")
+    if name == "tensor":
+        if kwargs := EnvOptions(**options).env_kwargs:
+            raise UsageError(
+                f"env_kwargs {dict(kwargs)} are not for a tensor env: subclass it, or give backend gymnasium"
+            )
+        return construct(tensor_env_class(env_id), num_envs, device, max_episode_steps, seed)
+    env_options = EnvOptions(max_episode_steps=max_episode_steps, **options)
+    env: Any = BACKENDS[name].module.from_id(env_id, num_envs, device, env_options)
+    env.seed(seed)
+    return env
+
+
+# names that lead to a module -----------------------------------------------------------------------------------------
+
+
+def module_and_name(path: str, what: str = "env") -> tuple[str, str]:
+    """The parts before and after the colon of module:Class or Gymnasium's module:Name-v0; '' where there is no colon.
+
+    All code that looks at such a name before an import uses this function, so it sees the module that is then imported.
+    A module must be one that an import statement could name: its file may have any name at all.
+    """
+    module, colon, name = path.rpartition(":")
+    if colon and not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"{what} {path!r} is not a name: give an id, module:Name-v0 or module:Class")
+    return module, name
+
+
+def import_module_of(env_id: str) -> None:
+    """Import the module of module:Name-v0, which registers the id. Only for names that the user gave."""
+    module, _ = module_and_name(env_id)
+    if module:
+        with contextlib.suppress(ImportError), working_directory_on_path():
+            importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def working_directory_on_path() -> Iterator[None]:
+    """Let modules in the working directory be imported, as under `python -m`."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(os.getcwd())
+
+
+def id_or_path(env: Any) -> str:
+    """A registered environment's id if that makes the same, otherwise module:Class of an environment, class or factory."""
+    spec = getattr(env, "spec", None)
+    if spec is not None and not isinstance(env, type) and is_as_registered(spec):
+        return str(spec.id)
+    kind = env if isinstance(env, type) or not hasattr(env, "reset") else type(getattr(env, "unwrapped", env))
+    return f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+
+
+def is_as_registered(spec: Any) -> bool:
+    """Whether the id of a Gymnasium spec makes the same environment: no wrapper, argument or time limit was changed."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(spec.id)
+    if registered is None:
+        return False
+    kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("render_mode", "num_envs", "vectorization_mode")}
+    same_limit = spec.max_episode_steps == registered.max_episode_steps
+    return kwargs == registered.kwargs and same_limit and not spec.additional_wrappers

@@ -11,7 +11,7 @@ statistics, state in place. An environment is then a handful of small pure metho
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
-At its first reset an environment's methods are tried once (see `trial`); one that works in place is called on copies.
+At the first reset each method is called once on a small copy (see `trial`); a method that works in place then gets copies.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError, checked_seed
+from ..errors import UsageError, check_positive, checked_seed
 from ..types import Spec, Step
-from .answer import Answer, ArrayStepper, as_answer
-from .arrays import MOST_ROWS, ArrayStep, array_step
-from .options import Array
-from .own import First, copy_to, put_back, saved, snapshot
-from .trial import try_methods
-from .validate import called, check_choices, check_defined, check_state, name_of_method
+from . import validate
+from .attributes import FirstRecord, copy_attributes, load_attributes, save_attributes, snapshot_attributes
+from .recorded_step import MOST_ROWS, RecordedStep, record_step
+from .step_arrays import Array, ArrayStepper, StepArrays
+from .trial import is_capturing, try_methods, version
 
-BASE = frozenset((  # attributes of every environment; what else an instance has is its own
-    "device", "num_envs", "generator", "state", "clock", "_running_return", "_finished", "_few", "_array_step", "_at_first",
-    "_in_place", "_to_go_back",
-))  # fmt: skip
-SKIPPED = BASE | {"observation", "action"}
+CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
+BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
+UNSAVED = BASE_ATTRIBUTES | {"observation", "action"}
 
 
 class TensorEnv:
@@ -51,58 +48,45 @@ class TensorEnv:
     noise_size: int = 1
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
     solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
-    pure: ClassVar[bool] = True  # False where equations also keep or count something, and must run once a step
-    solved_by_surviving: ClassVar[bool] = False  # True where not terminating is all there is to it
-    pace: ClassVar[int] = 30  # steps that a video shows in a second, real time where there is such a thing
+    pure: ClassVar[bool] = True  # False where methods also keep or count something, and must run once a step
+    solved_by_surviving: ClassVar[bool] = False  # True where the task is not to terminate
+    pace: ClassVar[int] = 30  # steps that a video shows in a second
     backend: ClassVar[str] = "tensor"
     capturable = True
     resumable = True
     skips = False
     groups = 0
-    _array_step: ArrayStep | None = None
-    _at_first: First | None = None  # how it looked when it was first reset
-    _rebuilt: ClassVar = frozenset(("_array_step", "_at_first"))  # not kept where it is a part of another
+    _recorded_step: RecordedStep | None = None
+    _first_record: FirstRecord | None = None  # its attributes at the first reset
+    _not_saved: ClassVar = frozenset(("_recorded_step", "_first_record"))  # where it is an attribute of another object
 
     def __init__(
-        self,
-        num_envs: int = 1,
-        device: str | torch.device = "cpu",
-        max_episode_steps: int | None = None,
-        seed: int = 0,
+        self, num_envs: int = 1, device: str | torch.device = "cpu", max_episode_steps: int | None = None, seed: int = 0
     ) -> None:
-        if max_episode_steps is not None and max_episode_steps < 1:
-            raise UsageError(f"max_episode_steps {max_episode_steps} is not positive: give at least 1")
+        check_positive("max_episode_steps", max_episode_steps)
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
-        if not isinstance(self.max_episode_steps, (int, type(None))):
-            raise UsageError(
-                f"{type(self).__name__}.time_limit {self.time_limit!r} is not a number of steps: give an int or None"
-            )
-        self._in_place: frozenset[str] | None = None  # methods to call on copies; None before they were tried
+        validate.check_time_limit(self)
+        self._in_place: frozenset[str] | None = None  # methods to call on copies; None before the trial
         self._allocate(num_envs, seed)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
-        if num_envs < 1:
-            raise UsageError(f"num_envs {num_envs} is not positive: give at least 1")
+        check_positive("num_envs", num_envs)
         self.num_envs = num_envs
         self.generator = torch.Generator(self.device).manual_seed(checked_seed(seed))
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
-        check_defined(self, "initial")
-        start = check_state(self, called(self, "initial", self._noise()))
-        self.state = start.detach().clone(memory_format=torch.contiguous_format)  # nobody else's memory
-        self._few = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
-        self._array_step = None
-        self._at_first = None
-        self._to_go_back = False  # whether a state is for this process alone
+        validate.check_defined(self, "initial")
+        start = validate.check_state(self, validate.call(self, "initial", self._noise()))
+        self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
+        self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
+        self._recorded_step = None
+        self._first_record = None
+        self._for_snapshot = False  # whether snapshot calls state_dict
 
     def _noise(self) -> Tensor:
-        if not isinstance(self.noise_size, int) or self.noise_size < 0:
-            raise UsageError(
-                f"{type(self).__name__}.noise_size {self.noise_size!r} is no number: set it to the columns of noise that "
-                "initial uses, 0 or more"
-            )
+        validate.check_noise_size(self)
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
 
     # what an environment defines -------------------------------------------------------------------------------------
@@ -136,122 +120,124 @@ class TensorEnv:
         return type(self).draw is not TensorEnv.draw
 
     def _overrides(self, name: str) -> bool:
-        """Whether the environment has a method of its own of that name."""
+        """Whether the environment defines this method itself."""
         return name in vars(self) or getattr(type(self), name) is not getattr(TensorEnv, name)
 
     # what the base does ----------------------------------------------------------------------------------------------
 
     def try_methods(self) -> frozenset[str]:
-        """Try every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
+        """Call every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
         if self._in_place is None:
             self._in_place = try_methods(self)
         return self._in_place
 
-    def _apply(self, name: str, *given: Tensor) -> Tensor:
-        """One of the methods above, on copies if it works in place: others read what it is given, and keep what it returns."""
+    def _apply(self, name: str, *arguments: Tensor) -> Tensor:
+        """Call one of the methods above, with copies if it works in place."""
         result: Tensor
         if self._in_place is None or name in self._in_place:
-            result = getattr(self, name)(*(x.clone() for x in given))
+            result = getattr(self, name)(*(x.clone() for x in arguments))
             return result.clone()
         if torch.compiler.is_compiling():
-            return getattr(self, name)(*given)
-        before = [version(x) for x in given]
-        result = getattr(self, name)(*given)
-        if before != [version(x) for x in given]:
+            return getattr(self, name)(*arguments)
+        before = [version(x) for x in arguments]
+        result = getattr(self, name)(*arguments)
+        if before != [version(x) for x in arguments]:
+            method = validate.name_of_method(self, name)
             raise UsageError(
-                f"{name_of_method(self, name)} writes into a tensor it is given, which it did not do when it was first tried: "
-                "return a new tensor"
+                f"{method} writes into a tensor it is given, but not in the first trial: return a new tensor"
             )
         return result
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
         self.try_methods()
-        if self._at_first is None:
-            self._at_first = First(self, SKIPPED)
+        if self._first_record is None:
+            self._first_record = FirstRecord(self, UNSAVED)
         if seed is not None:
             self.generator.manual_seed(checked_seed(seed))
         state = self._apply("initial", self._noise() if noise is None else noise)
         self.state.copy_(state)
         self.clock.zero_()
         self._running_return.zero_()
-        self._doubt()
-        return self._shown(state.clone())
+        self._unverify()
+        return self._checked_observe(state.clone())
 
-    def _shown(self, state: Tensor) -> Tensor:
-        """What is observed of a state. Looked at where that costs no wait for a device; there, networks find what is wrong."""
+    def _checked_observe(self, state: Tensor) -> Tensor:
+        """Observe a state, and check choices on the CPU; on a device that is left to the guard of training."""
         obs = self._apply("observe", state)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
-            check_choices(self, obs)
+            validate.check_choices(self, obs)
         return obs
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
         noise = self._noise() if noise is None else noise
-        if self._in_place is None and not (torch.compiler.is_compiling() or captures(self.device)):
+        if self._in_place is None and not (torch.compiler.is_compiling() or is_capturing(self.device)):
             self.try_methods()
-        if self._few and not torch.compiler.is_compiling():
-            answer = self._on_arrays(action, noise)
-            if answer is not None:
-                return answer.step
-        old_state = self.state.clone()  # so that nothing handed out can be an alias of the state kept
+        if self._uses_arrays and not torch.compiler.is_compiling():
+            arrays = self._replay(action, noise)
+            if arrays is not None:
+                return arrays.step
+        old_state = self.state.clone()  # so that nothing returned is an alias of the state
         next_state = self._apply("advance", old_state, action)
         reward = self._apply("reward", old_state, action, next_state)
         terminated = self._apply("terminated", next_state)
         self.clock += 1
-        if self.max_episode_steps is None:
-            truncated = torch.zeros_like(terminated)
-            done = terminated
-        else:
-            done = terminated | (self.clock >= self.max_episode_steps)
-            truncated = done & ~terminated
+        limit = self.max_episode_steps
+        done = terminated if limit is None else terminated | (self.clock >= limit)
+        truncated = torch.zeros_like(terminated) if limit is None else done & ~terminated
         self._count(reward, done)
-        final_obs = self._shown(next_state)  # while the clock is that of the episodes that end
+        final_obs = self._checked_observe(next_state)  # while the clock is that of the episodes that end
         fresh = self._apply("initial", noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
         self.clock *= ~done
-        return Step(self._shown(state), reward, terminated, truncated, final_obs)
+        return Step(self._checked_observe(state), reward, terminated, truncated, final_obs)
 
     def in_arrays(self) -> ArrayStepper | None:
-        """How to step over arrays, for one rollout; None where rows are many or someone has a step of his own."""
-        if not self._few or getattr(self.step, "__func__", None) is not TensorEnv.step:
+        """A function that steps over arrays, for one rollout; None where rows are many or a subclass has its own step."""
+        if not self._uses_arrays or getattr(self.step, "__func__", None) is not TensorEnv.step:
             return None
-        self._doubt()
-        return self._answer
+        self._unverify()
+        return self._step_arrays
 
-    def _answer(self, action: Array, noise: Array) -> Answer:
-        given = torch.from_numpy(action), torch.from_numpy(noise)
-        return self._on_arrays(*given) or as_answer(self.step(*given))
+    def _step_arrays(self, action: Array, noise: Array) -> StepArrays:
+        step = self._recorded_step
+        if self._uses_arrays and step is not None and step.verified:
+            try:
+                return step(action, noise)
+            except Exception:  # nothing has been changed, and the step over tensors will raise it again
+                self._uses_arrays = False
+        tensors = torch.from_numpy(action), torch.from_numpy(noise)
+        return self._replay(*tensors) or StepArrays.from_step(self.step(*tensors))
 
-    def _on_arrays(self, action: Tensor, noise: Tensor) -> Answer | None:
-        """The step over arrays, which is quicker where rows are few; None for an environment that has none.
+    def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
+        """A step by the recording of the methods, which is faster where rows are few; None where there is no recording.
 
-        What was recorded stands for the equations until an attribute is set. What else they may read, such as the class,
-        may have changed whenever an episode or a rollout begins.
+        A recording is verified again when an attribute was set, and at each reset and rollout: methods may read the class.
         """
-        step = self._array_step
+        step = self._recorded_step
         try:
-            if self._few and (step is None or not (step.trusted or step.holds(self.state, action, noise))):
-                self._array_step = step = array_step(self, action, noise)
-                self._few = step is not None
-            return step(action.numpy(), noise.numpy()) if self._few and step is not None else None
-        except Exception:  # nothing has been changed, and a true mistake will show again
-            self._few = False
+            if self._uses_arrays and (step is None or not (step.verified or step.verify(self.state, action, noise))):
+                self._recorded_step = step = record_step(self, action, noise)
+                self._uses_arrays = step is not None
+            with np.errstate(all="ignore"):  # what is not finite is for the learner to report
+                return step(action.numpy(), noise.numpy()) if self._uses_arrays and step is not None else None
+        except Exception:  # nothing has been changed, and the step over tensors will raise it again
+            self._uses_arrays = False
             return None
 
-    def _doubt(self) -> None:
-        """Let the next step over arrays be held to the equations."""
-        step: ArrayStep | None = vars(self).get("_array_step")
-        if step is not None:
-            step.trusted = False
+    def _unverify(self) -> None:
+        """Verify the recording before its next use."""
+        if (step := vars(self).get("_recorded_step")) is not None:
+            step.verified = False
 
-    _restored = _doubt  # called when its attributes were put back as a part of another object
+    _after_load = _unverify  # called when it was loaded as an attribute of another object
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        if name not in ("_few", "_array_step", "_at_first", "_in_place", "_to_go_back"):
-            self._doubt()
+        if name not in CACHES:
+            self._unverify()
 
     def _count(self, reward: Tensor, done: Tensor) -> None:
         self._running_return += reward
@@ -269,12 +255,12 @@ class TensorEnv:
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """Another environment of the same kind and settings, with state and random stream of its own."""
         twin = copy.copy(self)
-        copy_to(twin, self, SKIPPED)
+        copy_attributes(twin, self, UNSAVED)
         twin._allocate(num_envs, seed)
         return twin
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Its state, and what a subclass keeps besides it and has changed since it was first reset."""
+        """Its state, and the attributes of a subclass that have changed since the first reset."""
         mine = {
             "state": self.state.clone(),
             "clock": self.clock.clone(),
@@ -282,17 +268,17 @@ class TensorEnv:
             "finished": self._finished.clone(),
             "generator": self.generator.get_state(),
         }
-        if self._to_go_back:
-            return mine | snapshot(self, SKIPPED, self._at_first)
-        return mine | saved(self, SKIPPED, self._at_first)
+        if self._for_snapshot:
+            return mine | snapshot_attributes(self, UNSAVED, self._first_record)
+        return mine | save_attributes(self, UNSAVED, self._first_record)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The same with all that is kept, changed or not, to go back to: on a device, to compare would be to wait."""
-        self._to_go_back = True
+        """A state_dict for this process only, with all attributes, changed or not: comparing them would wait for a device."""
+        self._for_snapshot = True
         try:
             return self.state_dict()
         finally:
-            self._to_go_back = False
+            self._for_snapshot = False
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go back to what `state_dict` returned."""
@@ -302,20 +288,9 @@ class TensorEnv:
         self.clock.copy_(state["clock"])
         self._running_return.copy_(state["running_return"])
         self._finished.copy_(state["finished"])
-        if state["generator"].numel() == self.generator.get_state().numel():  # not so between kinds of device
+        if state["generator"].numel() == self.generator.get_state().numel():  # they differ between kinds of device
             self.generator.set_state(state["generator"].cpu())
-        put_back(self, state, SKIPPED, self._at_first)
-        self._doubt()
+        load_attributes(self, state, UNSAVED, self._first_record)
+        self._unverify()
 
-    def close(self) -> None:
-        """Nothing to release: the tensors go with the object."""
-
-
-def version(tensor: Tensor) -> int:
-    """How often a tensor has been written to."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def captures(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    def close(self) -> None: ...

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..models.networks import is_image
 from ..types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .host import HostEnv
-from .options import Array
-from .spaces import CHANNELS, NUMPY, bound, observation
+from .adapters.host import HostEnv
+from .adapters.spaces import CHANNELS, NUMPY, bound, observation_reader
+from .step_arrays import Array
 
 OBS = "obs"  # the name of an observation that has no parts
 
@@ -94,7 +94,7 @@ def nested(env: Env, shown: Sequence[Array]) -> Any:
 
 def part(name: str, space: gs.Space[Any]) -> Part:
     """One plain space, between the form it has outside and the one the policy reads."""
-    spec = observation(space).spec
+    spec = observation_reader(space).spec
     if isinstance(space, gs.Box):
         return box_part(name, space, spec)
     shape, kind = space.shape or (), dtype_of(space)

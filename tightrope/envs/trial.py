@@ -1,23 +1,23 @@
-"""The methods of a tensor environment, tried once: at its first reset, on a copy with few rows that leaves no trace.
+"""Calls the methods of a tensor environment once, at its first reset, on a copy with few rows that leaves no trace.
 
-Mistakes are found here (see `validate`), and methods that work in place, which `TensorEnv` then calls on copies.
+It finds mistakes (see `validate`) and methods that work in place, which `TensorEnv` then calls with copies.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Box, Discrete, MultiDiscrete, Spec
-from .own import Randomness, same, streams_lock
+from .attributes import SavedStreams, bitwise_equal, streams_lock
 from .validate import (
     PARAMETERS,
     REQUIRED,
-    brief,
-    called,
+    TensorEnvLike,
+    call,
     check_column,
     check_defined,
     check_next_state,
@@ -26,43 +26,45 @@ from .validate import (
     check_state,
     check_values,
     name_of_method,
+    short_text,
 )
 
-if TYPE_CHECKING:
-    from .tensor import TensorEnv
-
-ROWS = (12, 24)  # of the copy, the first that is not the environment's own number; games of 2, 3 or 4 rows fit in
+ROWS = (12, 24)  # of the copy: the first that differs from the environment's number; multiples of 2, 3 and 4
 
 
 class Trial:
-    """Calls the methods of a copy, each time on copies of what it is given."""
+    """Calls the methods of a copy with copies of their arguments, and notes those that work in place."""
 
-    def __init__(self, twin: TensorEnv) -> None:
+    def __init__(self, twin: TensorEnvLike) -> None:
         self.twin, self.in_place = twin, set[str]()
-        self.returned: list[tuple[str, Tensor]] = []  # kept, so that no memory of theirs is used again
+        self.returned: list[tuple[str, Tensor]] = []  # kept, so that their memory is not used again
 
-    def run(self, name: str, *given: Tensor) -> Any:
-        copies, before = [x.clone() for x in given], self.twin.state.clone()
+    def run(self, name: str, *arguments: Tensor) -> Any:
+        copies, before = [x.clone() for x in arguments], self.twin.state.clone()
         versions = [x._version for x in (*copies, self.twin.state)]
-        result = called(self.twin, name, *copies)
+        result = call(self.twin, name, *copies)
         after = [x._version for x in (*copies, self.twin.state)]
-        if after[-1] != versions[-1] or not same(self.twin.state, before) or shares(result, self.twin.state):
+        if (
+            after[-1] != versions[-1]
+            or not bitwise_equal(self.twin.state, before)
+            or shares_memory(result, self.twin.state)
+        ):
             raise UsageError(
                 f"{name_of_method(self.twin, name)} changes or returns self.state: use the tensors it is given, and return "
                 "new ones"
             )
-        if after != versions or not all(map(same, copies, given)):
+        if after != versions or not all(map(bitwise_equal, copies, arguments)):
             self.in_place.add(name)
         if isinstance(result, Tensor):
-            if any(name == earlier and shares(result, memory) for earlier, memory in self.returned):
+            if any(name == earlier and shares_memory(result, memory) for earlier, memory in self.returned):
                 self.in_place.add(name)
             self.returned.append((name, result))
             return result.clone()
         return result
 
 
-def shares(one: Any, other: Tensor) -> bool:
-    """Whether two tensors live in the same memory."""
+def shares_memory(one: Any, other: Tensor) -> bool:
+    """Whether two tensors are views of the same memory."""
     if not isinstance(one, Tensor) or not one.numel() or one.device != other.device:
         return False
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
@@ -74,16 +76,16 @@ def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
     if isinstance(spec, (Discrete, MultiDiscrete)):
         return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)
     if not isinstance(spec, Box):
-        raise UsageError(f"action {brief(spec)} is not supported: use Box, Discrete or MultiDiscrete")
+        raise UsageError(f"action {short_text(spec)} is not supported: use Box, Discrete or MultiDiscrete")
     low, high = (torch.as_tensor(bound, device=draw.device).expand(draw[0].numel()) for bound in (spec.low, spec.high))
     return torch.minimum(torch.maximum(2 * draw - 1, low.view(spec.shape)), high.view(spec.shape)).to(spec.dtype)
 
 
 @torch.no_grad()
-def try_methods(env: TensorEnv) -> frozenset[str]:
-    """Try every method of an environment on a copy; returns the names of those that work in place.
+def try_methods(env: TensorEnvLike) -> frozenset[str]:
+    """Call every method of an environment on a copy; returns the names of those that work in place.
 
-    Methods that must run exactly once a step (`pure = False`) are not tried, and count as working in place.
+    Methods that must run exactly once a step (`pure = False`) are not called, and count as working in place.
     """
     check_spaces(env)
     for name in REQUIRED:
@@ -91,31 +93,31 @@ def try_methods(env: TensorEnv) -> frozenset[str]:
     if not env.pure:
         return frozenset(PARAMETERS)
     with streams_lock:
-        randomness, on_cuda = Randomness(env), env.device.type == "cuda"
+        randomness, on_cuda = SavedStreams(env), env.device.type == "cuda"
         cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
         try:
-            return on_rows(env)
+            return try_on_copy(env)
         finally:
-            randomness.back()
+            randomness.restore()
             if cuda_stream is not None:
                 torch.cuda.set_rng_state(cuda_stream, env.device)
 
 
-def on_rows(env: TensorEnv) -> frozenset[str]:
-    """On few rows; where a method fails on so many, on twice the environment's: it may need a multiple of something."""
+def try_on_copy(env: TensorEnvLike) -> frozenset[str]:
+    """Try few rows; where a method raises, try twice the environment's rows: it may need a multiple of some number."""
     try:
-        return tried(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
+        return try_two_steps(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
     except UsageError as error:
         if " raises " not in str(error):
             raise
         try:
-            return tried(Trial(env.spawn(2 * env.num_envs, 0)))
+            return try_two_steps(Trial(env.spawn(2 * env.num_envs, 0)))
         except UsageError:
             raise error from None
 
 
-def tried(trial: Trial) -> frozenset[str]:
-    """One step from each of two batches of start states."""
+def try_two_steps(trial: Trial) -> frozenset[str]:
+    """Take one step from each of two batches of start states."""
     twin, run = trial.twin, trial.run
     generator = torch.Generator(twin.device).manual_seed(0)
     for _ in range(2):
@@ -131,3 +133,13 @@ def tried(trial: Trial) -> frozenset[str]:
         check_column(twin, "terminated", run("terminated", after), torch.bool)
         check_observation(twin, run("observe", after))
     return frozenset(trial.in_place)
+
+
+def version(tensor: Tensor) -> int:
+    """The number of writes to a tensor."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

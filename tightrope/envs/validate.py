@@ -1,10 +1,10 @@
-"""What the methods of a tensor environment must return. A mistake is one line: the method, what it returns, what is wanted, a
-fix."""
+"""Checks of what the methods of a tensor environment return. A mistake is one line: the method, what it returns, what is
+expected, a fix."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from ..errors import EnvError, UsageError, raised
 from ..types import Discrete, MultiDiscrete, Spec
-
-if TYPE_CHECKING:
-    from .tensor import TensorEnv
 
 PARAMETERS = {
     "initial": ("noise",),
@@ -30,32 +27,54 @@ REQUIRED = {
 }
 
 
-def brief(thing: Any) -> str:
-    """A thing's own words, on one line that is not too long."""
-    from .spaces import space_in_words
+class TensorEnvLike(Protocol):
+    """What the checks, trials and recordings of a TensorEnv use of it."""
 
-    words = " ".join(space_in_words(thing).split())
-    return words if len(words) <= 100 else words[:97] + "..."
+    num_envs: int
+    device: torch.device
+    observation: Spec
+    action: Spec
+    noise_size: int
+    max_episode_steps: int | None
+    state: Tensor
+    clock: Tensor
+    _running_return: Tensor
+    _finished: Tensor
+
+    @property
+    def pure(self) -> bool: ...
+    def _overrides(self, name: str) -> bool: ...
+    def _apply(self, name: str, *arguments: Tensor) -> Tensor: ...
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self: ...
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
 
 
-def described(value: Any) -> str:
-    """What a value is, in a few words."""
+def short_text(thing: Any) -> str:
+    """The text of a value or space, on one line that is not too long."""
+    from .adapters.spaces import space_text
+
+    text = " ".join(space_text(thing).split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def describe_value(value: Any) -> str:
+    """The type, shape and dtype or text of a value."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     if isinstance(value, (dict, tuple, list)):
-        held = list(value) if isinstance(value, dict) else len(value)
-        return f"a {type(value).__name__} of {held}"
-    return "None" if value is None else f"{type(value).__name__} {brief(value)}"
+        content = list(value) if isinstance(value, dict) else len(value)
+        return f"a {type(value).__name__} of {content}"
+    return "None" if value is None else f"{type(value).__name__} {short_text(value)}"
 
 
 def in_short(spec: Spec) -> str:
-    """A space by its kind and size."""
+    """The kind and size of a space."""
     return f"{type(spec).__name__}({spec.n if isinstance(spec, (Discrete, MultiDiscrete)) else tuple(spec.shape)})"
 
 
-def name_of_method(env: TensorEnv, name: str) -> str:
+def name_of_method(env: TensorEnvLike, name: str) -> str:
     """Class.method, as error messages show it."""
     return f"{type(env).__name__}.{name}"
 
@@ -63,33 +82,48 @@ def name_of_method(env: TensorEnv, name: str) -> str:
 # calling -------------------------------------------------------------------------------------------------------------
 
 
-def check_defined(env: TensorEnv, name: str) -> None:
-    """Refuse an environment that lacks a method which has no default."""
+def check_time_limit(env: TensorEnvLike) -> None:
+    limit: Any = env.max_episode_steps
+    if not isinstance(limit, (int, type(None))):
+        limit = f"{type(env).__name__}.time_limit {limit!r}"
+        raise UsageError(f"{limit} is not a number of steps: give an int or None")
+
+
+def check_noise_size(env: TensorEnvLike) -> None:
+    if not isinstance(env.noise_size, int) or env.noise_size < 0:
+        raise UsageError(
+            f"{type(env).__name__}.noise_size {env.noise_size!r} is invalid: set it to the columns of noise that initial "
+            "uses, 0 or more"
+        )
+
+
+def check_defined(env: TensorEnvLike, name: str) -> None:
+    """UsageError if the environment lacks this method, which has no default."""
     if not env._overrides(name):
-        given = ", ".join(("self", *PARAMETERS[name]))
-        raise UsageError(f"{type(env).__name__} has no {name}: write `def {name}({given})`; {REQUIRED[name]}")
+        wanted = ", ".join(("self", *PARAMETERS[name]))
+        raise UsageError(f"{type(env).__name__} has no {name}: write `def {name}({wanted})`; {REQUIRED[name]}")
 
 
-def called(env: TensorEnv, name: str, *given: Tensor) -> Any:
-    """What a method returns. What it raises becomes one line."""
+def call(env: TensorEnvLike, name: str, *arguments: Tensor) -> Any:
+    """What a method returns. What it raises becomes a UsageError of one line."""
     try:
-        return getattr(env, name)(*given)
+        return getattr(env, name)(*arguments)
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(explained(env, name, given, error)) from None
+        raise UsageError(explain(env, name, arguments, error)) from None
 
 
-def explained(env: TensorEnv, name: str, given: tuple[Tensor, ...], error: Exception) -> str:
-    """An exception of a user's method in one line, with the likely fix."""
+def explain(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], error: Exception) -> str:
+    """One line about an exception in a user's method, with the likely fix."""
     method = name_of_method(env, name)
     if isinstance(error, AttributeError) and error.obj is env:
         fix = "set it in __init__" if "state" in vars(env) else "set it before super().__init__()"
         return f"{method} reads self.{error.name}, which is not set yet: {fix}"
-    if isinstance(error, TypeError) and not fits_signature(getattr(env, name), given):
+    if isinstance(error, TypeError) and not takes_arguments(getattr(env, name), arguments):
         wanted = ", ".join(("self", *PARAMETERS[name]))
         return f"{method} does not take ({', '.join(PARAMETERS[name])}): write `def {name}({wanted})`"
-    shapes = ", ".join(f"{p} {tuple(x.shape)}" for p, x in zip(PARAMETERS[name], given, strict=True))
+    shapes = ", ".join(f"{p} {tuple(x.shape)}" for p, x in zip(PARAMETERS[name], arguments, strict=True))
     fix = "fix that line"
     if name == "initial" and isinstance(error, (IndexError, ValueError, RuntimeError)):
         fix = f"noise has noise_size = {env.noise_size} columns; set noise_size to the number of columns it uses"
@@ -100,23 +134,23 @@ def explained(env: TensorEnv, name: str, given: tuple[Tensor, ...], error: Excep
     return f"{method} raises {raised(error)} on {shapes}: {fix}"
 
 
-def fits_signature(method: Any, given: tuple[Any, ...]) -> bool:
+def takes_arguments(method: Any, arguments: tuple[Any, ...]) -> bool:
     try:
-        inspect.signature(method).bind(*given)
+        inspect.signature(method).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # it has none that can be read
+    except ValueError:  # its signature cannot be read
         return True
     return True
 
 
-# what is returned ----------------------------------------------------------------------------------------------------
+# results -------------------------------------------------------------------------------------------------------------
 
 
-def check_tensor(env: TensorEnv, name: str, value: Any, fix: str) -> Tensor:
-    """The value, if it is a tensor on the environment's device."""
+def check_tensor(env: TensorEnvLike, name: str, value: Any, fix: str) -> Tensor:
+    """The value, which must be a tensor on the environment's device."""
     if not isinstance(value, Tensor):
-        raise UsageError(f"{name_of_method(env, name)} returns {described(value)}, not a tensor: {fix}")
+        raise UsageError(f"{name_of_method(env, name)} returns {describe_value(value)}, not a tensor: {fix}")
     if value.device.type != env.device.type:
         raise UsageError(
             f"{name_of_method(env, name)} returns a tensor on {value.device}, the environment is on {env.device}: make "
@@ -125,7 +159,7 @@ def check_tensor(env: TensorEnv, name: str, value: Any, fix: str) -> Tensor:
     return value
 
 
-def check_state(env: TensorEnv, value: Any) -> Tensor:
+def check_state(env: TensorEnvLike, value: Any) -> Tensor:
     """Start states must be (N, S)."""
     method, rows = name_of_method(env, "initial"), env.num_envs
     fix = "return one tensor (N, S), the parts of a state side by side as columns, as by torch.stack(parts, -1)"
@@ -142,7 +176,7 @@ def check_state(env: TensorEnv, value: Any) -> Tensor:
     return state
 
 
-def check_next_state(env: TensorEnv, value: Any, state: Tensor) -> Tensor:
+def check_next_state(env: TensorEnvLike, value: Any, state: Tensor) -> Tensor:
     method = name_of_method(env, "advance")
     after = check_tensor(env, "advance", value, "return the next states, of the shape of state")
     if after.shape != state.shape:
@@ -158,7 +192,7 @@ def check_next_state(env: TensorEnv, value: Any, state: Tensor) -> Tensor:
     return after
 
 
-def check_column(env: TensorEnv, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+def check_column(env: TensorEnvLike, name: str, value: Any, dtype: torch.dtype) -> Tensor:
     """One number or flag per row."""
     method, rows = name_of_method(env, name), env.num_envs
     example = "torch.ones_like(state[:, 0])" if name == "reward" else "state[:, 0] > 1"
@@ -177,7 +211,7 @@ def check_column(env: TensorEnv, name: str, value: Any, dtype: torch.dtype) -> T
     return column
 
 
-def check_observation(env: TensorEnv, value: Any) -> Tensor:
+def check_observation(env: TensorEnvLike, value: Any) -> Tensor:
     spec, rows, plain = env.observation, env.num_envs, not env._overrides("observe")
     method = name_of_method(env, "initial" if plain else "observe")
     obs = check_tensor(env, "observe", value, "return one observation per row")
@@ -196,7 +230,7 @@ def check_observation(env: TensorEnv, value: Any) -> Tensor:
     return obs
 
 
-def check_values(env: TensorEnv, name: str, value: Tensor, when: str) -> None:
+def check_values(env: TensorEnvLike, name: str, value: Tensor, when: str) -> None:
     """Numbers must be finite, and in the range of a discrete observation."""
     method = name_of_method(env, name if env._overrides(name) else "initial")
     bad = (~value.isfinite()).nonzero()
@@ -214,44 +248,25 @@ def check_values(env: TensorEnv, name: str, value: Tensor, when: str) -> None:
             )
 
 
-def check_choices(env: TensorEnv, obs: Any) -> None:
-    """Whole numbers must be choices of a discrete observation. `obs` is a tensor on the CPU, or an array."""
+def check_choices(env: TensorEnvLike, obs: Any) -> None:
+    """EnvError where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array."""
     spec = env.observation
     if not isinstance(spec, (Discrete, MultiDiscrete)):
         return
-    shown = np.asarray(obs)
-    outside = (shown < 0) | (shown >= spec.n)
+    choices = np.asarray(obs)
+    outside = (choices < 0) | (choices >= spec.n)
     if outside.any():
         row, *column = np.argwhere(outside)[0].tolist()
         method = name_of_method(env, "observe" if env._overrides("observe") else "advance")
         place = f" in column {column[0]}" if column else ""
         raise EnvError(
-            f"{method} gives observation {shown[row, *column]}{place} for env number {row}, outside {in_short(spec)}: widen "
+            f"{method} gives observation {choices[row, *column]}{place} for env number {row}, outside {in_short(spec)}: widen "
             "observation, or keep the state inside"
         )
 
 
-def construct(kind: type[TensorEnv], *given: Any) -> TensorEnv:
-    """An environment of that class, made with (num_envs, device, max_episode_steps) and, if it takes one, a seed."""
-    given = given if fits_signature(kind, given) else given[:3]
-    wanted = "num_envs=1, device='cpu', max_episode_steps=None"
-    if not fits_signature(kind, given):
-        raise UsageError(
-            f"{kind.__name__}.__init__ does not take (num_envs, device, max_episode_steps): write "
-            f"`def __init__(self, {wanted})` and pass them to super().__init__, or give an environment instead of the class"
-        )
-    return check_constructed(kind(*given))
-
-
-def check_constructed(env: TensorEnv) -> TensorEnv:
-    if "state" not in vars(env):
-        words = f"{type(env).__name__}.__init__ does not call super().__init__"
-        raise UsageError(f"{words}: end it with super().__init__(num_envs, device, max_episode_steps)")
-    return env
-
-
-def drawn(env: TensorEnv, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-    """The frames of these observations; what is wrong with them becomes one line."""
+def draw_frames(env: TensorEnvLike, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+    """The frames of these observations. What `draw` raises, or a wrong shape, becomes a UsageError of one line."""
     method = name_of_method(env, "draw")
     try:
         frames: Any = env.draw(obs, action)
@@ -262,14 +277,14 @@ def drawn(env: TensorEnv, obs: Tensor, action: Tensor | None = None) -> np.ndarr
     wanted = f"({len(obs)}, height, width, 3)"
     if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.ndim != 4:
         raise UsageError(
-            f"{method} returns {described(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
+            f"{method} returns {describe_value(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
         )
     if (len(frames), frames.shape[-1]) != (len(obs), 3):
         raise UsageError(f"{method} returns shape {frames.shape}: return one frame per row of obs, {wanted}")
     return frames
 
 
-def check_spaces(env: TensorEnv) -> None:
+def check_spaces(env: TensorEnvLike) -> None:
     for name in ("observation", "action"):
         spec, example = getattr(env, name, None), f"{name} = tightrope.types.Box((4,))"
         if spec is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..recording import Recordings
 from ..types import Bound, Box, Discrete, MultiDiscrete, Spec
 from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
@@ -41,7 +42,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} will not do: give one or more positive widths")
+            raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} is invalid: give one or more positive widths")
         low, high = LOG_STD_RANGE
         if not low <= self.log_std_init <= high:
             raise UsageError(
@@ -161,6 +162,7 @@ class ActorCritic(nn.Module):
         self.value_head = None if critic is None else orthogonal(nn.Linear(critic.out_features, 1), 1.0)
         self.normalizer = normalizer
         self.reward_scaler = RewardScaler()
+        self.recordings = Recordings()  # how it acts on the CPU
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         obs = self._normalize(obs)

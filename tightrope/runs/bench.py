@@ -27,8 +27,8 @@ from ..engine import Guard, State, choose_threads, threads, unguarded
 from ..engine.metrics import Reading
 from ..engine.players import Player
 from ..files import Place
+from ..logging import MetricsFile
 from ..types import Settings
-from ..view import MetricsFile
 from .build import build, configured, configured_with
 from .config import Config
 from .given import from_user, import_training_env, imported, is_path
@@ -243,7 +243,7 @@ class WatchedPlayer:
         self.judges_at_once = player.judges_at_once
         self.act, self.judge = marks.around("policy", player.act), marks.around("policy", player.judge)
         if hasattr(player, "choose"):  # over arrays
-            self.choose, self.to_env = marks.around("policy", player.choose), player.to_env  # type: ignore[attr-defined]
+            self.choose = marks.around("policy", player.choose)
 
 
 @contextmanager

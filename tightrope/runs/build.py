@@ -15,9 +15,8 @@ from ..engine.distributed import copy_from_rank0
 from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
-from ..envs.engines import Choice
-from ..envs.importing import import_module_of
-from ..envs.notes import time_limit
+from ..envs.registry import Choice, import_module_of
+from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
 from ..errors import UsageError
 from ..models import actor_critic
@@ -119,16 +118,16 @@ class Shown:
     capturable = False
 
     def __init__(self, env: Any) -> None:
-        from ..envs import spaces
+        from ..envs.adapters import spaces
 
         single = "single_" if hasattr(env, "num_envs") else ""
-        self.observation = spaces.observation(getattr(env, f"{single}observation_space")).spec
-        self.action = spaces.action(getattr(env, f"{single}action_space")).spec
+        self.observation = spaces.observation_reader(getattr(env, f"{single}observation_space")).spec
+        self.action = spaces.action_writer(getattr(env, f"{single}action_space")).spec
         self.env = env
 
 
 def traits_of(env: Any) -> Traits:
-    limit = time_limit(env)
+    limit = find_time_limit(env)
     return Traits(limit if isinstance(limit, int) else None, bool(env.capturable))
 
 

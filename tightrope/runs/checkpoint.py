@@ -30,8 +30,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ..engine import cores, world
-from ..envs.host import one_line
-from ..errors import UsageError, plural, warn
+from ..errors import UsageError, one_line, plural, warn
 from ..files import Place, Unreadable, address, canonical, digest, read_canonical
 from ..version import __version__
 from .config import Config, configure
@@ -55,7 +54,7 @@ class Checkpoint:
     descriptors: dict[str, int] = field(default_factory=dict, compare=False)  # of the files that this rank reads
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, close_all, self.descriptors)
+        weakref.finalize(self, lambda opened: [*map(os.close, opened.values())], self.descriptors)
 
     @property
     def path(self) -> Path:
@@ -101,11 +100,6 @@ class Checkpoint:
         self.shapes(name)
         with self.opened(name) as file:
             return load(file.read())
-
-
-def close_all(descriptors: dict[str, int]) -> None:
-    for descriptor in descriptors.values():
-        os.close(descriptor)
 
 
 def files_of(rank: int) -> list[str]:
@@ -244,15 +238,20 @@ def find(run_dir: Path, which: str = "last", say: Callable[[str], None] = warn) 
                     break
                 problems.append(f"checkpoint {place.name}: {error}; using ")
             else:
-                for problem in problems[:MAX_COMPLAINTS]:
-                    say(f"{problem}{place.name} instead")
-                if (more := len(problems) - MAX_COMPLAINTS) > 0:
-                    say(f"{plural(more, 'checkpoint')} more cannot be read either; using {place.name} instead")
-                return checkpoint
+                return with_warnings(checkpoint, problems, say)
         else:
             break
     shown = "; ".join(problem.removesuffix("; using ") for problem in problems[:MAX_COMPLAINTS])
     raise UsageError(f"{run_dir} has no good checkpoint. {shown}")
+
+
+def with_warnings(checkpoint: Checkpoint, problems: list[str], say: Callable[[str], None]) -> Checkpoint:
+    """Tell the user why this checkpoint is used and not a newer one."""
+    if (more := len(problems) - MAX_COMPLAINTS) > 0:
+        problems = [*problems[:MAX_COMPLAINTS], f"{plural(more, 'checkpoint')} more cannot be read either; using "]
+    for problem in problems:
+        say(f"{problem}{checkpoint.path.name} instead")
+    return checkpoint
 
 
 def find_exactly(place: Place, run_dir: Path | None = None) -> Checkpoint:

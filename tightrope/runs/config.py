@@ -17,12 +17,11 @@ import yaml
 
 from ..algorithms import ALGORITHMS, AlgorithmConfig
 from ..engine import Accelerate, Precision, cores
-from ..envs.engines import Backend
-from ..envs.options import VectorizationMode
+from ..envs.registry import BackendName, VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
+from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from ..view.sinks import Tags, Tracker
 from .devices import device_name
 from .names import SETTINGS, here_called
 from .presets import Traits, kind_settings, preset
@@ -52,7 +51,7 @@ class RunConfig:
     """Train on this environment (a shaped one, say) while the score is taken on ENV."""
     max_episode_steps: int | None = None
     """Truncate episodes after this many steps instead of the environment's own limit."""
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     """Engine that runs the environment; auto prefers tensors on the device, then the fastest one installed."""
     vectorization_mode: VectorizationMode = "sync"
     """How Gymnasium runs several: in turn, each in a process, or by an entry point of the environment's own."""
@@ -78,7 +77,7 @@ class RunConfig:
     """Newest checkpoints that are kept, besides the best."""
     video_every: int | None = None
     """Phases between videos of the first 16 training environments; None for a few over the run, 0 for none."""
-    log: tuple[Tracker, ...] = ()
+    log: tuple[TrackerName, ...] = ()
     """Trackers that are told everything, besides metrics.jsonl; WANDB_MODE, MLFLOW_TRACKING_URI and the like hold."""
     project: str | None = None
     """Project of W&B, experiment of MLflow; tightrope if not given."""
@@ -88,7 +87,7 @@ class RunConfig:
     """What trackers call the run; like its directory if not given."""
     watch: bool = False
     """Histograms of parameters and gradients for the trackers, every tenth phase or a hundred times in a run."""
-    tags: Tags = "tightrope"
+    tags: TrackerTags = "tightrope"
     """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
 
     def __post_init__(self) -> None:
@@ -138,6 +137,21 @@ class Config:
             if settings.pop(name, getattr(self, name)) != getattr(self, name):
                 raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
         return configure(self.env, self.algo, self.flat(), settings, with_preset=False)
+
+
+FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # settings of algorithms that the state was made for
+CHANGEABLE = (
+    "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
+    "keep_checkpoints",
+)  # fmt: skip
+
+
+def check_changeable(config: Config, settings: Settings) -> None:
+    """Refuse settings that an agent that exists cannot change."""
+    known = {*(f.name for f in fields(parts_of(config.algo)[0])), *CHANGEABLE} - {*FIXED}
+    fixed = next((name for name in settings if name in settings_of(config.algo) and name not in known), None)
+    if fixed is not None:
+        raise UsageError(f"{fixed} cannot be changed: the agent was made with it. Make a new agent")
 
 
 NETWORK_DEFAULTS: dict[str, Settings] = {"vpg": {"hidden_sizes": (120, 84), "activation": "relu"}}
@@ -237,24 +251,27 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return mapping(name, value)
     if origin is tuple:
         return tuple(coerce(name, item, options[0]) for item in several(value))
+    return coerce_one(name, value, annotation)
+
+
+def coerce_one(name: str, value: Any, annotation: type[Any]) -> Any:
+    """`value` as a bool, text or a number, or a UsageError."""
     if name == "device" and value is not None:
         return device_name(value)
-    if (callable(value) or is_linear(value)) and annotation in (int, float):
+    if isinstance(value, bool) or annotation in (bool, str):
+        if type(value) is annotation or (annotation is str and isinstance(value, str)):
+            return value
+    elif callable(value) or is_linear(value):
         raise is_schedule(name, value)
-    if annotation is bool and isinstance(value, bool):
-        return value
-    if annotation is str and isinstance(value, str):
-        return value
-    if annotation is int and not isinstance(value, bool):
+    elif annotation is int:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
             if abs(number) < 2**63:
                 return number
             raise UsageError(f"{name} {shortened(number)} is too large: give a whole number of at most 2^63 - 1")
-    if annotation is float and not isinstance(value, bool):
+    else:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            real = float(value)
-            if math.isfinite(real):
+            if math.isfinite(real := float(value)):
                 return real
     expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
     raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")

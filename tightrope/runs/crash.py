@@ -26,8 +26,8 @@ from ..algorithms import ALGORITHMS
 from ..engine import Execution, Guard, Snapshot, State, reads_are_free, unguarded
 from ..engine.health import LOSSES
 from ..engine.optimize import watched_by
-from ..envs.host import one_line
 from ..envs.replayed import Replayed
+from ..errors import one_line
 from ..files import Place
 from ..types import Batch, Env, Rollout, Row
 from .config import Config

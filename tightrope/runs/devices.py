@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..engine import world
-from ..envs.host import HostEnv
+from ..envs.adapters.host import HostEnv
 from ..errors import UsageError, plural
 from ..models.networks import sees_images
 from ..types import Env

@@ -17,7 +17,7 @@ from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for
 from ..engine.heartbeat import restart_notice
 from ..errors import UsageError, warn
 from ..files import Place
-from ..view import MetricsFile
+from ..logging import MetricsFile
 from .checkpoint import CONFIG, Checkpoint, newest_serial
 from .config import Config
 from .given import can_be_named, is_path
@@ -98,6 +98,13 @@ class RunDirectory:
                 self.say(f"{self.path / METRICS} cannot be written ({reason(error)}): training goes on, rows are kept")
             self.log_trouble = True
 
+    def write_config(self, config: Config) -> None:
+        """Settings that were changed while the run trains."""
+        try:
+            save_config(self.path, config)
+        except OSError as error:
+            self.say(f"{self.path / CONFIG} cannot be written ({reason(error)}): the next checkpoint has the settings")
+
     def save(self, state: State, config: Config, score: float | None = None) -> None:
         """Write a checkpoint; if the disk does not take it, the last one stays. All ranks are told."""
         assert self.metrics is not None
@@ -176,6 +183,9 @@ class NonZeroRankDirectory(RunDirectory):
         return 0.0  # the first rank's clock decides
 
     def log(self, row: dict[str, Any]) -> None:
+        pass
+
+    def write_config(self, config: Config) -> None:
         pass
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:

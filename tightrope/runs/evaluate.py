@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import activity
 from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
 from ..envs import TensorEnv
-from ..envs.host import HostEnv
+from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, UsageError, raised
 from ..models import ActorCritic
 from ..types import Env
@@ -49,6 +49,8 @@ class Evaluation:
     """The time limit that was reached, if one was."""
     favours_short: bool = False
     """Whether these are the episodes that ended first, without longer ones."""
+    games_cut: int = 0
+    """How many of them are games that were cut at their step limit."""
 
     @property
     def mean(self) -> float:
@@ -84,6 +86,7 @@ class Evaluation:
             "unfinished": self.unfinished,
             "requested": self.requested or len(self.returns),
             "favours_short": self.favours_short,
+            "games_cut": self.games_cut,
         }
 
     @property
@@ -111,6 +114,9 @@ class Evaluation:
             return f"{up} with {len(self.returns)} of {self.requested} episodes finished{only}{favoured}"
         if self.unfinished:
             return f"{self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
+        if self.games_cut:
+            circles = "play that repeats itself never ends, sampled actions may"
+            return f"{self.games_cut} of them cut at the limit of {max(self.lengths):,} steps: {circles}"
         return ""
 
     def __str__(self) -> str:
@@ -248,7 +254,11 @@ class Rounds:
             self.unfinished += int(episodes.running.sum())
             self.returns += returns
             self.lengths += lengths
-        return Evaluation(self.returns, self.lengths, self.unfinished)
+        return Evaluation(self.returns, self.lengths, self.unfinished, games_cut=self._games_cut())
+
+    def _games_cut(self) -> int:
+        limit = self.env.game_limit if isinstance(self.env, HostEnv) else None
+        return 0 if limit is None else sum(length >= limit for length in self.lengths)
 
     def _begin(self) -> Episodes:
         """The next round. Episode i has the same seed however many are played at once."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.host import HostEnv, one_line
-from ..errors import EnvError, ExportError, UsageError
+from ..envs.adapters.host import HostEnv
+from ..errors import EnvError, ExportError, UsageError, one_line
 from ..models import ActorCritic, Gaussian
 from ..models.actor_critic import Distribution, GaussianHead
 from ..models.distributions import RULED_OUT

@@ -20,11 +20,16 @@ from torch import nn
 from ..engine import world
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import EnvOptions, TensorEnv
-from ..envs.engines import ENGINES
-from ..envs.host import one_line, path_of, working_directory_on_path
-from ..envs.importing import import_module_of, module_and_name
-from ..envs.validate import check_constructed, construct
-from ..errors import UsageError
+from ..envs.registry import (
+    BACKENDS,
+    check_constructed,
+    construct,
+    id_or_path,
+    import_module_of,
+    module_and_name,
+    working_directory_on_path,
+)
+from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
 from .devices import device_name, name_of_device, resolve_device, suits_cpu
@@ -55,7 +60,7 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
         return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
-    from ..envs.gym import from_object
+    from ..envs.adapters.gym import from_object
 
     options = EnvOptions(
         max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
@@ -112,7 +117,7 @@ def name_of(env: Any) -> str:
     for env_id, cls in TENSOR_ENVS.items():
         if cls is type(env) or cls is env:
             return env_id
-    return path_of(env)
+    return id_or_path(env)
 
 
 def is_path(env: str) -> bool:
@@ -129,7 +134,7 @@ def has_id(env: str) -> bool:
     """Whether some engine, installed or not, has an environment of that name."""
     if env in TENSOR_ENVS:
         return True
-    return not is_path(env) and any(engine.knows(env) for engine in ENGINES.values())
+    return not is_path(env) and any(engine.provides(env) for engine in BACKENDS.values())
 
 
 def imported(path: str, what: str = "env") -> Any:
@@ -197,7 +202,7 @@ def network_path(network: Network) -> str:
         return network
     if not callable(network):
         raise UsageError(f"network {network!r} is not an nn.Module: give its class, or an instance of one")
-    return path_of(type(network) if isinstance(network, nn.Module) else network)
+    return id_or_path(type(network) if isinstance(network, nn.Module) else network)
 
 
 def own_network(network: Network) -> nn.Module:

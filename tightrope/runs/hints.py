@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import UsageError, near_matches
+from ..logging import Callback
 from .config import settings_of
 from .names import ARGUMENTS, ENVS, MEMBERS, SETTINGS, here_called
 
@@ -79,3 +80,11 @@ def check_run_dir(run_dir: Any) -> None:
     if run_dir is not None and not isinstance(run_dir, (str, os.PathLike)):
         hint = f": {here_called('callback', ARGUMENTS)}" if callable(run_dir) else ": give a path"
         raise UsageError(f"run_dir {run_dir!r} is not a directory{hint}")
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse what is no list of callbacks, such as a function or a class."""
+    if not isinstance(callbacks, (list, tuple)) or not all(isinstance(each, Callback) for each in callbacks):
+        raise UsageError(
+            f"callbacks {callbacks!r} is invalid: give a list of objects whose class inherits from tr.Callback"
+        )

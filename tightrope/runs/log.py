@@ -1,4 +1,4 @@
-"""What is said about phases: rows of metrics, to the metrics file and to the audience."""
+"""Rows of metrics, one for each phase: to the metrics file and to the callbacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from ..engine import State, world
 from ..engine.metrics import Reading
-from ..envs.notes import STEPS_WITHOUT_END, action_mask, endless_note, mask_in_info, mask_note
-from ..view import Audience
+from ..envs.training_warnings import STEPS_WITHOUT_END, endless_warning, find_action_mask, mask_in_info, mask_warning
+from ..logging import CallbackList
 from .directory import RunDirectory
 
 ENOUGH = 20  # episodes whose mean return is that at the end of training
@@ -24,14 +24,14 @@ class Log:
     def __init__(
         self,
         state: State,
-        audience: Audience,
+        callbacks: CallbackList,
         run: RunDirectory | None,
         late: int,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.audience, self.run, self.say = audience, run, say
-        self.endless = endless_note(state.env)  # to be said if no episode ends for long
-        self.unmasked = None if action_mask(state.env) else state.env  # whose answers may yet show masks
+        self.callbacks, self.run, self.say = callbacks, run, say
+        self.endless = endless_warning(state.env)  # to be said if no episode ends for long
+        self.unmasked = None if find_action_mask(state.env) else state.env  # whose answers may yet show masks
         self.num_envs = state.env.num_envs * world().size
         self.late = late  # phases
         self.unread: list[tuple[dict[str, Any], Reading]] = []
@@ -88,15 +88,15 @@ class Log:
     def _look_for_masks(self) -> None:
         """Say it once if masks are among the answers to steps; those seen before the first step are in the plan."""
         if self.unmasked is not None and (where := mask_in_info(self.unmasked)):
-            self.say(f"note: {mask_note(self.unmasked, where)}")
+            self.say(f"note: {mask_warning(self.unmasked, where)}")
             self.unmasked = None
 
     def write(self, row: dict[str, Any]) -> None:
-        """To the metrics file and the audience."""
+        """To the metrics file and the callbacks."""
         row["time"] = self.seconds_before + self.elapsed
         if self.run is not None:
             self.run.log(row)
-        self.audience.tell("row", row)
+        self.callbacks.call("on_phase", row)
 
     def _remember(self, step: int, episodes: float, mean: float) -> None:
         self.recent.append((step, episodes, episodes * mean))

@@ -3,10 +3,7 @@
 docs/coming-from.md is the same table for reading; a test holds the two together.
 """
 
-CALLBACKS = (
-    ": there are no callbacks; eval_every, save_every, stop_at_return and log do what they are used for, and the loop can be "
-    "your own: docs/coming-from.md"
-)
+CALLBACKS = ": learn(callbacks=[...]) takes tr.Callback objects; eval_every, save_every and stop_at_return need none"
 
 SETTINGS = {
     # Stable-Baselines3
@@ -200,8 +197,8 @@ FUNCTIONS = {
     "EvalCallback": "eval_every and eval_episodes",
     "CheckpointCallback": "save_every",
     "StopTrainingOnRewardThreshold": "stop_at_return (with eval_every)",
-    "BaseCallback": CALLBACKS,
-    "CallbackList": CALLBACKS,
+    "BaseCallback": "tr.Callback, for learn(callbacks=[...])",
+    "CallbackList": "a plain list, for learn(callbacks=[...])",
     "ProgressBarCallback": ": the progress line is on unless quiet is set",
     "DummyVecEnv": "tightrope.envs.make (every environment is a vector of num_envs)",
     "SubprocVecEnv": "tightrope.envs.make(..., vectorization_mode='async')",

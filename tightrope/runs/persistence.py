@@ -20,10 +20,10 @@ from safetensors.torch import save
 
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0
-from ..envs.host import HostEnv, one_line
-from ..envs.own import MOST_BYTES as MOST_OWN
-from ..envs.own import not_kept
-from ..errors import UsageError, plain, plural, warn
+from ..envs.adapters.host import HostEnv
+from ..envs.attributes import MAX_BYTES as MAX_ATTRIBUTE_BYTES
+from ..envs.attributes import unsaved_warning
+from ..errors import UsageError, one_line, plain, plural, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
 from ..types import Composite, Env, Spec
 from ..version import __version__
@@ -94,7 +94,7 @@ def save_checkpoint(
     if not ranks:
         tensors[ENVS] = torch.zeros(config.algorithm.num_envs, dtype=torch.uint8)
     entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
-    if line := not_kept(state.env, entries):
+    if line := unsaved_warning(state.env, entries):
         warn(line)
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
@@ -169,9 +169,9 @@ def engine_spaces(env: Env) -> dict[str, Any] | None:
     """The spaces of an engine outside torch, from which a policy can be loaded without that engine."""
     if not isinstance(env, HostEnv):
         return None
-    from ..envs.absent import written_spaces
+    from ..envs.adapters.spaces_only import spaces_to_json
 
-    return written_spaces(env)
+    return spaces_to_json(env)
 
 
 # restoring ------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def restore(state: State, checkpoint: Checkpoint) -> None:
     shapes = [item for file in files for item in checkpoint.shapes(file).items()]
     own = sum(math.prod(shape) for name, shape in shapes if name.startswith("env.own"))  # which env may not have yet
     size = sum(checkpoint.manifest["files"][file]["size"] for file in files)
-    if size > 2 * expected + MAX_HEADER_BYTES + min(own, MOST_OWN):
+    if size > 2 * expected + MAX_HEADER_BYTES + min(own, MAX_ATTRIBUTE_BYTES):
         raise checkpoint.misfit("it is far too large for them")
     tensors = {name: tensor for file in files for name, tensor in checkpoint.read(file).items()}
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..engine import Execution, State, choose_threads, cores, waits_asleep, world
-from ..envs.notes import notes
+from ..engine import Execution, State, choose_threads, cores, reads_are_free, waits_asleep, why_as_written, world
+from ..envs.training_warnings import training_warnings
 from ..errors import plural
 from ..types import Env
 from .build import engine_for, traits_of
@@ -34,7 +34,7 @@ class Plan:
     may_stop_early: bool
     warning: str | None
     stop_at: str | None = None  # what ends it before that
-    notes: tuple[str, ...] = ()  # about the environment
+    notes: tuple[str, ...] = ()  # about the environment and the network
 
     def lines(self) -> list[str]:
         """The plan in words."""
@@ -119,8 +119,16 @@ def plan(state: State, config: Config) -> Plan:
         may_stop_early=hasattr(algorithm, "dead_fraction"),
         warning=warning or crowded(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=tuple(notes(state.env)),
+        notes=(*training_warnings(state.env), *execution_notes(state)),
     )
+
+
+def execution_notes(state: State) -> list[str]:
+    """What runs slower than it might on the CPU, where policies are recorded once and replayed."""
+    if not reads_are_free(state.env.device) or state.execution.compiles or state.execution.precision == "bf16":
+        return []
+    why = why_as_written(state.policy, state.rollout, state.obs)
+    return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]
 
 
 def crowded(threads: int) -> str | None:

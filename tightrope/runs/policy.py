@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..engine import stream_seed
 from ..engine.streams import initialising
-from ..envs.host import HostEnv, one_line
-from ..envs.options import MOST_NUMBERS
+from ..envs.adapters.host import HostEnv
+from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..envs.validate import in_short
-from ..errors import UsageError, warn
+from ..errors import UsageError, one_line, warn
 from ..models import ActorCritic, actor_critic
 from ..models.networks import is_image
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
@@ -59,7 +59,11 @@ def without_info(env: Env, obs: Any) -> Any:
     if not isinstance(obs, tuple) or len(obs) != 2 or not isinstance(obs[1], dict):
         return obs
     if isinstance(env, HostEnv) and isinstance(getattr(env._observation.space, "spaces", None), tuple):
-        pair = env._observation.holds(obs) or not isinstance(obs[0], tuple)  # an observation that ends in a Dict
+        from ..envs.adapters.spaces import has_shape_of
+
+        pair = has_shape_of(env._observation.space, obs) or not isinstance(
+            obs[0], tuple
+        )  # an observation that ends in a Dict
         return obs if pair else obs[0]
     return obs[0]
 
@@ -163,7 +167,7 @@ class Policy:
 def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, device: torch.device) -> Policy:
     """The policy of a checkpoint whose files have been looked at; nothing is made that is larger than they are."""
     try:
-        env = absent_env(checkpoint, config, device)
+        env = spaces_only_env(checkpoint, config, device)
         check_size(checkpoint, config, env)
         trunk = None if network is None else own_network(network)
         with initialising(0):  # first weights are drawn, and replaced
@@ -178,9 +182,9 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
     return Policy(policy.to(device).eval(), env, config, checkpoint)
 
 
-def absent_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
+def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
     """What takes the place of the environment: its spaces, as far as the checkpoint has them."""
-    from ..envs.absent import AbsentEnv, AbsentTensorEnv, read_space
+    from ..envs.adapters.spaces_only import SpacesOnlyEnv, SpacesOnlyTensorEnv, space_from_json
 
     manifest = checkpoint.manifest
     spaces = manifest.get("spaces")
@@ -191,10 +195,12 @@ def absent_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> 
                 "observations as the network reads them (images channels first); discrete actions count from 0"
             )
         shown, taken = spec_of(manifest.get("observation")), spec_of(manifest.get("action"))
-        return cast(Env, AbsentTensorEnv(config.env, shown, taken, device))
+        return cast(Env, SpacesOnlyTensorEnv(config.env, shown, taken, device))
     if not isinstance(spaces, dict):
         raise ValueError("its spaces are none")
-    env = AbsentEnv(config.env, read_space(spaces.get("observation")), read_space(spaces.get("action")), device)
+    env = SpacesOnlyEnv(
+        config.env, space_from_json(spaces.get("observation")), space_from_json(spaces.get("action")), device
+    )
     for name in ("observation", "action"):
         if getattr(env, name) != spec_of(manifest.get(name)):
             raise ValueError(f"its {name} space is described in two ways that differ")
@@ -238,7 +244,7 @@ def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     if isinstance(env.action, Discrete):
         written = env.action.n
     largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
-    if largest > MOST_NUMBERS or max(read, written) > numbers:
+    if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
         raise ValueError("its spaces are far larger than its network")
 
 

@@ -294,6 +294,6 @@ def is_game(env: str) -> bool:
     """Whether an id such as Breakout-v5 is one of Atari's."""
     if not re.fullmatch(r"\w+-v5", env):
         return False
-    from ..envs.ale import known
+    from ..envs.adapters.ale import provides
 
-    return known(env)
+    return provides(env)

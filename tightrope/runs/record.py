@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import enlarged
+from ..draw import captioned_grid, cell_scale, enlarged
 from ..engine import apart, choose_threads, threads
 from ..envs import TensorEnv
-from ..envs.validate import drawn
+from ..envs.validate import draw_frames
 from ..errors import UsageError, plural
 from ..files import Place
+from ..logging import Video
 from ..models import ActorCritic
 from ..types import Env
-from ..view import Video
-from ..view.cells import enlargement, together
 from .signals import Interrupts
 
 SIDE_BY_SIDE = 16  # episodes, unless told otherwise
@@ -50,7 +49,7 @@ class Shot:
         for name, limit in most.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
-                raise UsageError(f"{name} {value!r} will not do: give a whole number from 1 to {limit:,}")
+                raise UsageError(f"{name} {value!r} is invalid: give a whole number from 1 to {limit:,}")
 
     @property
     def count(self) -> int:
@@ -87,7 +86,7 @@ def record(
         Interrupts() as interrupts,
         threads(choose_threads(policy, cells)),
         apart(seed, env.device),
-        enlarged(enlargement(cells)),
+        enlarged(cell_scale(cells)),
         interrupts.raised(),
     ):
         return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
@@ -151,7 +150,7 @@ class Stage:
         return obs
 
     def draw(self, obs: Tensor, action: Tensor) -> np.ndarray:
-        return drawn(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
+        return draw_frames(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
 
     def action(self, obs: Tensor) -> Tensor:
         distribution = self.policy.distribution(obs)
@@ -166,4 +165,4 @@ class Stage:
         else:
             episode = f"episode {number + 1}   " if self.shot.count > 1 else ""
             words = f"{episode}step {t:,}   return {self.total[0]:,.1f}"
-        return together(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)
+        return captioned_grid(cells, np.where(running, 0.0, PINK).tolist(), words, self.title)

@@ -12,27 +12,25 @@ from typing import Any
 
 from ..errors import UsageError, plain, raised, warn
 from ..files import Place, Unreadable
-from ..types import Settings
-from ..view import About, Target, finite, first_phase
-from ..view.report import (
+from ..logging import RunInfo, Target, finite, first_phase
+from ..logging.metrics import Columns, as_float, read_rows
+from ..logging.report import (
     ABOUT,
     LISTED,
     REPORT,
-    Clip,
-    Columns,
-    Found,
-    Kept,
+    CheckpointFile,
+    RunFiles,
     RunRecord,
-    Score,
-    Status,
-    by_steps,
+    RunStatus,
+    ScoreRecord,
+    VideoFile,
     comparison_page,
-    number,
-    read_rows,
     run_page,
-    stopped_at_return,
+    status_by_steps,
+    target_status,
     write_page,
 )
+from ..types import Settings
 from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
 from .config import Config, configure
 from .directory import METRICS, reason
@@ -106,7 +104,7 @@ def is_showable(record: RunRecord, beside: Path) -> bool:
     try:
         comparison_page([record], beside)
     except Exception as error:
-        warn(f"left out: {record.about.run_dir} cannot be shown: {raised(error)}")
+        warn(f"left out: {record.info.run_dir} cannot be shown: {raised(error)}")
         return False
     return True
 
@@ -126,7 +124,7 @@ def gathered(run_dir: Path) -> RunRecord:
     except (Unreadable, OSError) as error:
         raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
-    about = About(
+    about = RunInfo(
         title=f"{short_name(config.env)} {config.algo}",
         settings=config.flat(),
         plan=[str(line) for line in told.get("plan", [])],
@@ -154,27 +152,27 @@ def remembered(run_dir: Path) -> dict[str, Any]:
 def read_target(told: Any) -> Target | None:
     """The target that a run was begun with; a file may say anything."""
     value = told.get("value") if isinstance(told, dict) else None
-    if isinstance(value, bool) or not math.isfinite(number(value)):
+    if isinstance(value, bool) or not math.isfinite(as_float(value)):
         return None
-    return Target(number(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
+    return Target(as_float(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
 
 
-def status(run_dir: Path, config: Config, columns: Columns) -> Status:
+def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
     if is_locked(run_dir):
-        return Status("running")
+        return RunStatus("running")
     phase = int(columns.last("phase") or 0)
     if (Place(run_dir) / "crash" / f"phase-{phase + 1:06d}").is_dir():
-        return Status("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
+        return RunStatus("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
     if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
-        return Status("solved")
+        return RunStatus("solved")
     settings = config.flat()
-    return stopped_at_return(columns, settings) or by_steps(int(columns.last("step") or 0), settings, run_dir)
+    return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)
 
 
-def found(run_dir: Path, config: Config) -> Found:
+def found(run_dir: Path, config: Config) -> RunFiles:
     """What else there is to know of a run."""
     usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
-    return Found(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
+    return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
 
 
 # settings -------------------------------------------------------------------------------------------------------------
@@ -235,7 +233,7 @@ def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
     place.write(before + b"\n" * (before[-1:] not in (b"", b"\n")) + line)
 
 
-def scores(run_dir: Path) -> list[Score]:
+def scores(run_dir: Path) -> list[ScoreRecord]:
     """Those that are there. A row without a step and a finite mean is no score, and a file that is not ours has none."""
     try:
         return [
@@ -245,23 +243,23 @@ def scores(run_dir: Path) -> list[Score]:
         return []
 
 
-def score_in(row: dict[str, Any]) -> Score | None:
+def score_in(row: dict[str, Any]) -> ScoreRecord | None:
     def count(name: str) -> int | None:
         value = row.get(name)
         return value if type(value) is int and 0 <= value < MOST_COUNT else None
 
     def measured(name: str) -> float | None:
-        value = number(row.get(name))
+        value = as_float(row.get(name))
         return value if math.isfinite(value) else None
 
     step, mean = count("step"), measured("mean")
     if step is None or mean is None or row.get("representative") is False:
         return None
     length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
-    return Score(step, mean, length, std, low, high, count("episodes"))
+    return ScoreRecord(step, mean, length, std, low, high, count("episodes"))
 
 
-def clips(run_dir: Path) -> list[Clip]:
+def clips(run_dir: Path) -> list[VideoFile]:
     """By their names, such as phase0050.mp4; others come first."""
     folder = Place(run_dir) / VIDEOS
     try:
@@ -270,13 +268,13 @@ def clips(run_dir: Path) -> list[Clip]:
         return []
     named = [(re.fullmatch(r"phase(\d{1,12})\.mp4", place.name, re.ASCII), place) for place in places]
     found = sorted(((int(match[1]) if match else None, place) for match, place in named), key=lambda one: one[0] or 0)
-    return [Clip(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
+    return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
 
 
-def kept(run_dir: Path) -> list[Kept]:
+def kept(run_dir: Path) -> list[CheckpointFile]:
     found = []
     for path in list_checkpoints(run_dir)[:LISTED]:
         match = NAME.fullmatch(path.name)
         if match is not None and (path / MANIFEST).is_file():
-            found.append(Kept(path.name, int(match[2]), score_of(path)))
+            found.append(CheckpointFile(path.name, int(match[2]), score_of(path)))
     return found

@@ -16,11 +16,11 @@ from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, broadcast_after_work, stream_seed, world
-from ..envs.importing import import_module_of
+from ..envs.registry import import_module_of
 from ..errors import UsageError, warn
 from ..files import Unreadable
+from ..logging import CallbackList
 from ..types import Env
-from ..view import Audience
 from .build import make_env
 from .config import Config
 from .directory import RunDirectory
@@ -43,7 +43,7 @@ def options_of(config: Config, state: State) -> EvaluationOptions:
     return EvaluationOptions(num_envs=config.run.eval_envs, seconds=config.run.eval_seconds, captured=captured)
 
 
-def shown_to(audience: Audience, episodes: int) -> Tick:
+def shown_to(callbacks: CallbackList, episodes: int) -> Tick:
     """Tells how far an evaluation has come, once it has taken a while."""
     due = time.monotonic() + SHOWN_AFTER
 
@@ -51,7 +51,7 @@ def shown_to(audience: Audience, episodes: int) -> Tick:
         nonlocal due
         if (now := time.monotonic()) >= due:
             due = now + SHOWN_EVERY
-            audience.tell("evaluating", over, episodes)
+            callbacks.call("on_evaluation_progress", over, episodes)
 
     return tick
 
@@ -85,11 +85,11 @@ class Evaluations:
         state: State,
         config: Config,
         env: Env,
-        audience: Audience,
+        callbacks: CallbackList,
         interrupts: Interrupts,
         say: Callable[[str], None],
     ) -> None:
-        self.state, self.config, self.env, self.audience, self.interrupts = state, config, env, audience, interrupts
+        self.state, self.config, self.env, self.callbacks, self.interrupts = state, config, env, callbacks, interrupts
         self.say = say
         self.made: list[tuple[int, Evaluation]] = []  # with the steps before each
         self.best: float | None = None  # the mean of the best one, until a checkpoint is told
@@ -109,6 +109,7 @@ class Evaluations:
         if found.representative and found.mean > state.best_score:
             self.best = state.best_score = found.mean
         state.solved = state.solved or reached(state, self.config)
+        self.callbacks.call("on_evaluation", found)
         return found.metrics
 
     def new_best(self) -> float | None:
@@ -125,7 +126,7 @@ class Evaluations:
     def _word(self, wished_by_any: Callable[[], float]) -> bytes:
         state, config, interrupts = self.state, self.config, self.interrupts
         episodes, due = config.run.eval_episodes, time.monotonic() + ASKED_EVERY
-        show = shown_to(self.audience, episodes)
+        show = shown_to(self.callbacks, episodes)
 
         def tick(over: int) -> None:
             nonlocal due
@@ -158,18 +159,17 @@ def finished(state: State, config: Config) -> bool:
 
 
 def last_score(
-    score: Score, episodes: int, state: State, audience: Audience, run: RunDirectory | None, interrupts: Interrupts
+    score: Score, episodes: int, state: State, callbacks: CallbackList, run: RunDirectory | None, interrupts: Interrupts
 ) -> Evaluation | None:
     """The score; None if a signal broke it off."""
-    audience.tell("over", state)
+    callbacks.call("on_trained", state)
     try:
         with interrupts.raised():
-            found = score(interrupts, shown_to(audience, episodes))
+            found = score(interrupts, shown_to(callbacks, episodes))
     except KeyboardInterrupt:
         return None
     if run is not None:
         keep(run.path, state.steps, found)
-    audience.tell("scored", {"step": state.steps, "phase": state.phase, **found.metrics})
     return found
 
 

@@ -21,10 +21,10 @@ import torch
 from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
+from ..logging.metrics import MAX_FILE
+from ..logging.report import RunRecord
+from ..logging.report.statistics import iqm_interval
 from ..processes import standing_still, start
-from ..view.report import RunRecord
-from ..view.report.columns import MOST_BYTES
-from ..view.report.statistics import iqm_interval
 from .checkpoint import CONFIG
 from .config import Config
 from .directory import METRICS
@@ -115,8 +115,8 @@ class Seed:
         if not (self.run_dir / METRICS).exists():
             return False
         record = gathered(self.run_dir)
-        scored = {score.step for score in record.found.scores}
-        unscored = record.about.settings["eval_episodes"] == 0  # as it was asked for
+        scored = {score.step for score in record.files.scores}
+        unscored = record.info.settings["eval_episodes"] == 0  # as it was asked for
         return record.status.kind in ("ended", "solved") and (unscored or record.columns.last("step") in scored)
 
     def progress(self) -> tuple[int, float | None]:
@@ -138,7 +138,7 @@ class Seed:
 def tail(place: Place) -> list[dict[str, Any]]:
     """The last rows of a metrics file."""
     try:
-        with place.open(MOST_BYTES) as file:
+        with place.open(MAX_FILE) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))
             lines = file.read(TAIL).split(b"\n")
@@ -280,7 +280,7 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
 
 def unscored(records: Sequence[RunRecord]) -> str:
     """What is said of runs of which none has a score."""
-    if any(record.about.settings["eval_episodes"] for record in records):
+    if any(record.info.settings["eval_episodes"] for record in records):
         return "no seed has a score yet"
     last = [record.columns.last("charts/episodic_return") for record in records]
     returns = [value for value in last if value is not None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..envs.importing import module_and_name
+from ..envs.registry import module_and_name
+from ..logging import Target
 from ..types import Env
-from ..view import Target
 from .config import Config
 from .presets import EXPECTED
 
@@ -30,7 +30,7 @@ def asked_for(env_id: str, env: Env | None) -> Target | None:
     """Gymnasium's reward_threshold, of an id or of an environment as it is registered."""
     import gymnasium
 
-    from ..envs.gym import ALIASES
+    from ..envs.adapters.gym import ALIASES
 
     _, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
     registered = gymnasium.registry.get(name)

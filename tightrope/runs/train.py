@@ -1,11 +1,12 @@
-"""Drives an algorithm's loop: metrics, progress, evaluation and checkpoints are ordinary code between its yields."""
+"""Drives an algorithm's loop: metrics, callbacks, evaluation and checkpoints are ordinary code between its yields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from signal import SIGINT
+from typing import Any
 
 import torch
 
@@ -14,12 +15,12 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, all_reduce_max, reads_are_free, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
 from ..errors import EnvError, NotFinite, plain, warn
+from ..logging import Callback, CallbackList, TrainingResult
+from ..logging.trackers import check_trackers
 from ..output import print_line
 from ..types import Env
-from ..view import Audience, Onlooker
-from ..view.sinks import check_trackers
-from .audience import about, invited
 from .build import settled
+from .callbacks import built_in_callbacks, run_info
 from .config import Config
 from .crash import CrashGuard
 from .directory import RunDirectory
@@ -27,7 +28,7 @@ from .evaluate import Evaluation
 from .log import Log
 from .plan import plan
 from .scoring import Evaluations, Score, last_score, reached
-from .signals import Interrupts
+from .signals import Interrupted, Interrupts
 
 
 @dataclass(frozen=True)
@@ -37,111 +38,209 @@ class Outcome:
     evaluations: list[tuple[int, Evaluation]]  # (steps, result) of the periodic ones
     interrupted: int | None = None  # the signal that asked training to stop
     unsaved: str | None = None  # why its end could not be saved
-    score: Evaluation | None = None  # of what was learned, where it was asked for
+    score: Evaluation | None = None  # of the trained agent, if it was wanted
     unscored: bool = False  # whether the signal came during that last evaluation
-    last_return: float | None = None  # of sampled actions, at the end of training, where it is of the same kind
+    last_return: float | None = None  # of sampled actions, at the end of training, if it can be compared with the score
 
 
-def train(
-    state: State,
-    config: Config,
-    score_env: Env,
-    run: RunDirectory | None = None,
-    quiet: bool = False,
-    until: int | None = None,
-    guests: Sequence[Onlooker] = (),
-    score: Score | None = None,
-) -> Outcome:
-    """Train `state` to the end of the configured plan, or until it has so many steps; with a run directory, leave
-    everything about the run there. `guests` are onlookers besides those whom the settings invite. `score` is called once all is
+class Training:
+    """Trains `state` to the end of the configured plan, or until it has so many steps; with a run directory, everything
+    about the run is kept there. `callbacks` are called besides those that the settings imply. `score` is called once all is
     saved, on the first rank alone; the others do not wait for it."""
-    check_trackers(config.run.log)
-    quiet = quiet or not world().is_rank0
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
-    the_plan = plan(state, config)
-    config = settled(config, state).changed(threads=the_plan.threads)
-    state.solved = False  # or there would be nothing to do
-    final: Evaluation | None = None
-    unscored = False
-    if run is not None:
-        set_loss_advice(lambda: run.after_a_loss(config))
-    on_device = not reads_are_free(state.env.device)  # where the host waits for what other ranks have to send
-    training = activity.during("training", waits=on_device)
-    with propagate_errors(), training, Interrupts() as interrupts, nullcontext() if run is None else run.opened(config):
-        for line in the_plan.lines():
-            say(line)
-        audience = Audience([*invited(config, run, quiet), *guests] if world().is_rank0 else [])
-        audience.tell("begin", about(state, config, the_plan, run))
-        guard = CrashGuard(state, config, None if run is None else run.path)
-        log = Log(state, audience, run, guard.late, say)
-        evaluations = Evaluations(state, config, score_env, audience, interrupts, say)
-        stop = 0.0
-        try:
-            with threads(the_plan.threads), state.streams.in_force():
-                stop, steps_before = make_up_for(evaluations, log, run), state.steps
-                phases = guard.over(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
-                for _ in phases if not (stop or state.solved) else ():
-                    row = log.add(state, guard.newest)
-                    activity.begin("recording a phase", waits=on_device)
-                    to_score = is_due(config.run.eval_every, steps_before, state.steps)
-                    due = run is not None and run.seconds_since_saving >= config.run.save_seconds
-                    stop, to_save = all_ranks_do(interrupts.received or 0, due)
-                    to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
-                    if to_score or to_save:
-                        guard.look()  # nothing bad is scored or kept
-                    with log.clock_stopped():
-                        audience.tell("phase", state)
-                    if to_score:
-                        with log.clock_stopped():
-                            row |= evaluations.make()
-                    steps_before, best = state.steps, evaluations.new_best()
-                    log.report()
-                    if run is not None and (to_save or best is not None):
-                        log.report(everything=True)
-                        with log.clock_stopped():
-                            run.save(state, config, best)
-                    stop = stop or evaluations.signal
-                    if stop or state.solved or (until is not None and state.steps >= until):
-                        guard.look()
-                        break
-        except BaseException as error:
-            guard.go_back()  # to after the last whole phase
-            log.forget_after(state.phase)
-            log.report(everything=True)
-            alone = not world().is_distributed
-            stopping = interrupts.received is not None and isinstance(error, EnvError) and alone
-            if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or alone):
-                run.save(state, config)  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
-                if isinstance(error, EnvError) and not stopping:
-                    raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
-                error.add_note(run.left(state))
-            if not stopping:
+
+    def __init__(
+        self,
+        state: State,
+        config: Config,
+        score_env: Env,
+        run: RunDirectory | None = None,
+        quiet: bool = False,
+        until: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        score: Score | None = None,
+        suspends: bool = False,
+    ) -> None:
+        """`suspends` if other code runs between two phases: it then draws from random streams of its own, and rows are
+        complete."""
+        check_trackers(config.run.log)
+        self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
+        self.suspends, self.quiet = suspends, quiet or not world().is_rank0
+        self.say: Callable[[str], None] = (lambda line: None) if self.quiet else (lambda line: print_line(plain(line)))
+        self.plan = plan(state, config)
+        self.config = settled(config, state).changed(threads=self.plan.threads)
+        self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
+        self.settings_unsaved = False
+        self.stop = 0.0  # the signal that ends it, of whichever rank
+        self.final: Evaluation | None = None
+        self.unscored = False
+        self.outcome = Outcome([])
+
+    def change(self, config: Config) -> None:
+        """Go on with other settings from the next phase on."""
+        self.config = self.evaluations.config = self.guard.config = config
+        self.settings_unsaved = True
+        if self.run is not None:
+            self.run.write_config(config)
+
+    def phases(self) -> Generator[dict[str, Any]]:
+        """Train; yields the metrics of each phase. Whoever leaves early leaves a run that can be resumed."""
+        state, config, run = self.state, self.config, self.run
+        state.solved = False  # or there would be nothing to do
+        if run is not None:
+            set_loss_advice(lambda: run.after_a_loss(config))
+        self.on_device = not reads_are_free(state.env.device)  # where the host waits for what other ranks have to send
+        training = activity.during("training", waits=self.on_device)
+        opened = nullcontext() if run is None else run.opened(config)
+        with propagate_errors(), training, Interrupts() as self.interrupts, opened:
+            self._start()
+            error: BaseException | None = None
+            try:
+                with threads(self.plan.threads), state.streams.in_force():
+                    yield from self._loop()
+            except GeneratorExit:
+                self.log.report(everything=True)
+                self.guard.look()
+                self._save_the_end()
                 raise
-            warn(f"the last phase is given up, those before it are kept: {error}")  # training is to end anyway
-        else:
-            log.report(everything=True)
-            if run is not None and (run.saved_steps != state.steps or run.trouble is not None):
-                run.save(state, config)
-            whole = not (stop if world().is_distributed else interrupts.received) and (
-                run is None or run.trouble is None
-            )
-            if score is not None and whole and world().is_rank0:
-                final = last_score(score, config.run.eval_episodes, state, audience, run, interrupts)
-                unscored = final is None
-        finally:
-            log.report(everything=True)
-            audience.tell("end", state)  # who keeps the trained agent finds it saved
-    if state.solved:
-        after, target = f"after {state.steps:,} steps", config.run.stop_at_return
-        if reached(state, config):
-            say(f"reached the return of {target:g} asked for {after}: an evaluation returned {state.best_score:.2f}")
-        else:
-            say(f"solved {after}")
-    received = int(stop) if world().is_distributed else interrupts.received
-    if unscored:
-        received = interrupts.received or SIGINT
-    trouble = None if run is None else run.trouble
-    return Outcome(evaluations.made, received or None, trouble, final, unscored, comparable_return(config, log))
+            except BaseException as broken:
+                error = broken
+                self._after_an_error(broken)
+            else:
+                self.log.report(everything=True)
+                self._save_the_end()
+                self._score_the_end()
+            finally:
+                self.log.report(everything=True)
+                self.callbacks.call("on_end", TrainingResult(state, error, self.callbacks.stopped, self.final))
+        self._say_the_end()
+        self.outcome = self._outcome()
+
+    def _start(self) -> None:
+        for line in self.plan.lines():
+            self.say(line)
+        self.callbacks = CallbackList()
+        if world().is_rank0:
+            self.callbacks.add(built_in_callbacks(self.config, self.run, self.quiet, self.callbacks.call))
+        self.callbacks.add(self.own_callbacks)
+        self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
+        self.guard = CrashGuard(self.state, self.config, None if self.run is None else self.run.path)
+        self.log = Log(self.state, self.callbacks, self.run, self.guard.late, self.say)
+        self.evaluations = Evaluations(
+            self.state, self.config, self.score_env, self.callbacks, self.interrupts, self.say
+        )
+
+    def _loop(self) -> Iterator[dict[str, Any]]:
+        """Phases, each with what is due after it."""
+        state, run, log = self.state, self.run, self.log
+        self.stop, steps_before = make_up_for(self.evaluations, log, run), state.steps
+        stopped = self.callbacks.stopped is not None
+        for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
+            row, config = log.add(state, self.guard.newest), self.config
+            activity.begin("recording a phase", waits=self.on_device)
+            to_score = is_due(config.run.eval_every, steps_before, state.steps)
+            due = run is not None and run.seconds_since_saving >= config.run.save_seconds
+            wishes = self.interrupts.received or 0, due, self.callbacks.stopped is not None
+            self.stop, to_save, wanted = all_ranks_do(*wishes)
+            stopped = bool(wanted)
+            to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
+            if to_score or to_save or self.suspends:
+                self.guard.look()  # nothing bad is scored, kept or shown
+            with log.clock_stopped():
+                self.callbacks.call("on_update", state)
+            if to_score:
+                with log.clock_stopped():
+                    row |= self.evaluations.make()
+            steps_before, best = state.steps, self.evaluations.new_best()
+            log.report(everything=self.suspends)
+            if run is not None and (to_save or best is not None):
+                log.report(everything=True)
+                with log.clock_stopped():
+                    self._save(best)
+            self.stop = self.stop or self.evaluations.signal
+            if not self.stop:
+                yield from self._handed_out(row)
+            if not world().is_distributed:  # of several ranks, none may stop alone: they do after the next phase
+                self.stop, stopped = self.stop or self.interrupts.received or 0, self.callbacks.stopped is not None
+            if self.stop or stopped or state.solved or (self.until is not None and state.steps >= self.until):
+                self.guard.look()
+                break
+
+    def _run_phases(self) -> Iterator[None]:
+        """One turn for each phase. The loop keeps nothing but the state, so that it can begin anew with other settings."""
+        while True:
+            config = self.config
+            phases = self.guard.over(unguarded(ALGORITHMS[config.algo].loop)(self.state, config.algorithm))
+            for _ in phases:
+                yield
+                if self.config is not config:
+                    self.guard.look()
+                    break
+            else:
+                return
+
+    def _handed_out(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """A row for code between two phases, in which a signal raises as it does anywhere."""
+        if not self.suspends:
+            yield row
+            return
+        outside = self.log.clock_stopped(), self.state.streams.suspended(), activity.during(activity.OUTSIDE)
+        with outside[0], outside[1], outside[2], suppress(Interrupted), self.interrupts.raised():
+            yield row
+
+    def _save(self, best: float | None = None) -> None:
+        assert self.run is not None
+        self.run.save(self.state, self.config, best)
+        self.settings_unsaved = False
+
+    def _save_the_end(self) -> None:
+        run = self.run
+        if run is None:
+            return
+        if run.saved_steps != self.state.steps or run.trouble is not None or self.settings_unsaved:
+            self._save()
+
+    def _after_an_error(self, error: BaseException) -> None:
+        """Go back to the last whole phase and save it. Raises the error again, unless training is to end anyway."""
+        state, run, log = self.state, self.run, self.log
+        self.guard.go_back()
+        log.forget_after(state.phase)
+        log.report(everything=True)
+        alone = not world().is_distributed
+        stopping = self.interrupts.received is not None and isinstance(error, EnvError) and alone
+        if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or alone):
+            self._save()  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
+            if isinstance(error, EnvError) and not stopping:
+                raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
+            error.add_note(run.left(state))
+        if not stopping:
+            raise error
+        warn(f"the last phase is given up, those before it are kept: {error}")
+
+    def _score_the_end(self) -> None:
+        run = self.run
+        received = self.stop if world().is_distributed else self.interrupts.received
+        if self.score is None or received or not world().is_rank0 or (run is not None and run.trouble is not None):
+            return
+        episodes = self.config.run.eval_episodes
+        self.final = last_score(self.score, episodes, self.state, self.callbacks, run, self.interrupts)
+        self.unscored = self.final is None
+
+    def _say_the_end(self) -> None:
+        state, target, after = self.state, self.config.run.stop_at_return, f"after {self.state.steps:,} steps"
+        if self.callbacks.stopped is not None:
+            self.say(f"stopped {after}: {self.callbacks.stopped}")
+        elif state.solved and reached(state, self.config):
+            self.say(f"reached stop_at_return {target:g} {after}: an evaluation returned {state.best_score:.2f}")
+        elif state.solved:
+            self.say(f"solved {after}")
+
+    def _outcome(self) -> Outcome:
+        received = int(self.stop) if world().is_distributed else self.interrupts.received
+        if self.unscored:
+            received = self.interrupts.received or SIGINT
+        trouble = None if self.run is None else self.run.trouble
+        last_return = comparable_return(self.config, self.log)
+        return Outcome(self.evaluations.made, received or None, trouble, self.final, self.unscored, last_return)
 
 
 def all_ranks_do(*requests: float) -> list[float]:

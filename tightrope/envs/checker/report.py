@@ -1,4 +1,4 @@
-"""Findings and the report that holds them, in words."""
+"""Findings about an environment, and the report that holds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 
 class Finding(NamedTuple):
-    """One thing about an environment that someone should know."""
+    """One problem of an environment, and how to fix it."""
 
     level: Level
     check: str
@@ -23,7 +23,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Report:
-    """What a check saw of an environment."""
+    """The findings about one environment, and facts such as the lengths of its episodes."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
@@ -40,22 +40,22 @@ class Report:
         return any(finding.check == check for finding in self.findings)
 
     def add(self, level: Level, check: str, message: str, fix: str) -> None:
-        """A finding, once per check: what comes after the first is mostly its consequence."""
+        """Add a finding, once per check: further ones are mostly consequences of the first."""
         if not self.has(check):
             self.findings.append(Finding(level, check, message, fix))
 
     def lines(self) -> list[str]:
-        """The report in words, the worst first."""
-        lines = [self.name, *(f"  {name:<12} {words}" for name, words in in_words(self.facts)), ""]
+        """The report as text, errors first."""
+        lines = [self.name, *(f"  {name:<12} {text}" for name, text in fact_lines(self.facts)), ""]
         for level in LEVELS:
             for finding in self.of(level):
                 lines += [f"{level:<8} {finding.check}: {finding.message}", f"{'':<8} fix: {finding.fix}"]
         total = ", ".join(plural(len(self.of(level)), level) for level in LEVELS)
-        return [*lines, f"{total}. {'Nothing here stops a training.' if self.ok else 'Mend the errors first.'}"]
+        return [*lines, f"{total}. {'Nothing here prevents training.' if self.ok else 'Fix the errors first.'}"]
 
 
-def in_words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and values of the facts there are."""
+def fact_lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, text) of each fact there is."""
     for name in ("engine", "observation", "action"):
         if name in facts:
             yield name, str(facts[name])
@@ -70,6 +70,6 @@ def in_words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "steps_per_second" in facts:
         spent = f", {facts['reset_share']:.0%} of the time in resets" if facts.get("reset_share", 0) >= 0.01 else ""
         yield "speed", f"{facts['steps_per_second']:,.0f} steps/s of the environment alone{spent}"
-    for name, why in (("checks", ""), ("unfinished", " (it broke)"), ("skipped", " (its time was over)")):
+    for name, reason in (("checks", ""), ("unfinished", " (it broke)"), ("skipped", " (its time was over)")):
         if facts.get(name):
-            yield name, ", ".join(facts[name]) + why
+            yield name, ", ".join(facts[name]) + reason

@@ -21,11 +21,11 @@ from torch import nn
 
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, own_groups, read
-from ...envs import offscreen
+from ...envs.adapters import mujoco
 from ...errors import plural
 from ...files import Place, write_file
+from ...logging.video.mp4 import Video
 from ...version import __version__
-from ...view.video import Video
 from .findings import ROOT, CheckResult, error_line, format_bytes, run_isolated
 
 if TYPE_CHECKING:
@@ -283,13 +283,13 @@ def rendering() -> CheckResult:
     name = "MuJoCo pictures"
     if installed_version("mujoco") is None:
         return CheckResult(name, "not checked: mujoco is not installed", "absent")
-    offscreen.prepare()
+    mujoco.choose_opengl()
     backend = os.environ.get("MUJOCO_GL", "its own choice")
     done = run_isolated(RENDER, RENDER_SECONDS)
     if done.worked:
         return CheckResult(name, f"drawn without a screen (OpenGL: {backend})", facts={"opengl": backend})
     fix = "set MUJOCO_GL to egl, osmesa or glfw, or train without --video-every"
-    if offscreen.explained(done.output) == offscreen.MISSING:
-        fix = offscreen.MISSING.partition(": ")[2]
+    if mujoco.rendering_problem(done.output) == mujoco.MISSING:
+        fix = mujoco.MISSING.partition(": ")[2]
     words = f"cannot be drawn (OpenGL: {backend}): {done.line}"
     return CheckResult(name, words, "warning", fix, {"opengl": backend})

@@ -18,9 +18,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ...errors import UsageError
 from ...files import write_file
+from ...logging.report import write_page
+from ...logging.report.sweep import SweepFigure, SweepRecord, TrialRow, sweep_page
 from ...types import Settings
-from ...view.report import write_page
-from ...view.report.sweep import Drawn, SweepRecord, TrialRow, sweep_page
 from ..config import Config, parts_of
 from ..directory import reason
 from .slots import SCORES, WORKER, TrialSlots, outcome_of
@@ -132,31 +132,31 @@ def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
 # figures ----------------------------------------------------------------------------------------------------------------
 
 
-def study_figures(study: optuna.Study, names: list[str]) -> Iterator[Drawn]:
+def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure]:
     """Optuna's plots, without those that have too little to show."""
     from optuna import visualization as v
 
     ranked = importance(study)
     order = [*ranked, *(name for name in names if name not in ranked)]
-    plots: list[tuple[Drawn, Callable[..., Any]]] = [
-        (Drawn("history", "Scores", "Each trial, and the best so far.", wide=True), v.plot_optimization_history),
+    plots: list[tuple[SweepFigure, Callable[..., Any]]] = [
+        (SweepFigure("history", "Scores", "Each trial, and the best so far.", wide=True), v.plot_optimization_history),
         (
-            Drawn("looks", "Evaluations", "During training; lines that end early were pruned."),
+            SweepFigure("looks", "Evaluations", "During training; lines that end early were pruned."),
             v.plot_intermediate_values,
         ),
     ]
     if len(ranked) > 1:
         text = "Share in the difference between the best trials and the others (PED-ANOVA). Rough, with few trials."
         pair = partial(v.plot_contour, params=order[:2])
-        plots.append((Drawn("importance", "What matters", text), v.plot_param_importances))
-        plots.append((Drawn("pair", "The two that matter most", "Score over both."), pair))
+        plots.append((SweepFigure("importance", "What matters", text), v.plot_param_importances))
+        plots.append((SweepFigure("pair", "The two that matter most", "Score over both."), pair))
     if len(names) > 1:
         text = "A line is a trial: the better, the more orange."
         parallel = partial(v.plot_parallel_coordinate, params=order[:MOST_AXES])
-        plots.append((Drawn("parallel", "Settings that go together", text, wide=True), parallel))
-    plots.append((Drawn("timeline", "When", "Each trial, of every process.", wide=True), v.plot_timeline))
+        plots.append((SweepFigure("parallel", "Settings that go together", text, wide=True), parallel))
+    plots.append((SweepFigure("timeline", "When", "Each trial, of every process.", wide=True), v.plot_timeline))
     plots += [
-        (Drawn(f"slice-{name}", name, "", group="slices"), partial(v.plot_slice, params=[name]))
+        (SweepFigure(f"slice-{name}", name, "", group="slices"), partial(v.plot_slice, params=[name]))
         for name in order[:MOST_SLICES]
     ]
     for about, plot in plots:

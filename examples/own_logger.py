@@ -1,0 +1,42 @@
+"""A logger of one's own: the return of every phase and of every evaluation, in a CSV file.
+
+`may_fail` is for callbacks that training can do without: a full disk would be a warning, not the end of the run.
+"""
+
+import csv
+from pathlib import Path
+
+import tightrope as tr
+
+
+class CSVLogger(tr.Callback):
+    may_fail = True
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def write(self, *cells):
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerow(cells)
+
+    def on_start(self, run):
+        print("training", run.title, "from", run.steps, "to", run.total_steps, "steps")
+        self.write("what", "steps", "return")
+
+    def on_update(self, state):
+        self.steps = state.steps
+
+    def on_phase(self, row):
+        if "charts/episodic_return" in row:  # which it is not if no episode ended in the phase
+            self.write("training", row["step"], row["charts/episodic_return"])
+
+    def on_evaluation(self, result):
+        self.write("evaluation", self.steps, result.mean)
+
+    def on_end(self, result):
+        print("ended after", result.steps, "steps")
+
+
+agent = tr.PPO("CartPole-v1", seed=1, total_timesteps=30_000, eval_every=10_000)
+agent.learn(quiet=True, callbacks=[CSVLogger("returns.csv")])
+print(Path("returns.csv").read_text())

@@ -1,0 +1,26 @@
+"""Stop at a score: a callback looks at the metrics of each phase, and at an evaluation where they look good enough.
+
+`stop_at_return` with `eval_every` does the same at fixed steps. What was trained is saved, and can be trained further.
+"""
+
+import tightrope as tr
+
+
+class StopAtScore(tr.Callback):
+    """Ends training once 20 greedy episodes return `score` on average."""
+
+    def __init__(self, agent, score):
+        self.agent, self.score = agent, score
+
+    def on_phase(self, row):
+        if row.get("charts/episodic_return", 0) < 0.8 * self.score:
+            return
+        mean = self.agent.evaluate(20).mean
+        if mean >= self.score:
+            raise tr.StopTraining(f"20 episodes returned {mean:.1f} on average")
+
+
+agent = tr.PPO("CartPole-v1", seed=1)
+agent.learn(run_dir="runs/stopped", callbacks=[StopAtScore(agent, 475)])
+print(f"{agent.steps:,} of {agent.config.algorithm.total_timesteps:,} steps:", agent.evaluate(100))
+print("saved:", tr.load("runs/stopped"))

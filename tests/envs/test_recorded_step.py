@@ -1,0 +1,290 @@
+"""Steps over arrays are steps over tensors, bit for bit; equations that would not be run on tensors."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import tightrope as tr
+from tightrope.envs import ENVS
+from tightrope.envs.recorded_step import MOST_ROWS
+from tightrope.errors import UsageError
+
+
+def actions(env: Any, generator: torch.Generator) -> Tensor:
+    if env.action.dtype == torch.int64:
+        return torch.randint(env.action.n, (env.num_envs,), generator=generator)
+    return 3 * torch.rand(env.num_envs, *env.action.shape, generator=generator) - 1.5
+
+
+@pytest.mark.parametrize("env_id", sorted(ENVS))
+def test_every_step_is_that_of_tensors_bit_for_bit(env_id: str) -> None:
+    quick, plain = ENVS[env_id](33, max_episode_steps=50), ENVS[env_id](33, max_episode_steps=50)
+    plain._uses_arrays = False
+    generator = torch.Generator().manual_seed(0)
+    quick.reset(seed=1)
+    plain.reset(seed=1)
+    for _ in range(200):
+        action, noise = actions(quick, generator), torch.rand(33, quick.noise_size, generator=generator)
+        for a, b in zip(quick.step(action, noise)[:5], plain.step(action, noise)[:5], strict=True):
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b)
+        for name, tensor in plain.state_dict().items():
+            assert torch.equal(tensor, quick.state_dict()[name]), name
+    assert quick._recorded_step is not None
+    assert plain._recorded_step is None
+    assert torch.equal(quick.finished_episodes(), plain.finished_episodes())
+
+
+def test_what_is_handed_out_is_nobody_elses() -> None:
+    env = tr.envs.CartPole(4)
+    action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
+    step = env.step(action, noise)
+    kept = [x.clone() for x in step[:5]]
+    state = env.state.clone()
+    env.step(action, noise)
+    for a, b in zip(step[:5], kept, strict=True):
+        assert torch.equal(a, b)
+        a.fill_(7)
+    assert torch.isfinite(state).all()
+    assert not (env.state == 7).any()
+
+
+class Looped(tr.envs.CartPole):
+    """All views."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state.narrow(1, 0, 1).squeeze(1)
+
+
+class Sorted(tr.envs.CartPole):
+    """Uses a function that only torch has: it is torch's."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.cumsum(next_state, 1)[:, 0]
+
+
+class Remembering(tr.envs.CartPole):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        self.last = action
+        return super().reward(state, action, next_state)
+
+
+class InPlace(tr.envs.CartPole):
+    """Writes into what it has made, and into what it was given."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        paid = torch.ones_like(state[:, 0])
+        paid += next_state[:, 1]
+        paid[next_state[:, 0] > 0] = 0.5
+        state[:, 0] = 3.0
+        return paid + state[:, 0] * action
+
+
+class Several(tr.envs.CartPole):
+    """An operation with two results, and whole numbers."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        most, which = next_state.max(-1)
+        return torch.where(action == 1, most, 2 - which) * (action + 1)
+
+
+class Deciding(tr.envs.CartPole):
+    """Looks at a number: what was recorded in one state would not do for another."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[:, 0] if next_state[0, 0] > 0 else -next_state[:, 0]
+
+
+class Chosen(tr.envs.CartPole):
+    """As many numbers as there happen to be."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[next_state > -100].view(next_state.shape)[:, 0]
+
+
+class Gambling(tr.envs.CartPole):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return next_state[:, 0] + 0 * torch.rand(len(state))
+
+
+class Doubled(tr.envs.CartPole):
+    """Masks times numbers."""
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.stack([(state[:, i] > 0) * 2.0 for i in range(4)], -1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "quick"),
+    [
+        (Looped, True), (Sorted, True), (InPlace, True), (Several, True), (Doubled, True),
+        (Remembering, False), (Deciding, False), (Chosen, False), (Gambling, False),
+    ],
+)  # fmt: skip
+def test_ones_own_equations_run_on_arrays_only_if_they_can(kind: type[tr.envs.CartPole], quick: bool) -> None:
+    env, plain = kind(5, seed=2), kind(5, seed=2)
+    plain._uses_arrays = False
+    action, noise = torch.ones(5, dtype=torch.int64), torch.rand(5, 4)
+    for t in range(40):
+        action = torch.tensor([0, 1, 1, 0, t % 2])
+        step, expected = env.step(action, noise), plain.step(action, noise)
+        assert all(isinstance(x, Tensor) for x in step[:5])
+        assert [x.dtype for x in step[:5]] == [x.dtype for x in expected[:5]]
+        assert all(torch.equal(a, b) for a, b in zip(step[:5], expected[:5], strict=True))
+    assert (env._recorded_step is not None) == env._uses_arrays == quick
+
+
+class Scaled(tr.envs.CartPole):
+    """Reads what can be set from outside: on itself, in something it holds, and on its class."""
+
+    scale, more = 1.0, 1.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held = {"scale": 1.0}
+        self.offset = torch.zeros(())
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.full_like(state[:, 0], self.scale * self.held["scale"] * self.more) + self.offset
+
+
+def test_what_equations_read_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, action = Scaled(3), torch.zeros(3, dtype=torch.int64)
+
+    def paid() -> float:
+        return float(env.step(action).reward[0])
+
+    assert paid() == 1
+    env.scale = 2.0
+    assert paid() == 2
+    env.offset.fill_(0.5)
+    assert paid() == 2.5
+    env.offset = torch.tensor(1.0)
+    assert paid() == 3
+    env.held["scale"] = 3.0
+    env.reset()
+    assert paid() == 7
+    monkeypatch.setattr(Scaled, "more", 2.0)
+    step = env.in_arrays()
+    assert step is not None
+    assert float(step(action.numpy(), np.zeros((3, 4), np.float32)).reward[0]) == 13
+    assert env._recorded_step is not None
+
+
+def test_who_has_a_step_of_his_own_is_not_passed_by() -> None:
+    class Own(tr.envs.CartPole):
+        def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
+            return super().step(action, noise)
+
+    assert Own(2).in_arrays() is None
+    env = tr.envs.CartPole(2)
+    assert env.in_arrays() is not None
+    env.step = Own(2).step  # type: ignore[method-assign]
+    assert env.in_arrays() is None
+
+
+def test_a_mistake_in_an_equation_is_the_users_to_see() -> None:
+    class Wrong(tr.envs.CartPole):
+        def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(
+        UsageError, match=r"Wrong.reward raises ZeroDivisionError: mine \(.*test_recorded_step.py:\d+\)"
+    ):
+        Wrong(2).step(torch.zeros(2, dtype=torch.int64))
+
+
+def test_many_rows_and_impure_equations_are_tensors() -> None:
+    class Impure(tr.envs.CartPole):
+        pure = False
+
+    assert not tr.envs.CartPole(MOST_ROWS + 1)._uses_arrays
+    assert not Impure(2)._uses_arrays
+    assert tr.envs.CartPole(4).spawn(2, seed=0)._recorded_step is None
+
+
+class Spread(tr.envs.CartPole):
+    """Arrays have a method of that name, which means something else."""
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise * 0
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state.std(-1)
+
+
+class Counted(tr.envs.CartPole):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls = torch.zeros(())
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return super().reward(state, action, next_state)
+
+
+def test_methods_that_arrays_have_too_are_those_of_tensors() -> None:
+    env, plain = Spread(4, seed=3), Spread(4, seed=3)
+    plain._uses_arrays = False
+    action, noise = torch.zeros(4, dtype=torch.int64), torch.rand(4, 4)
+    for _ in range(5):
+        assert torch.equal(env.step(action, noise).reward, plain.step(action, noise).reward)
+    assert env._recorded_step is not None
+
+
+def test_equations_that_change_something_run_once_a_step_on_tensors() -> None:
+    env = Counted(4)
+    for _ in range(3):
+        env.step(torch.zeros(4, dtype=torch.int64), torch.rand(4, 4))
+    assert env._recorded_step is None
+    assert float(env.calls) == 3  # trying it out has left no trace
+
+
+def test_a_state_put_in_from_outside_is_the_state() -> None:
+    env = tr.envs.CartPole(2)
+    action, noise = torch.zeros(2, dtype=torch.int64), torch.rand(2, 4)
+    env.step(action, noise)
+    env.state = torch.tensor([[2.39, 5.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert env.step(action, noise).terminated.tolist() == [True, False]
+    twin = copy.deepcopy(env)
+    before = twin.state.clone()
+    twin.step(action, noise)
+    assert not torch.equal(twin.state, before)
+
+
+def test_a_spawned_environment_shares_no_tensor() -> None:
+    env = Counted(3)
+    twin = env.spawn(3, seed=1)
+    twin.step(torch.zeros(3, dtype=torch.int64))
+    assert float(env.calls) == 0
+
+
+class Clocked(tr.envs.CartPole):
+    """Shows how long an episode has lasted."""
+
+    observation = tr.types.Box((5,))
+
+    def observe(self, state: Tensor) -> Tensor:
+        return torch.cat([state, self.clock.unsqueeze(1).float()], 1)
+
+
+def test_the_clock_that_an_equation_reads_is_that_of_the_step() -> None:
+    class Impure(Clocked):
+        pure = False
+
+    for kind in (Clocked, Impure):
+        env = kind(3, max_episode_steps=4)
+        seen = [env.reset(seed=1)[:, 4].unique().tolist()]
+        final = []
+        for _ in range(6):
+            step = env.step(torch.ones(3, dtype=torch.int64))
+            seen.append(step.obs[:, 4].unique().tolist())
+            final.append(step.final_obs[:, 4].unique().tolist())
+        assert seen == [[0], [1], [2], [3], [0], [1], [2]]
+        assert final == [[1], [2], [3], [4], [1], [2]]

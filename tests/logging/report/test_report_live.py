@@ -1,0 +1,209 @@
+"""report.html while a run goes on: written now and then, whole, and never in training's way."""
+
+import base64
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tightrope as tr
+from tightrope.logging import ReportWriter, RunInfo, TrainingResult
+from tightrope.logging.report import RunFiles, RunStatus, html, writer
+from tightrope.logging.report.writer import write_page
+
+SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
+
+
+class Now:
+    """Stands in for a state."""
+
+    steps, solved = 96, False
+
+
+def report(run_dir: Path, seconds: float = 0.0) -> ReportWriter:
+    made = ReportWriter(lambda _: RunFiles(), seconds)
+    settings = {"total_timesteps": 96, "num_envs": 4, "num_steps": 8}
+    made.on_start(RunInfo("CartPole-v1 ppo", settings, ["plan"], 0, 96, run_dir, {"torch": "2"}))
+    return made
+
+
+def pill(path: Path) -> str:
+    page = (path / "report.html").read_text()
+    return page[page.index('id="status">') + 12 :].partition("<")[0]
+
+
+def test_it_is_written_while_it_runs_and_at_the_end(tmp_path: Path) -> None:
+    one = report(tmp_path)
+    one.on_update(Now())  # type: ignore[arg-type]
+    assert pill(tmp_path) == "running"
+    one.on_phase({"step": 96, "phase": 3})
+    one.on_end(TrainingResult(Now()))  # type: ignore[arg-type]
+    assert pill(tmp_path) == "finished"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["about.json", "report.html"]  # nothing half done
+
+
+def test_it_is_not_written_at_every_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
+    written: list[float] = []
+    monkeypatch.setattr(writer, "write_page", lambda *_: written.append(clock[0]))
+    one = report(tmp_path, seconds=30)
+    written.clear()
+    for second in range(100):
+        clock[0] = float(second)
+        one.on_update(Now())  # type: ignore[arg-type]
+    assert written == [5, 35, 65, 95]
+
+
+def test_slow_writing_makes_it_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
+    one = report(tmp_path, seconds=30)
+
+    def slow(*_: Any) -> None:
+        clock[0] += 2.0
+
+    monkeypatch.setattr(writer, "write_page", slow)
+    clock[0] = 10.0
+    one.on_update(Now())  # type: ignore[arg-type]
+    assert one.due == 12 + 400
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(None, "finished"), (tr.NotFinite("phase 3 is not finite: <why>"), "not finite"), (ValueError("no"), "failed"),
+     (KeyboardInterrupt(), "finished")],
+)  # fmt: skip
+def test_it_says_how_the_run_ended(error: BaseException | None, words: str, tmp_path: Path) -> None:
+    one = report(tmp_path)
+    one.on_end(TrainingResult(Now(), error))  # type: ignore[arg-type]
+    assert pill(tmp_path) == words
+    if isinstance(error, tr.NotFinite):
+        assert "phase 3 is not finite: &lt;why&gt;" in (tmp_path / "report.html").read_text()
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
+    agent = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True, until=32)
+    assert pill(tmp_path / "run") == "stopped"
+    assert "after 32 of 96 steps: `tightrope resume" in (tmp_path / "run" / "report.html").read_text()
+    agent.learn(quiet=True)
+    assert pill(tmp_path / "run") == "finished"
+    data = (tmp_path / "run" / "report.html").read_text().partition('id="data">')[2].partition("<")[0]
+    kl = next(chart for chart in json.loads(data)["charts"] if chart["title"] == "KL divergence")
+    assert kl["traces"][0]["x"] == [32, 64, 96]  # what was before the break is in it
+
+
+def test_training_is_the_same_with_and_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "with", quiet=True)
+    monkeypatch.setattr("tightrope.runs.train.built_in_callbacks", lambda *_: [])
+    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "without", quiet=True)
+    assert (tmp_path / "with" / "report.html").exists()
+    assert not (tmp_path / "without" / "report.html").exists()
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
+
+    assert rows("with") == rows("without")
+    (left,) = (tmp_path / "with" / "checkpoints").glob("*/model.safetensors")
+    (right,) = (tmp_path / "without" / "checkpoints").glob("*/model.safetensors")
+    assert left.read_bytes() == right.read_bytes()
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_page(tmp_path / "x.html", "old")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_page(tmp_path / "x.html", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+    assert (tmp_path / "x.html").read_text() == "old"
+
+
+def test_a_full_disk_is_said_once_and_the_page_is_there_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace, calls = os.replace, []
+
+    def full_for_a_while(old: str, new: str, **where: Any) -> None:
+        if new in ("report.html", "about.json"):
+            calls.append(new)
+            if len(calls) <= 3:
+                raise OSError(28, "No space left on device")
+        replace(old, new, **where)
+
+    monkeypatch.setattr("os.replace", full_for_a_while)
+    monkeypatch.setattr(writer.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
+    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1, said
+    assert "report.html cannot be written (No space left on device)" in said[0]
+    assert ">finished<" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "about.json").exists()
+
+
+def test_training_goes_on_without_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> Path:
+        raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
+
+    monkeypatch.setattr(html, "installed_library", missing)
+    html._packed_library.cache_clear()
+    assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True).steps == 96
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: the report failed and is left out from here on: report.html needs plotly, which is not installed: "
+        "pip install plotly"
+    ]
+
+
+# the library ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    source = tmp_path / "plotly.min.js"
+    source.write_text("window.Plotly = {};")
+    monkeypatch.setattr(html, "installed_library", lambda: source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(html, "packed_library", html._packed_library.__wrapped__)
+    return source
+
+
+def test_the_library_is_packed_once(small_library: Path, tmp_path: Path) -> None:
+    first = html.packed_library()
+    (kept,) = (tmp_path / "cache" / "tightrope").iterdir()
+    assert first == html.packed_library()
+    small_library.write_text("window.Plotly = {newer: 1};")  # another version
+    assert html.packed_library() != first
+    assert len(list(kept.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x1f\x8b", b"no gzip", gzip.compress(b"another", mtime=0), gzip.compress(b"x" * 99, mtime=0)[:-9]],
+)
+def test_a_damaged_cache_is_made_again(content: bytes, small_library: Path, tmp_path: Path) -> None:
+    whole = html.packed_library()
+    kept = next((tmp_path / "cache" / "tightrope").iterdir())
+    kept.write_bytes(content)
+    assert html.packed_library() == whole
+    assert base64.b64decode(whole) == kept.read_bytes()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(small_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    assert html.packed_library().startswith("H4sI")
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert html.cache_dir() == tmp_path / "tightrope"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert html.cache_dir() == Path(os.path.expanduser("~/.cache/tightrope"))

@@ -1,0 +1,242 @@
+"""The page of a run: whole, safe to open, small, and right in what it says."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tightrope.files import Place
+from tightrope.logging import RunInfo
+from tightrope.logging.metrics import Columns
+from tightrope.logging.report import (
+    CheckpointFile,
+    RunFiles,
+    RunRecord,
+    RunStatus,
+    ScoreRecord,
+    VideoFile,
+    run_page,
+)
+from tightrope.logging.report.charts import charts, main_chart
+from tightrope.logging.report.html import data_block, format_duration, format_number, table
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\u2028<!--"
+VOID = {"meta", "link", "img", "br", "circle", "line"}
+
+
+class Tags(HTMLParser):
+    """Every element with its attributes; complains of what is not closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def columns(count: int = 50, **curves: Any) -> Columns:
+    made = {"charts/episodic_return": np.linspace(0, 100, count), "losses/approx_kl": np.full(count, 0.01), **curves}
+    return Columns(
+        {"step": 100 * (i + 1), "phase": i + 1, "time": i, **{tag: float(y[i]) for tag, y in made.items()}}
+        for i in range(count)
+    )
+
+
+def record(run_dir: Path, found: RunFiles | None = None, **changed: Any) -> RunRecord:
+    settings = {"env": "CartPole-v1", "algo": "ppo", "seed": 1, "learning_rate": 0.1, "total_timesteps": 5000}
+    info = RunInfo("CartPole-v1 ppo", settings, ["plan: 50 phases"], 0, 5000, run_dir, {"torch": "2.13"})
+    return RunRecord(
+        **{"info": info, "columns": columns(), "status": RunStatus("ended"), "files": found or RunFiles(), **changed}
+    )
+
+
+def data_of(page: str) -> dict[str, Any]:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert match
+    return json.loads(match[1])  # type: ignore[no-any-return]
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, more or less."""
+    body = page[page.index("<body>") : page.index('<script type="application/json"')]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+
+
+def test_a_page_holds_everything(tmp_path: Path) -> None:
+    found = RunFiles(
+        usual={"learning_rate": 0.015, "seed": 1},
+        command="tightrope train CartPole-v1 --seed 1",
+        scores=[ScoreRecord(5000, 499.5, 500.0, 2.5, 480.0, 500.0, 100)],
+        checkpoints=[CheckpointFile("0001-steps-5000", 5000, 499.5)],
+    )
+    page = run_page(record(tmp_path / "run", found), tmp_path / "run")
+    Tags(page)
+    words = text_of(page)
+    for expected in (
+        "CartPole-v1", "PPO", "finished", "Health check", "5,000", "499.5", "± 2.50 over 100 episodes", "480 to 500",
+        "0.015", "tightrope train CartPole-v1 --seed 1", "plan: 50 phases", "2.13", "0001-steps-5000",
+    ):  # fmt: skip
+        assert expected in words, expected
+
+
+def test_nothing_in_a_page_comes_from_elsewhere(tmp_path: Path) -> None:
+    page = run_page(record(tmp_path), tmp_path)
+    for _, attributes in Tags(page).found:
+        for name in ("src", "href"):
+            assert not re.match(r"\w+:(?!,|video/mp4)|//", attributes.get(name) or ""), attributes
+    assert "default-src 'none'" in page
+    assert "unsafe-eval" not in page
+    assert "script-src 'nonce-" in page
+
+
+def test_what_is_hostile_stays_text(tmp_path: Path) -> None:
+    settings = {"env": HOSTILE, "algo": HOSTILE, HOSTILE: HOSTILE, "list": [HOSTILE], "map": {HOSTILE: HOSTILE}}
+    info = RunInfo(HOSTILE, settings, [HOSTILE], 0, 5000, tmp_path / "run", {HOSTILE: HOSTILE})
+    found = RunFiles({HOSTILE: 1}, HOSTILE, [], [], [CheckpointFile(HOSTILE, 1)])
+    rows = columns(**{HOSTILE: np.linspace(0, 1, 50)})
+    page = run_page(RunRecord(info, rows, RunStatus("failed", HOSTILE), found), tmp_path)
+    tags = Tags(page).found
+    assert not [
+        attributes for tag, attributes in tags if tag == "img" or any(name.startswith("on") for name in attributes)
+    ]
+    assert len([tag for tag, _ in tags if tag == "script"]) == 4  # theme, data, library, page
+    assert page.count(HOSTILE) == 0
+    assert data_of(page)["charts"][-1]["title"] == HOSTILE  # as text, for plotly is never given it
+
+
+def test_data_cannot_end_its_block() -> None:
+    block = data_block("x", {"a": HOSTILE})
+    assert block.count("<") == 2
+    assert "\u2028" not in block
+    assert json.loads(block[block.index(">") + 1 : block.rindex("<")]) == {"a": HOSTILE}
+
+
+def test_numbers_that_are_none_leave_gaps_and_not_nan(tmp_path: Path) -> None:
+    rows = [{"step": 10 * i, "phase": i, "losses/approx_kl": None if i % 2 else 0.01, "x": math.nan} for i in range(40)]
+    page = run_page(record(tmp_path, columns=Columns(rows)), tmp_path)
+    data = data_of(page)
+    assert [chart["title"] for chart in data["charts"]] == ["Return", "KL divergence"]
+    assert data["charts"][0]["traces"] == []
+    assert data["charts"][1]["traces"][0]["x"] == [20 * i for i in range(20)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_a_page_can_be_made_at_any_time(count: int, tmp_path: Path) -> None:
+    page = run_page(record(tmp_path, columns=columns(count), status=RunStatus("running")), tmp_path)
+    Tags(page)
+    assert "too few to judge" in page
+    assert data_of(page)["live"] is True
+
+
+def test_a_long_run_makes_no_long_page(tmp_path: Path) -> None:
+    count = 100_000
+    noise = np.random.default_rng(1).normal(size=count)
+    long = columns(count, **{f"losses/{i}": noise for i in range(15)})
+    assert len(json.dumps(data_of(run_page(record(tmp_path, columns=long), tmp_path)))) < 600_000
+    (raw, smooth) = main_chart(record(tmp_path, columns=long)).traces
+    assert len(raw["x"]) <= 600
+    assert len(smooth["x"]) <= 300
+
+
+def test_evaluations_in_training_and_after_it_are_one_list(tmp_path: Path) -> None:
+    rows = [{"step": i, "phase": i} for i in range(1, 31)]
+    rows[9] |= {"eval/episodic_return": 5.0, "eval/episodic_length": 7.0}
+    rows[29] |= {"eval/episodic_return": 8.0}
+    one = record(tmp_path, RunFiles(scores=[ScoreRecord(30, 9.0, std=1.0)]), columns=Columns(rows))
+    assert [(s.step, s.mean, s.length, s.std) for s in one.scores] == [(10, 5.0, 7.0, None), (30, 9.0, None, 1.0)]
+    rows[9] |= {"eval/return_std": 2.0, "eval/return_min": 1.0, "eval/return_max": 8.0, "eval/episodes": 20}
+    one = record(tmp_path, RunFiles(scores=[ScoreRecord(30, 9.0, std=1.0)]), columns=Columns(rows))
+    assert one.scores[0] == ScoreRecord(10, 5.0, 7.0, 2.0, 1.0, 8.0, 20)
+    assert "1 to 8" in text_of(run_page(one, tmp_path))
+    assert [chart["title"] for chart in data_of(run_page(one, tmp_path))["charts"]] == ["Return"]  # none of its own
+    points = main_chart(one).traces[-1]
+    assert (points["kind"], points["x"], points["y"]) == ("points", [10, 30], [5.0, 9.0])
+
+
+def test_charts_are_of_what_there_is() -> None:
+    assert [chart.plot.title for chart in charts(columns())] == ["KL divergence"]
+    more = columns(
+        **{"mine/own": np.arange(50), "charts/reward": np.ones(50), "losses/grad_norm": np.geomspace(1, 1e6, 50)}
+    )
+    made = {chart.plot.title: chart for chart in charts(more)}
+    assert list(made) == ["KL divergence", "Gradient norm", "mine/own"]  # a reward that never changes is no curve
+    assert made["Gradient norm"].log
+    assert not made["KL divergence"].log
+
+
+def test_a_limit_is_drawn_only_where_it_matters() -> None:
+    assert charts(columns())[0].plot.limit is None
+    assert charts(columns(**{"losses/approx_kl": np.linspace(0, 0.04, 50)}))[0].plot.limit == 0.05
+
+
+def test_a_curve_that_leaves_its_window_is_shown_within_it() -> None:
+    explained = np.linspace(0, 1, 50)
+    assert charts(columns(**{"losses/explained_variance": explained}))[1].plot.window is None
+    explained[3] = -40
+    assert charts(columns(**{"losses/explained_variance": explained}))[1].plot.window == (-1.05, 1.05)
+
+
+def test_small_videos_are_inside_and_large_ones_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.logging.report.run.EMBEDDED", 100)
+    (tmp_path / "videos").mkdir()
+    sizes = {1: 10, 2: 90, 3: 20, 40: 80}
+    for phase, size in sizes.items():
+        (tmp_path / "videos" / f"phase{phase:04d}.mp4").write_bytes(b"x" * size)
+    clips = [VideoFile(Place(tmp_path) / "videos" / f"phase{phase:04d}.mp4", phase) for phase in sizes]
+    clips.append(VideoFile(Place(tmp_path) / "videos" / "gone.mp4", 50))
+    page = run_page(record(tmp_path, RunFiles(videos=clips)), tmp_path)
+    sources = [attributes["src"] for tag, attributes in Tags(page).found if tag == "video"]
+    assert [(source or "")[:22] for source in sources] == [
+        "videos/phase0001.mp4", "videos/phase0002.mp4", "data:video/mp4;base64,", "data:video/mp4;base64,",
+    ]  # fmt: skip
+    assert "phase 40, 4,000 steps" in text_of(page)
+
+
+def test_a_clip_of_several_phases_says_which(tmp_path: Path) -> None:
+    one = record(tmp_path)
+    assert one.label(VideoFile(Place(tmp_path) / "phase0012.mp4", 12, 1)) == "phases 1-12, 1,200 steps"
+    assert one.label(VideoFile(Place(tmp_path) / "phase0012.mp4", 12, 12)) == "phase 12, 1,200 steps"
+    assert one.label(VideoFile(Place(tmp_path) / "best.mp4")) == "best"
+
+
+def test_only_a_sentence_has_several_lines_in_a_table() -> None:
+    row = ["learning_rate", "99,328", '<span class="swatch s0"></span><a href="a/very/long/address/of/a/page">a1</a>']
+    assert 'class="long"' not in table("x", ["setting", "value", "run"], [row])
+    assert table("x", ["health"], [["a"], ["the policy moves too far in each phase"]]).count('class="long"') == 1
+
+
+def test_links_lead_from_where_the_page_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tightrope.logging.report.run.EMBEDDED", 0)
+    video = tmp_path / "a run" / "videos" / "x#'.mp4"
+    video.parent.mkdir(parents=True)
+    video.write_bytes(b"x")
+    page = run_page(record(tmp_path / "a run", RunFiles(videos=[VideoFile(Place.of(video))])), tmp_path / "pages")
+    assert "../a%20run/videos/x%23%27.mp4" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(500.0, "500"), (12345.678, "12,346"), (0.012345, "0.01235"), (-3.14159, "-3.142"), (1e-7, "1.00e-07"), (0.0, "0"),
+     (math.nan, "\u2013"), (None, "\u2013"), (1e20, "1.00e+20"), (-200.0, "-200")],
+)  # fmt: skip
+def test_numbers_are_for_people(value: float | None, words: str) -> None:
+    assert format_number(value) == words
+
+
+def test_times_are_for_people() -> None:
+    assert [format_duration(s) for s in (1.44, 61.0, 3599.0, 7260.0)] == ["1.4 s", "1:01 min", "59:59 min", "2:01 h"]

@@ -1,0 +1,105 @@
+"""The numbers behind curves and scores, against their definitions."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tightrope.logging.report.statistics import (
+    POINTS,
+    at_common_steps,
+    iqm,
+    iqm_interval,
+    mean_band,
+    smooth,
+    thin,
+)
+
+
+def test_thinning_keeps_every_extreme_and_the_order() -> None:
+    x, y = np.arange(100_000.0), np.random.default_rng(1).normal(size=100_000)
+    y[[777, 50_001]] = 99, -99
+    thin_x, thin_y = thin(x, y)
+    assert len(thin_x) <= 2 * POINTS
+    assert (thin_y.max(), thin_y.min()) == (99, -99)
+    assert (np.diff(thin_x) > 0).all()
+    assert all(y[int(a)] == b for a, b in zip(thin_x, thin_y, strict=True))
+
+
+def test_few_points_are_left_alone() -> None:
+    x = np.arange(50.0)
+    assert thin(x, x)[0] is x
+
+
+def test_smoothing_keeps_a_constant_and_quiets_noise() -> None:
+    x = np.arange(5000.0)
+    np.testing.assert_allclose(smooth(x, np.full(5000, 7.0))[1], 7.0)
+    noise = np.random.default_rng(1).normal(size=5000)
+    assert smooth(x, noise)[1].std() < 0.1
+    assert len(smooth(x, noise)[0]) == POINTS
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 299, 300, 301])
+def test_smoothing_works_on_any_number_of_points(count: int) -> None:
+    x, y = smooth(np.arange(count, dtype=float), np.linspace(0, 1, count))
+    assert len(x) == len(y) == min(count, POINTS)
+    assert np.isfinite(y).all()
+    assert (np.diff(y) >= 0).all()
+
+
+def test_common_steps_are_those_that_all_cover() -> None:
+    first = (np.array([0.0, 10, 20]), np.array([0.0, 10, 20]))
+    second = (np.array([5.0, 15, 25]), np.array([10.0, 10, 10]))
+    steps, values = at_common_steps([first, second])
+    assert (steps[0], steps[-1]) == (5, 20)
+    np.testing.assert_allclose(values[0], steps)
+    np.testing.assert_allclose(values[1], 10)
+
+
+def test_runs_that_never_met_have_no_common_steps() -> None:
+    steps, values = at_common_steps([(np.array([0.0, 1]), np.zeros(2)), (np.array([2.0, 3]), np.zeros(2))])
+    assert len(steps) == 0
+    assert values.shape == (2, 0)
+
+
+def test_the_band_is_that_of_all_resamples() -> None:
+    values = np.array([[0.0, 1], [3.0, 1], [9.0, 1]])
+    every = [np.mean(draw) for draw in itertools.product([0, 3, 9], repeat=3)]  # all 27 samples are equally likely
+    mean, low, high = mean_band(values)
+    np.testing.assert_allclose(mean, [4, 1])
+    np.testing.assert_allclose([low[0], high[0]], np.quantile(every, [0.025, 0.975], method="inverted_cdf"), atol=1e-9)
+    assert (low[1], high[1]) == (1, 1)
+
+
+def test_iqm_is_the_mean_of_the_middle_half() -> None:
+    assert iqm(np.array([100.0, 1, 2, 3, 4, 5, 6, -100])) == np.mean([2, 3, 4, 5])
+    assert iqm(np.array([5.0, 1, 9, 2, 3])) == np.mean([2, 3, 5])  # a quarter of five, rounded down, is one
+    assert iqm(np.array([1.0, 2, 30])) == 11
+    assert iqm(np.array([4.0])) == 4
+
+
+def test_iqm_agrees_with_the_trimmed_mean_that_rliable_takes() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    draw = np.random.default_rng(2)
+    for count in range(1, 40):
+        scores = draw.normal(size=count)
+        assert iqm(scores) == pytest.approx(stats.trim_mean(scores, 0.25))
+
+
+def test_the_interval_draws_within_tasks() -> None:
+    """Two tasks, each always the same score: a stratified sample never varies, a pooled one would."""
+    middle, low, high = iqm_interval([np.zeros(4), np.ones(4)])
+    assert middle == low == high == 0.5
+
+
+def test_the_interval_is_that_of_all_resamples() -> None:
+    scores = np.array([0.0, 1, 5, 20])
+    every = [iqm(np.array(draw)) for draw in itertools.product(scores, repeat=4)]
+    middle, low, high = iqm_interval([scores])
+    assert middle == 3
+    np.testing.assert_allclose([low, high], np.quantile(every, [0.025, 0.975], method="inverted_cdf"), atol=0.6)
+
+
+def test_the_same_runs_give_the_same_interval() -> None:
+    scores = np.random.default_rng(3).normal(size=7)
+    assert iqm_interval([scores]) == iqm_interval([scores])

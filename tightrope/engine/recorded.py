@@ -1,0 +1,180 @@
+"""What recordings of a loss or a policy are made for, and what they are tried with.
+
+A recording is made for a function, shapes, types and settings. It is made on made-up numbers, never on those of the run, and
+has to give what the function gives for other made-up ones. Where it does not, or where the function cannot be recorded, the
+function runs as it is written. Neither the random streams of the run nor what a network keeps are changed by this.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..models import ActorCritic
+from ..output import print_line
+from ..recording import Recordings
+from ..types import Batch
+from .streams import apart
+
+BLOCK = 512  # rows that are worked on at once, where a result does not depend on how rows are grouped
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4  # of the norm
+MOST_ITEMS = 64  # of a list that are looked at
+PLAIN = (bool, int, float, str, type(None))
+
+
+# what a recording is made for ------------------------------------------------------------------------------------------
+
+
+def settings_of(thing: Any, depth: int = 4) -> Any:
+    """What a function's calls may depend on besides the numbers in its tensors: the settings of a loss, of a network's modules,
+    of what a function closes over, and where tensors lie."""
+    if isinstance(thing, Tensor):
+        return thing.data_ptr(), thing.shape, thing.dtype, thing.requires_grad
+    if isinstance(thing, PLAIN):
+        return type(thing), thing
+    if depth == 0:
+        return id(thing)
+    deeper = depth - 1
+    if isinstance(thing, (list, tuple, dict)) and len(thing) > MOST_ITEMS:
+        return id(thing)
+    if isinstance(thing, (list, tuple)):
+        return type(thing), *(settings_of(x, deeper) for x in thing)
+    if isinstance(thing, dict):
+        return tuple((key, settings_of(x, deeper)) for key, x in thing.items())
+    if isinstance(thing, nn.Module):
+        return list(module_settings(thing))
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return id(thing.__code__), settings_of([cells, thing.__defaults__], deeper), globals_of(thing)
+    called = globals_of(vars(type(thing)).get("__call__"))
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return type(thing), called, *(settings_of(getattr(thing, f.name), deeper) for f in fields(thing))
+    return id(thing), called, [x for x in getattr(thing, "__dict__", {}).values() if isinstance(x, PLAIN)]
+
+
+def globals_of(function: Any) -> list[Any]:
+    """The plain values and the functions of its module that a function names: who replaces one means to be heard."""
+    function = inspect.unwrap(function) if callable(function) else None
+    if not isinstance(function, FunctionType):
+        return []
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return [x if isinstance(x, PLAIN) else id(x) for x in named if isinstance(x, (*PLAIN, FunctionType))]
+
+
+def module_settings(network: nn.Module) -> Iterator[Any]:
+    """The same of a network, quickly: its plain attributes, where its tensors lie, how many hooks it has."""
+    for module in network.modules():
+        yield type(module), type(module).forward
+        for name, value in vars(module).items():
+            kind = type(value)
+            if kind in PLAIN:
+                yield value
+            elif name in ("_parameters", "_buffers"):
+                yield from ((x.data_ptr(), x.requires_grad) for x in value.values() if x is not None)
+            elif name[0] == "_":
+                yield len(value) if isinstance(value, dict) else id(value)
+            elif kind is not Recordings:
+                yield settings_of(value, 2)
+
+
+def is_frozen(thing: Any) -> bool:
+    settings: Any = getattr(type(thing), "__dataclass_params__", None)
+    return settings is not None and bool(settings.frozen)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody wants to be called while a network works."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, name) for part in module.modules() for name in names)
+
+
+def shapes_of(given: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple((x.shape, x.dtype) for x in given)
+
+
+# made-up numbers -------------------------------------------------------------------------------------------------------
+
+
+def made_up(like: Tensor, generator: torch.Generator, simple: bool) -> Tensor:
+    """Random numbers of a tensor's shape and type; 0 and 1 where they are to be simple, which every space has."""
+    if like.is_floating_point() and not simple:
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype)
+    most = 256 if like.dtype == torch.uint8 else 2
+    return torch.randint(most, like.shape, generator=generator).to(like.dtype)
+
+
+def made_up_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, ...]:
+    """Observations, and the noise, actions, log-probabilities and values that come of them. Some observations hold whole
+    numbers in disguise; those that the policy cannot make sense of are replaced by simple ones."""
+    for simple in (False, True):
+        generator = torch.Generator().manual_seed(seed)
+        shown = made_up(obs, generator, simple)
+        noise = policy.head.noise((len(shown),), generator)
+        distribution, value = policy(shown)
+        action = distribution.sample(noise)
+        log_prob = distribution.log_prob(action)
+        if log_prob.isfinite().all():
+            break
+    return shown, noise, action, log_prob, value
+
+
+@torch.no_grad()
+def made_up_batch(batch: Batch, policy: ActorCritic, seed: int) -> Batch:
+    """A batch of the same shape, with ratios and values on both sides of any clip."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = {f.name: made_up(getattr(batch, f.name), generator, False) for f in fields(batch)}
+    obs, _, action, log_prob, value = made_up_acts(policy, batch.obs, seed)
+    near = {"log_prob": log_prob + 0.3 * columns["log_prob"], "value": value + 0.3 * columns["value"]}
+    return replace(batch, **columns | {"obs": obs, "action": action} | near)
+
+
+@contextmanager
+def trying_out(policy: nn.Module) -> Iterator[list[str]]:
+    """Inside, a network has made-up parameters, so that what is found does not depend on how far a run has come. Whatever
+    happens leaves no trace in it, nor in random streams. Yields a list that names, afterwards, what had been changed."""
+    changed: list[str] = []
+    modules = [(module, dict(vars(module))) for module in policy.modules()]
+    buffers = [(x, x.clone()) for x in policy.buffers()]
+    parameters = [(x.detach(), x.detach().clone()) for x in policy.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for x, _ in parameters:
+            x.copy_(torch.randn(x.shape, generator=generator) / max(4, x[0].numel() if x.dim() else 1) ** 0.5)
+        with apart(0, CPU):
+            yield changed
+    finally:
+        for module, held in modules:
+            if vars(module).keys() != held.keys() or any(vars(module)[k] is not v for k, v in held.items()):
+                changed.append(type(module).__name__)
+                vars(module).clear()
+                vars(module).update(held)
+        changed += ["a buffer" for x, before in buffers if not torch.equal(x, before)]
+        with torch.no_grad():
+            for x, before in buffers + parameters:
+                x.copy_(before)
+
+
+def agree(given: Iterable[Any], expected: Iterable[Tensor]) -> bool:
+    """Whether all arrays or tensors are near those expected."""
+    return all(near(torch.as_tensor(a), b) for a, b in zip(given, expected, strict=True))
+
+
+def near(a: Tensor, b: Tensor) -> bool:
+    """By the norm of the difference, where both are numbers."""
+    if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(a.isfinite(), b.isfinite()):
+        return False
+    a, b = (torch.where(x.isfinite(), x, 0).double() for x in (a, b))
+    return bool((a - b).norm() <= TOLERANCE * b.norm() + 1e-6)
+
+
+def differs(what: Any) -> None:
+    name = getattr(what, "__name__", type(what).__name__)
+    print_line(f"recording: {name} gives other numbers when it is replayed, so it runs as it is written", error=True)

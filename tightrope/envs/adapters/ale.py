@@ -1,0 +1,183 @@
+"""Atari games through ale-py's vector engine, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
+
+All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game or a life
+starts, each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as
+bytes. Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
+
+The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
+else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that
+contains an older frame, so games are cut off by a clock here, and reset by mask.
+
+Nor does it show its screens. Where they are to be seen, as in recordings, a second engine plays the same games in colour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from ...draw import magnified
+from ..registry import EnvOptions
+from ..step_arrays import Array, StepArrays
+from .atari import (
+    RAW,
+    TIME_LIMIT,
+    Rules,
+    ThreadedEnv,
+    has_game,
+    installed_roms,
+    presses_fire,
+    required_rom,
+    without_reserved,
+)
+from .groups import in_groups
+from .gym import checked_make
+from .host import HostEnv
+from .spaces import action_writer, observation_reader
+
+NEVER = 1 << 30  # frames
+RESERVED = {
+    "game": "it is in the id",
+    "num_envs": "it is a setting of its own",
+    "batch_size": "all environments are stepped together",
+    "autoreset_mode": "it is same-step",
+    "life_loss_info": "give episodic_life instead",
+    "max_num_frames_per_episode": "give max_episode_steps instead, in steps",
+    "grayscale": "frames are grey",
+}
+SCREEN: dict[str, Any] = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
+
+
+class Factory(Protocol):
+    """Makes an engine of `count` games, with changed settings where there are some."""
+
+    def __call__(self, count: int, **changes: Any) -> VectorEnv: ...
+
+
+class AleEnv(ThreadedEnv):
+    """N games."""
+
+    backend = "ale"
+
+    def __init__(
+        self,
+        factory: Factory,
+        num_envs: int,
+        device: str | torch.device,
+        name: str,
+        max_episode_steps: int,
+        rules: Rules,
+        fires: bool = False,
+    ) -> None:
+        self._factory = factory
+        self.engine = factory(max(num_envs, 1))
+        spaces = (
+            observation_reader(self.engine.single_observation_space),
+            action_writer(self.engine.single_action_space),
+        )
+        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
+
+    def _reset(self, seeds: Array | None) -> Array:
+        obs, info = self.engine.reset(seed=seeds)
+        self._note_start(slice(None), info)
+        self._new_life[:] = False
+        return self._read(obs)
+
+    def _recv(self) -> StepArrays:
+        obs, score, over, _, info = self.engine.recv()
+        reward, terminated, late = self._outcome(score, over, info)
+        rows = np.flatnonzero(over | late)
+        final_obs = obs[rows]
+        if over.any():
+            final_obs[over[rows]] = info["final_obs"][over]  # undefined in all other rows
+        if late.any():
+            obs, info = self.engine.reset(options={"reset_mask": late})  # other rows stay as they are
+            self._lives[:] = info["lives"]
+        self._clock[rows] = 0
+        return StepArrays(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
+
+    def _spawn(self, num_envs: int, drawn: bool) -> Any:
+        """For scoring and pictures: whole games, raw scores."""
+        kind = AleScreens if drawn else type(self)
+        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, RAW, self._fires)
+
+
+class AleScreens(AleEnv):
+    """Whole games, to be watched in colour.
+
+    The engine hands out grey frames or coloured ones, never both. So a second one is given the same seeds and the same
+    actions: its games are the same, sticky actions and no-ops included.
+    """
+
+    def __init__(self, factory: Factory, num_envs: int, *others: Any) -> None:
+        super().__init__(factory, num_envs, *others)
+        self.screens: Any = factory(num_envs, **SCREEN)
+
+    def _reset(self, seeds: Array | None) -> Array:
+        self._frames, _ = self.screens.reset(seed=seeds)
+        return super()._reset(seeds)
+
+    def _send_engine(self, action: Array) -> None:
+        super()._send_engine(action)
+        self.screens.send(action)
+
+    def _recv(self) -> StepArrays:
+        arrays = super()._recv()
+        self._frames, *_ = self.screens.recv()
+        if arrays.truncated.any():  # by our clock, of which the engine knows nothing
+            self._frames, _ = self.screens.reset(options={"reset_mask": arrays.truncated})
+        return arrays
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
+        """(K, 210, 160, 3): the screens as they are now."""
+        return np.stack([magnified(stack[-1]) for stack in self._frames[: len(obs)]])
+
+    def close(self) -> None:
+        super().close()
+        self.screens = None
+
+
+# ways in -------------------------------------------------------------------------------------------------------------
+
+
+def games() -> list[str]:
+    """The ROMs that are installed."""
+    return installed_roms("ale_py", "roms")
+
+
+def provides(env_id: str) -> bool:
+    """Whether there is such a game; without ale-py, whether the id looks like one."""
+    return has_game(env_id, games())
+
+
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+    """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
+    game = required_rom(env_id, games())
+    kwargs = without_reserved(options.env_kwargs, RESERVED)
+    trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
+    rules = RAW if options.scoring else trained_on
+    limit = TIME_LIMIT if options.max_episode_steps is None else options.max_episode_steps
+
+    def engine(count: int, **changes: Any) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        return AtariVectorEnv(
+            game,
+            count,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            reward_clipping=False,
+            max_num_frames_per_episode=NEVER,
+            **{**kwargs, **changes},
+        )
+
+    def factory(count: int, **changes: Any) -> Any:
+        return checked_make(env_id, lambda: engine(count, **changes))
+
+    def games_of(count: int) -> AleEnv:
+        return AleEnv(factory, count, device, env_id, limit, rules, presses_fire(game, kwargs))
+
+    return in_groups(games_of, num_envs, device)

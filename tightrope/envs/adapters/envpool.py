@@ -1,0 +1,169 @@
+"""EnvPool's C++ thread pools: Atari games, MuJoCo, Box2D and classic control, by the ids that Gymnasium has for them.
+
+EnvPool resets a finished row in the step after: the action is ignored and the row is no transition. Here that step is
+taken at once and for the finished rows alone, so that every row of every Step is real. It also has no name for an episode
+that ends by itself on the last step before the time limit, which it calls truncated; so the pool's limit is one step
+longer than ours and is never reached. Seeds exist only when a pool is made: a seeded reset makes a new one.
+
+Atari is prepared as in `ale`, but for how a game starts: no-ops come before FIRE, and the first stack repeats its only
+frame where ale-py leaves the others black.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from ...errors import UsageError, one_line
+from ..registry import EnvOptions
+from ..step_arrays import Array, StepArrays
+from . import gym
+from .atari import RAW, Rules, ThreadedEnv, has_game, installed_roms, presses_fire, required_rom, without_reserved
+from .groups import in_groups
+from .host import HostEnv
+from .spaces import ActionWriter, ObservationReader, action_writer, observation_reader
+
+MUJOCO = (
+    "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",
+    "Reacher", "Swimmer", "Walker2d",
+)  # fmt: skip
+TASKS = {
+    *(f"{task}-{version}" for task in MUJOCO for version in ("v4", "v5")),
+    "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3", "LunarLander-v3", "LunarLanderContinuous-v3",
+    "Acrobot-v1", "CartPole-v0", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1",
+}  # fmt: skip
+RESERVED = {
+    "task": "it is in the id",
+    "num_envs": "it is a setting of its own",
+    "seed": "it is a setting of its own",
+    "env_seed": "give seed, a setting of its own",
+    "batch_size": "all environments are stepped together",
+    "max_num_players": "there is one player",
+    "max_episode_steps": "it is a setting of its own",
+    "gray_scale": "frames are grey",
+    "from_pixels": "record with backend gymnasium",
+    "render_mode": "record with backend gymnasium",
+}
+
+
+class EnvPoolEnv(ThreadedEnv):
+    """N environments; `factory` makes a pool of them from their seeds, at the first reset."""
+
+    backend = "envpool"
+
+    def __init__(
+        self,
+        factory: Callable[[Array], VectorEnv],
+        spaces: tuple[ObservationReader, ActionWriter],
+        num_envs: int,
+        device: str | torch.device,
+        name: str,
+        max_episode_steps: int,
+        rules: Rules | None = None,
+        fires: bool = False,
+    ) -> None:
+        self._factory = factory
+        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
+
+    def _reset(self, seeds: Array | None) -> Array:
+        if seeds is not None:
+            self.engine = None  # ends the threads of the old pool before the new one starts its own
+            self.engine = self._factory(seeds)
+        with ignored_precision_warning():
+            obs, info = self.engine.reset()
+        self._note_start(slice(None), info)
+        self._new_life[:] = False
+        return self._read(obs)
+
+    def _recv(self) -> StepArrays:
+        batch, score, over, _, info = self.engine.recv()
+        obs = self._read(batch)
+        reward, terminated, late = self._outcome(score, over, info)
+        rows = np.flatnonzero(over | late)
+        final_obs = obs[rows]
+        if len(rows):
+            fresh, info = self.engine.reset(rows.astype(np.int32))
+            obs[rows] = self._read(fresh, rows)
+            self._note_start(rows, info)
+        return StepArrays(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
+        """Another of the same kind; for pictures, which EnvPool has only of games, the same task by Gymnasium."""
+        if not drawn or self._rules is not None or not gym.provides(self.name):
+            return super().spawn(num_envs, seed, drawn)
+        task = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
+        return task.spawn(num_envs, seed, drawn)
+
+    def _spawn(self, num_envs: int, drawn: bool) -> Self:
+        """For scoring and pictures: of Atari whole games and raw scores."""
+        spaces, rules = (self._observation, self._action), None if self._rules is None else RAW
+        limit = self.max_episode_steps
+        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
+        twin.solved_at = self.solved_at
+        return twin
+
+
+# ways in -------------------------------------------------------------------------------------------------------------
+
+
+def games() -> list[str]:
+    """The ROMs that are installed, with EnvPool or beside it."""
+    return installed_roms("envpool", "atari/roms") or installed_roms("envpool_assets", "atari/roms")
+
+
+def provides(env_id: str) -> bool:
+    """Whether EnvPool has such an id, decided without importing it."""
+    return env_id in TASKS or has_game(env_id, games())
+
+
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+    """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
+    kwargs = without_reserved(options.env_kwargs, RESERVED)
+    task, rules, fires = env_id, None, False
+    if env_id not in TASKS:
+        game = required_rom(env_id, games(), TASKS)
+        task = "".join(word.capitalize() for word in game.split("_")) + "-v5"
+        trained_on = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
+        rules, fires = RAW if options.scoring else trained_on, presses_fire(game, kwargs)
+    spec = pool_spec(env_id, task, kwargs)
+    limit = spec.config.max_episode_steps if options.max_episode_steps is None else options.max_episode_steps
+
+    def pool(seeds: Array) -> Any:
+        import envpool
+
+        settings = {**kwargs, "num_envs": len(seeds), "seed": seeds.tolist(), "max_episode_steps": limit + 1}
+        return gym.checked_make(env_id, lambda: envpool.make_gymnasium(task, **settings))
+
+    with ignored_precision_warning():
+        spaces = observation_reader(spec.gymnasium_observation_space), action_writer(spec.gymnasium_action_space)
+
+    def pool_of(count: int) -> EnvPoolEnv:
+        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, fires)
+        env.solved_at = getattr(spec.config, "reward_threshold", None)
+        return env
+
+    return in_groups(pool_of, num_envs, device)
+
+
+@contextmanager
+def ignored_precision_warning() -> Iterator[None]:
+    """Without the warning that a bound of a space was rounded to float32, which EnvPool's always are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting")
+        yield
+
+
+def pool_spec(env_id: str, task: str, kwargs: dict[str, Any]) -> Any:
+    """EnvPool's description of a task, for which no environment is made."""
+    try:
+        import envpool
+
+        return envpool.make_spec(task, **kwargs)
+    except (AssertionError, ModuleNotFoundError, TypeError, ValueError) as error:
+        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from None

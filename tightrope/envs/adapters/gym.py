@@ -1,0 +1,162 @@
+"""Ways to Gymnasium's environments: an id, an environment, a factory of environments, or a vector environment."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.vector import VectorEnv
+
+from ...errors import UsageError, near_matches, one_line
+from ..registry import EnvOptions, id_or_path, module_and_name
+from .groups import in_groups
+from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
+from .gym_workers import Workers
+from .host import HostEnv
+from .mujoco import choose_opengl, quieten_warnings
+
+ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
+EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names
+
+
+def provides(env_id: str) -> bool:
+    """Whether Gymnasium has such an id. The module of module:Name-v0 must be imported already: the name may be a file's."""
+    module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
+    if module and module not in sys.modules:
+        return False
+    return name in gymnasium.registry or name in register_ale()
+
+
+def register_ale() -> Mapping[str, Any]:
+    """Gymnasium's ids with those of ale-py, if that is installed."""
+    try:
+        import ale_py
+    except ImportError:
+        return gymnasium.registry
+    if "ALE/Pong-v5" not in gymnasium.registry:
+        gymnasium.register_envs(ale_py)
+    return gymnasium.registry
+
+
+def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+    """The environment that Gymnasium has under an id."""
+    base, preset = ALIASES.get(env_id, (env_id, {}))
+    if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
+        raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
+    entry_point = getattr(register_ale().get(base), "entry_point", None)
+    if str(entry_point).startswith("gymnasium.envs.mujoco"):
+        choose_opengl()
+        quieten_warnings()
+    kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
+    if options.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = options.max_episode_steps
+
+    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+        rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
+        return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+
+    if options.vectorization_mode == "sync":
+        return GymEnv(factory, num_envs, device, env_id)
+    if options.vectorization_mode == "async":
+        return in_processes(factory, num_envs, device, env_id)
+
+    def vector(count: int) -> VectorEnv:
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        return checked_make(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+
+    return GymVectorEnv(vector(num_envs), device, env_id, vector)
+
+
+def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
+    """Single environments, each in a process of its own."""
+
+    def workers(count: int) -> GymVectorEnv:
+        try:
+            engine = Workers(lambda: factory(False), count, name)
+        except OSError as error:  # of the system: what a constructor raises comes as UsageError
+            raise UsageError(
+                f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "
+                "memory (/dev/shm); make some, or give sync"
+            ) from None
+        return GymVectorEnv(engine, device, name)
+
+    return in_groups(workers, num_envs, device)
+
+
+def from_object(
+    env: Any, num_envs: int, device: str | torch.device = "cpu", options: EnvOptions | None = None
+) -> HostEnv:
+    """An environment, a class or factory of environments (single, or vectors by num_envs), or a vector environment."""
+    name, options = id_or_path(env), options or EnvOptions()
+    mode, kwargs, limit = options.vectorization_mode, options.env_kwargs, options.max_episode_steps
+    single = not isinstance(env, VectorEnv) and "num_envs" not in signature_parameters(env)
+    if mode == "vector_entry_point" or (mode != "sync" and not single):
+        raise UsageError(f"vectorization_mode {mode!r} is for ids and single environments, not for {name}: drop it")
+    if isinstance(env, VectorEnv):
+        spec = env.spec
+        return GymVectorEnv(env, device, name, None if spec is None else lambda count: gymnasium.make_vec(spec, count))
+    if not single and limit is not None:
+        raise UsageError(
+            f"max_episode_steps {limit} is not for vector environments: let {name} truncate episodes itself"
+        )
+    if not single:
+
+        def vector(count: int) -> VectorEnv:
+            several = checked_make(name, lambda: env(num_envs=count, **kwargs))
+            if not isinstance(several, VectorEnv):
+                raise UsageError(f"env {name!r} takes num_envs but gives a single environment: rename that parameter")
+            return several
+
+        return GymVectorEnv(vector(num_envs), device, name, vector)
+
+    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+        if isinstance(env, gymnasium.Env):
+            return fresh_copy(env, drawn)
+        one = checked_make(name, lambda: env(**kwargs))
+        if isinstance(one, VectorEnv):
+            raise UsageError(f"env {name!r} gives vector environments: let it take num_envs, or give one of them")
+        one = in_drawing_mode(one, drawn, functools.partial(env, **kwargs))
+        return one if limit is None else gymnasium.wrappers.TimeLimit(one, limit)
+
+    return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
+
+
+def fresh_copy(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
+    """Another environment like this one: made again from its spec, otherwise copied."""
+    if env.spec is not None:
+        spec = env.spec
+        changes: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
+        with contextlib.suppress(ValueError):  # a wrapper that does not say how it was made
+            return gymnasium.make(spec, **changes)
+    try:
+        twin = copy.deepcopy(env)
+    except Exception:
+        raise UsageError(
+            f"env {id_or_path(env)!r} cannot be copied, and several are needed: give a factory instead, such as its class"
+        ) from None
+    return in_drawing_mode(twin, drawn)
+
+
+def checked_make(name: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns, if that is an environment; whatever goes wrong is a UsageError of one line."""
+    try:
+        env = make()
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((extra for package, extra in EXTRAS.items() if package in str(error).lower()), None)
+        hint = f'pip install "tightrope[{extra}]"' if extra else one_line(error)
+        raise UsageError(f"env {name!r} needs a package that is not installed: {hint}") from None
+    except gymnasium.error.UnregisteredEnv:
+        raise UsageError(f"unknown env {name!r}.{near_matches(name, register_ale())}") from None
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"env {name!r} cannot be made: {type(error).__name__}: {one_line(error)}") from error
+    if not isinstance(env, (gymnasium.Env, VectorEnv)):
+        raise UsageError(f"env {name!r} is not a Gymnasium environment but a {type(env).__name__}")
+    return env

@@ -1,0 +1,192 @@
+"""Gymnasium environments in processes of their own, with time limits for their replies, whoever started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+from gymnasium import logger
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from ...errors import EnvError, UsageError, plural, warn
+from ...processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
+
+LIMIT = 600.0  # seconds for one reply: a step, a reset, or making the environment
+NOTICE = 60.0  # seconds after which a warning names the environment
+ERROR_SECONDS = 5.0  # for an exception that a worker has announced
+CLOSE_SECONDS = 5.0
+PIPE_ERRORS = (BrokenPipeError, ConnectionResetError, EOFError)  # of a worker that has died
+
+
+class WorkerTimeout(Exception):
+    """A worker has not replied within its time limit."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class FailedEnv(gymnasium.Env[Any, Any]):
+    """Stands in a worker for an environment that could not be made: it hands the reason to the main process."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(1)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        raise EnvError(self.reason)
+
+
+class Workers(AsyncVectorEnv):
+    """Gymnasium's AsyncVectorEnv with workers that ignore signals and end with this process."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], count: int, name: str) -> None:
+        self.make, self.name, self.processes = make, name, []
+        parent = Parent.here()
+
+        def in_worker() -> gymnasium.Env[Any, Any]:
+            if os.getpid() == parent.pid:  # Gymnasium makes one in this process, too
+                return make()
+            become_helper(parent)
+            try:
+                return make()
+            except UsageError as error:
+                return FailedEnv(str(error))
+
+        # not same-step: there a worker may reset into the very array that it is about to send as the final observation
+        try:
+            with capture_errors():
+                super().__init__([in_worker] * count, autoreset_mode=AutoresetMode.DISABLED)
+        except BaseException as error:
+            row = first_dead(self) if isinstance(error, PIPE_ERRORS) else getattr(error, "row", None)
+            kill_workers(self)
+            if isinstance(error, EnvError):
+                raise UsageError(str(error)) from None
+            if isinstance(error, (WorkerTimeout, *PIPE_ERRORS)):
+                which = "" if row is None else f" number {row}"
+                why = str(error) if isinstance(error, WorkerTimeout) else "its process died"
+                raise EnvError(f"env {name!r}{which} cannot be made: {why}") from None
+            raise
+        kill_at_exit(self.processes)
+
+    def _check_spaces(self) -> None:
+        limit_waits(self, self.name)
+        self.get_attr("render_mode")  # waits until all are made
+        super()._check_spaces()  # type: ignore[no-untyped-call]
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        if terminate:  # they ignore the signal that Gymnasium would send
+            kill(self.processes)
+        super().close_extras(timeout, terminate)
+
+
+class TimeoutQueue:
+    """The queue of exceptions in workers, with a time limit: one that cannot be pickled never arrives."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def get(self) -> Any:
+        return self.inner.get(timeout=ERROR_SECONDS)
+
+
+def limit_waits(engine: Any, name: str) -> None:
+    """Give an AsyncVectorEnv, ours or a user's, time limits for the replies of its workers."""
+    if isinstance(engine.error_queue, TimeoutQueue):
+        return
+    poll = engine._poll_pipe_envs
+
+    def poll_with_limit(timeout: float | None = None) -> bool:
+        if timeout is not None:
+            return bool(poll(timeout))
+        wait_for_workers(engine, name)
+        return True
+
+    engine._poll_pipe_envs, engine.error_queue = poll_with_limit, TimeoutQueue(engine.error_queue)
+
+
+@contextlib.contextmanager
+def capture_errors() -> Iterator[list[str]]:
+    """Collect the errors of workers that Gymnasium would print, which it formats with %."""
+    messages: list[str] = []
+    before, logger.error = logger.error, lambda text, *_: messages.append(text)
+    try:
+        yield messages
+    finally:
+        logger.error = before
+
+
+def first_dead(engine: Any) -> int | None:
+    """The row of a worker that has died, if there is one."""
+    return next((i for i, process in enumerate(engine.processes) if has_died(process)), None)
+
+
+def wait_for_workers(engine: Any, name: str) -> None:
+    """Return once every worker has replied or died; WorkerTimeout for the first that is overdue."""
+    wait, warned = Wait(), False
+    for row, pipe in enumerate(engine.parent_pipes):
+        if pipe is None or pipe.closed:
+            continue
+        while not readable(pipe):
+            if wait.over(LIMIT):
+                others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
+                more = f", nor from {plural(others, 'other')}" if others else ""
+                raise WorkerTimeout(row, f"no answer for {wait.seconds:.0f} s{more}{stopped_note(engine, row)}")
+            if not warned and wait.seconds > NOTICE:
+                warned = True
+                warn(
+                    f"env {name!r} number {row} has not answered for {NOTICE:.0f} s{stopped_note(engine, row)}; "
+                    f"after {LIMIT:.0f} s it is given up"
+                )
+
+
+if hasattr(select, "poll"):
+
+    def readable(pipe: Any) -> bool:
+        """Whether there is something to read within LOOK seconds; a tenth of the cost of `pipe.poll`."""
+        poller = select.poll()
+        poller.register(pipe.fileno(), select.POLLIN)
+        return bool(poller.poll(LOOK * 1000))
+
+else:
+
+    def readable(pipe: Any) -> bool:
+        """Whether there is something to read within LOOK seconds."""
+        return bool(pipe.poll(LOOK))
+
+
+def stopped_note(engine: Any, row: int) -> str:
+    """A note for messages about a worker that does not reply because its process is stopped."""
+    return ", its process is stopped" if standing_still(engine.processes[row].pid) else ""
+
+
+def has_died(process: Any) -> bool:
+    process.join(timeout=LOOK)
+    return process.exitcode not in (None, 0)
+
+
+def kill_workers(engine: Any) -> None:
+    """Kill the workers and mark the engine as closed: closing it would wait for replies."""
+    kill(engine.processes)
+    engine.closed = True
+
+
+def close(engine: Any, name: str) -> None:
+    """Close a vector environment; workers that take longer than CLOSE_SECONDS are killed, and a warning names them."""
+    processes = list(getattr(engine.unwrapped, "processes", []))
+    if not processes:
+        engine.close()
+        return
+    with killed_after(CLOSE_SECONDS, processes) as late:
+        try:
+            engine.close()
+        except PIPE_ERRORS:
+            kill_workers(engine.unwrapped)
+    if late:
+        rows = ", ".join(map(str, late))
+        warn(f"env {name!r} number {rows} did not close within {CLOSE_SECONDS:.0f} s and was killed")

@@ -1,0 +1,209 @@
+"""An environment of any kind as something that the checks can reset, step and watch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...errors import EnvError, UsageError, plural, raised
+from ...types import Box, Discrete, MultiDiscrete, Spec
+from ..step_arrays import Array
+from ..validate import short_text
+from .report import Level, Report
+from .values import Trace, entry_name, limits, unequal
+
+TRACE_SECONDS, TRACE_STEPS = 0.25, 100  # of each trajectory that is compared with another
+FIXES = {  # by check; those of tensor environments differ where TensorUnderTest says so
+    "action": "use a copy of it",
+    "action bounds": "give the Box the bounds that make sense",
+    "action mask": "let invalid actions do nothing, or cost a little",
+    "alias": "return a copy of it",
+    "autoreset": "declare the AutoresetMode it has, or reset as declared: otherwise what is learned at every end is wrong",
+    "bounds": "give the space the bounds that are true, or clip",
+    "both flags": "leave terminated False where only the clock ran out",
+    "class": "derive it from gymnasium.Env (old gym: see shimmy)",
+    "clock": "if that is a clock, return it as truncated, or leave it to max_episode_steps",
+    "constant entries": "leave out what can never change",
+    "constant reward": "fine where the task is to last or to end soon; otherwise shape it",
+    "determinism": "seed all chance in reset, by super().reset(seed=seed) and self.np_random, and set all state anew there",
+    "device": "make tensors with device=self.device",
+    "dtype": "return obs.astype(observation_space.dtype), or give the space this dtype",
+    "endless": "set max_episode_steps (--max-episode-steps N), or end episodes that lead nowhere",
+    "final_obs": "give the successor as both, and a fresh obs only where done",
+    "finite": "find the division by 0, the root or the overflow; clip what may grow",
+    "global stream": "draw from self.np_random, which super().reset(seed=seed) seeds",
+    "gradient": "detach it, or work under torch.no_grad()",
+    "info": "return a dict, if an empty one",
+    "no reward": "pay for progress, start nearer to the goal, or be sure that longer play finds it",
+    "observation scale": "set norm_obs, or bring entries to a similar size",
+    "render": "return a uint8 array (height, width, 3) in render_mode rgb_array, or take it out of metadata",
+    "reset": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
+    "reset cost": "make once what does not change between episodes",
+    "restart": "set all state anew in reset, whatever was under way, and return what is seen then",
+    "rows": "give each row a stream of its own",
+    "seed": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
+    "seeds": "fine if there is no chance in the task; otherwise draw from self.np_random",
+    "shape": "return what observation_space says, or give the space this shape",
+    "spawn": "give the requested number of rows, with the same spaces and device, and share no state and no generator",
+    "statistics": "add up return and length of each row, and forget both where done",
+    "step": "fix that line: step must take every action of its space, from every state",
+    "stream": "seed only where a seed is given, as super().reset(seed=seed) does",
+    "structure": "return what observation_space says, or fix the space",
+}
+OLD_STEP = "step() returns 4 values, the interface of the old gym, not 5"
+FIVE_VALUES = "return obs, reward, terminated, truncated, info: terminated where the task ended, truncated by the clock"
+
+
+class CheckAborted(Exception):
+    """The current check cannot continue; the reason is in the report."""
+
+
+class ObservedStep(NamedTuple):
+    """One step of N rows as arrays, with observations flattened to rows of what the network would read."""
+
+    obs: Array  # (N, D)
+    reward: Array  # (N,)
+    terminated: Array
+    truncated: Array
+    final_obs: Array
+    real: Array
+
+    @property
+    def done(self) -> Array:
+        return self.terminated | self.truncated
+
+
+class EnvUnderTest:
+    """N rows of an environment, played with actions such as our policies choose. Subclasses define `reset` and `step`."""
+
+    engine: str
+    fixes: ClassVar[Mapping[str, str]] = FIXES
+    num_envs = 1
+    observation: Spec | None = None
+    action: Spec | None = None
+    restarts_at_once = True  # whether the observation after an end belongs to the next episode
+
+    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+        self.env, self.report, self.steps, self.seed = env, report, steps, seed
+        self.rng = np.random.default_rng(seed)
+        self.seconds: dict[str, list[float]] = {"reset": [], "step": []}  # of every call
+        self.age, self.last_seed = 0, seed  # steps since the last seeded reset, and its seed
+        self.ends, self.unchanged_ends = 0, 0  # ends of episodes, and those after which the observation was the same
+        self.varied = False  # whether two observations ever differed
+        self.first_obs: Array | None = None
+        self.returned: list[tuple[str, Any, Any]] | None = None  # (name, value, copy) while aliases are looked for
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Rows of first observations."""
+        raise NotImplementedError
+
+    def step(self, action: Any) -> ObservedStep:
+        raise NotImplementedError
+
+    # findings --------------------------------------------------------------------------------------------------------
+
+    def add(self, level: Level, check: str, message: str, fix: str | None = None) -> None:
+        """Report a finding, with the fix that the table has for this check unless another is given."""
+        self.report.add(level, check, message, fix or self.fixes.get(check, "fix that line"))
+
+    def error(self, check: str, message: str, fix: str | None = None) -> None:
+        self.add("error", check, message, fix)
+
+    def note_mask(self, where: str | None) -> None:
+        if where is not None:
+            message = f"it offers action masks ({where}), which are not applied: a policy may choose invalid actions"
+            self.add("note", "action mask", message)
+
+    @property
+    def when(self) -> str:
+        return f"{plural(self.age, 'step')} after reset(seed={self.last_seed})"
+
+    def check_finite(self, name: str, rows: Array) -> Array:
+        """The rows, after an error for a number in them that is not finite."""
+        finite = np.isfinite(rows) if rows.dtype.kind == "f" else np.ones(1, bool)
+        if not finite.all():
+            row, *place = (int(i) for i in np.argwhere(~finite)[0])
+            entry = f", {entry_name(self.observation, place[0])}," if place and self.observation is not None else ""
+            self.error("finite", f"{name}{entry} is {rows[(row, *place)]} in row {row}, {self.when}")
+        return rows
+
+    def watch(self, name: str, value: Any) -> None:
+        """Remember a returned value, to see whether it changes later."""
+        if self.returned is not None:
+            self.returned.append((name, value, copy.deepcopy(value)))
+
+    def inspect(self, step: ObservedStep) -> ObservedStep:
+        """The step, after checks and counts that all kinds of environments share."""
+        if not self.report.has("reward"):
+            self.check_finite("the reward", step.reward)
+        self.ends += int(step.done.sum())
+        self.unchanged_ends += int((~unequal(step.obs, step.final_obs).any(1) & step.done).sum())
+        self.first_obs = step.final_obs[:1] if self.first_obs is None else self.first_obs
+        self.varied = self.varied or bool(unequal(step.final_obs, self.first_obs).any())
+        return step
+
+    # playing ---------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, function: Callable[[], Any], action: Any = None) -> Any:
+        """What the environment returns; an exception becomes an error and aborts the current check."""
+        began = time.perf_counter()
+        try:
+            return function()
+        except (Exception, SystemExit) as error:
+            on_action = "" if action is None else f" on action {short_text(np.asarray(action).tolist())}"
+            if isinstance(error, (UsageError, EnvError)) and error.__cause__ is None:  # it names the user's method
+                message, _, fix = str(error).rpartition(": ")
+                self.error(name, f"{message}, in {name}(){on_action}, {self.when}", fix)
+                raise CheckAborted from None
+            reason = raised(error)
+            if name == "step" and "expected 5, got 4" in reason:
+                self.error(name, OLD_STEP, FIVE_VALUES)
+            self.error(name, f"{name}() raises{on_action}, {self.when}: {reason}")
+            raise CheckAborted from None
+        finally:
+            self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+
+    def cost(self, name: str) -> float:
+        """Seconds of a typical call."""
+        return max(float(np.median(self.seconds[name] or [0.0])), 1e-9)
+
+    def random_actions(self) -> Any:
+        """Actions (N, ...)."""
+        if isinstance(self.action, Box):
+            low, high = limits(self.action)
+            low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1.0))
+            high = np.where(np.isfinite(high), high, low + 2)
+            return (low + self.rng.random((self.num_envs, *low.shape)) * (high - low)).astype(np.float32)
+        if isinstance(self.action, (Discrete, MultiDiscrete)):
+            shape = (self.num_envs, *self.action.shape)
+            return (self.rng.random(shape) * np.asarray(self.action.n)).astype(np.int64)
+        raise CheckAborted  # no policy has such actions, which is reported with the spaces
+
+    def extreme_actions(self, side: int) -> Array | None:
+        """The lowest (0) or highest (1) actions (N, ...); None where there are none."""
+        if isinstance(self.action, Box):
+            bound = limits(self.action)[side].astype(np.float32)
+            return np.stack([bound] * self.num_envs) if np.isfinite(bound).all() else None
+        if isinstance(self.action, (Discrete, MultiDiscrete)):
+            return np.stack([np.asarray(side * (np.asarray(self.action.n) - 1))] * self.num_envs)
+        return None
+
+    def action_sequence(self, more: int = 0) -> list[Any]:
+        """Random actions for one trajectory, as many as there is time for."""
+        count = int(np.clip(TRACE_SECONDS / self.cost("step"), 5, TRACE_STEPS + more))
+        return [self.random_actions() for _ in range(count)]
+
+    def trace(self, seed: int, actions: list[Any], between: Callable[[], Any] = lambda: None) -> Trace:
+        """Everything that is observed from a seeded reset over these actions to a reset without a seed."""
+        trace: Trace = [("the observation of reset(seed)", self.reset(seed))]
+        names = {"final_obs": "the observation", "reward": "the reward", "terminated": "terminated"}
+        names |= {"truncated": "truncated", "obs": "the observation after the end"}
+        for t, action in enumerate(actions, 1):
+            between()
+            step = self.step(action)
+            trace += [(f"{name} of step {t}", getattr(step, key)) for key, name in names.items()]
+        return [*trace, ("the observation of a later reset()", self.reset())]

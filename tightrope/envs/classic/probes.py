@@ -1,0 +1,88 @@
+"""Five tiny environments that localise a bug: each needs one thing more than the one before it.
+
+1 loss and optimiser; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...draw import ACCENT, INK, Canvas
+from ...types import Box, Discrete
+from ..tensor import TensorEnv
+
+
+class ProbeEnv(TensorEnv):
+    """One number to see, one step to live, never truncated."""
+
+    observation = Box((1,))
+    action = Discrete(1)
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.zeros_like(noise)
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return torch.ones_like(state[:, 0], dtype=torch.bool)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        frames = []
+        for (value,) in obs.tolist():
+            canvas = Canvas(64, 64, span=3.0)
+            canvas.line((-1.2, 0), (1.2, 0), INK, 0.04)
+            canvas.disc((value, 0), 0.25, ACCENT)
+            frames.append(canvas.frame)
+        return np.stack(frames)
+
+
+class Probe1(ProbeEnv):
+    """Observation 0, reward 1: the value must be 1."""
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return torch.ones_like(state[:, 0])
+
+
+class Probe2(ProbeEnv):
+    """Observation -1 or +1, reward equal to it: the value must be the observation."""
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return (noise < 0.5).to(noise.dtype) * 2 - 1
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state[:, 0].clone()
+
+
+class Probe3(ProbeEnv):
+    """Observation 0 then 1, reward 0 then 1: the values must be gamma and 1."""
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + 1
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return state[:, 0] >= 2
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state[:, 0].clone()
+
+
+class Probe4(ProbeEnv):
+    """Two actions, reward -1 or +1: the policy must take action 1, the value must be 1."""
+
+    action = Discrete(2)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return action.to(state.dtype) * 2 - 1
+
+
+class Probe5(ProbeEnv):
+    """Observation 0 or 1, reward +1 for repeating it and -1 otherwise: the policy must follow the observation."""
+
+    action = Discrete(2)
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return (noise < 0.5).to(noise.dtype)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return (action == state[:, 0]).to(state.dtype) * 2 - 1

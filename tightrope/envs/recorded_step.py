@@ -1,0 +1,136 @@
+"""A step of a tensor environment on the CPU where rows are few: its methods, recorded and replayed over arrays.
+
+A recording gives the same bits as the methods: it is compared with them in a few states before its first use, and in one
+again whenever something may have changed that the methods read (see `TensorEnv`). Methods that cannot be recorded, change
+the environment or draw random numbers run on tensors, as on a device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..recording import Recording
+from .attributes import SavedStreams, bitwise_equal, streams_lock
+from .step_arrays import Array, StepArrays
+from .validate import TensorEnvLike, check_choices
+
+MOST_ROWS = 1024  # up to which NumPy is faster
+TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording is compared
+
+
+class RecordedStep:
+    """The step of one environment, over views of its state."""
+
+    def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor) -> None:
+        def transition(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
+            following = env._apply("advance", state, action)
+            reward = env._apply("reward", state, action, following)
+            return following, reward, env._apply("terminated", following), env._apply("observe", following)
+
+        def restart(state: Tensor, done: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+            kept = torch.where(done.unsqueeze(-1), env._apply("initial", noise), state)
+            return kept, env._apply("observe", kept)
+
+        self.env, self.verified = env, False  # whether the methods are known to do what was recorded
+        kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
+        over = torch.zeros(env.num_envs, dtype=torch.bool)
+        self.transition = Recording(transition, (env.state, action), exact=True, banned=kept)
+        self.restart = Recording(restart, (env.state, over, noise), exact=True, banned=kept)
+        self.sums = np.empty(env.num_envs, np.float32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of an environment gets None, and makes a recording of its own."""
+        return type(None), ()
+
+    def __call__(self, action: Array, noise: Array) -> StepArrays:
+        env, limit = self.env, self.env.max_episode_steps
+        state, clock, running_return = env.state.numpy(), env.clock.numpy(), env._running_return.numpy()
+        kept, reward, terminated, final_obs = self.transition(state, action)
+        done = terminated if limit is None else terminated | (clock >= limit - 1)
+        ended, obs = done.nonzero()[0], final_obs
+        if len(ended):
+            kept, obs = self.restart(kept, done, noise)
+            check_choices(env, obs)
+        check_choices(env, final_obs)  # the step over tensors, which follows any error, reports it
+        # nothing has been changed so far
+        clock += 1
+        running_return += reward
+        np.copyto(state, kept)
+        if not len(ended):
+            return StepArrays(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+        episodes, returns, lengths = env._finished.numpy()
+        episodes += done
+        returns += np.multiply(running_return, done, self.sums)
+        lengths += np.multiply(clock, done, self.sums)
+        np.copyto(running_return, 0, where=done)
+        np.copyto(clock, 0, where=done)
+        return StepArrays(obs, reward, terminated, done & ~terminated, ended, final_obs[ended])
+
+    @np.errstate(all="ignore")
+    def verify(self, state: Tensor, action: Tensor, noise: Tensor) -> bool:
+        """Compare the recordings with the methods in one state; sets and returns `verified`."""
+        env = self.env
+        following = env._apply("advance", state.clone(), action)
+        fresh, all_over = env._apply("initial", noise), torch.ones(env.num_envs, dtype=torch.bool)
+        reward, terminated = env._apply("reward", state.clone(), action, following), env._apply("terminated", following)
+        expected = [
+            following, reward, terminated, env._apply("observe", following), fresh, env._apply("observe", fresh),
+        ]  # fmt: skip
+        replayed = (
+            *self.transition(state.numpy(), action.numpy()),
+            *self.restart(state.numpy(), all_over.numpy(), noise.numpy()),
+        )
+        self.verified = all(map(same_bits, expected, replayed))
+        return self.verified
+
+
+def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedStep | None:
+    """A recording of an environment's step; None unless it gives the same bits as the methods, in this state and a few
+    around it, and the methods change nothing."""
+    with streams_lock:
+        return _record_step(env, action, noise)
+
+
+def _record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedStep | None:
+    attributes = dict(vars(env))
+    values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
+    values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
+    generator, randomness = torch.Generator().manual_seed(0), SavedStreams(env)
+    try:
+        step, state = RecordedStep(env, action, noise), values["state"]
+        for spread in TEST_SPREADS:
+            around = state + spread * torch.randn(state.shape, generator=generator)
+            drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)
+            if not step.verify(around, action, drawn):
+                return None
+    except Exception:  # what cannot be recorded; a mistake is raised again by the step over tensors
+        return None
+    finally:
+        unchanged, undrawn = restore_attributes(env, attributes, values), randomness.restore()
+    return step if unchanged and undrawn else None
+
+
+def same_bits(a: Tensor, b: Array) -> bool:
+    """Whether a tensor and an array have the same bits; nan equals nan."""
+    other = torch.from_numpy(b)
+    return a.dtype == other.dtype and torch.equal(a.nan_to_num(), other.nan_to_num())
+
+
+def is_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+
+
+def restore_attributes(env: Any, attributes: dict[str, Any], values: dict[str, Any]) -> bool:
+    """Undo what the methods have changed of an environment; returns whether they had changed nothing."""
+    now = vars(env)
+    unchanged = now.keys() == attributes.keys() and all(now[name] is value for name, value in attributes.items())
+    now.clear()
+    now.update(attributes)
+    for name, value in values.items():
+        unchanged = unchanged and bitwise_equal(torch.as_tensor(attributes[name]), torch.as_tensor(value))
+        attributes[name][...] = value
+    return unchanged

@@ -1,0 +1,204 @@
+"""Progress on the console: one live line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..output import print_line
+from .callback import Callback, RunInfo, StateView, TrainingResult
+from .progress import GAP, LOWEST, LinePart, Progress, digits, line_length, sparkline
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LINE_SHARE, LINE_SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
+REFRESHES = 5  # of the live line, per second
+WATCH_SECONDS = 1.0  # between two looks at a running phase, for plain lines
+
+
+class ConsoleLogger(Callback):
+    """Shows how far training is."""
+
+    name = "progress"
+    may_fail = True
+
+    def on_start(self, run: RunInfo) -> None:
+        self.progress = Progress(run)
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        is_live = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self.display: LiveLine | PlainLines = (LiveLine if is_live else PlainLines)(self.progress)
+
+    def on_update(self, state: StateView) -> None:
+        self.progress.begin_phase()
+
+    def on_phase(self, row: dict[str, Any]) -> None:
+        self.progress.add(row)
+        self.display.show()
+
+    def on_evaluation_progress(self, done: int, episodes: int) -> None:
+        self.progress.evaluation = done, episodes
+        self.display.show_evaluation()
+
+    def on_trained(self, state: StateView) -> None:
+        self.progress.ended = True
+        self.display.flush()
+
+    def on_end(self, result: TrainingResult) -> None:
+        self.progress.ended, self.progress.evaluation = True, None
+        self.display.close()
+
+
+class LiveLine:
+    """One line that is redrawn in place, with as much as fits into the terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.progress, self.widths = progress, dict[tuple[str, str], int]()
+        self.console = Console(stderr=True)
+        self.unicode = not self.console.options.ascii_only
+        self.live = Live(console=self.console, get_renderable=self.line, refresh_per_second=REFRESHES)
+        self.live.start()
+
+    def show(self) -> None:
+        """Nothing to do: rich redraws the line a few times a second."""
+
+    show_evaluation = flush = show
+
+    def line(self) -> Text:
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis", end="")
+        for i, part in enumerate(self._fitting(self.console.width - 1)):
+            text.append(GAP if i else "")
+            if part.name == "bar":
+                filled = round(self.progress.share * len(part.text))
+                text.append(part.text[:filled], "green" if self.progress.share == 1 else "cyan")
+                text.append(part.text[filled:], "bright_black")
+            else:
+                text.append(part.text, {"return": "bold", "curve": "cyan", "title": "bold"}.get(part.name, ""))
+        return text
+
+    def _fitting(self, width: int) -> list[LinePart]:
+        """Everything; or what matters; or that in short; or as much of that as fits."""
+        everything = self._with_bar_and_curve()
+        important = [part for part in everything if part.rank < LOWEST]
+        for parts in (everything, important):
+            if line_length(aligned := self._aligned(parts, "long")) <= width:
+                return aligned
+        aligned = self._aligned([part._replace(text=part.short) for part in important], "short")
+        while len(aligned) > 1 and line_length(aligned) > width:
+            aligned.remove(max(aligned, key=lambda part: part.rank))
+        return aligned
+
+    def _aligned(self, parts: list[LinePart], form: str) -> list[LinePart]:
+        """Each part as wide as it has ever been, so that the line does not jump."""
+        for name, text, *_ in parts:
+            self.widths[form, name] = max(self.widths.get((form, name), 0), len(text))
+        return [part._replace(text=part.text.ljust(self.widths[form, part.name])) for part in parts]
+
+    def _with_bar_and_curve(self) -> list[LinePart]:
+        mark, returns = "━" if self.unicode else "-", self.progress.returns
+        found = [LinePart("title", self.progress.title, LOWEST, ""), LinePart("bar", mark * 12, 4, mark * 6)]
+        for part in self.progress.parts():
+            found.append(part)
+            if part.name == "return" and self.unicode and len(returns) > 1:
+                found.append(LinePart("curve", sparkline(returns, 10).ljust(10), 5, sparkline(returns, 6).ljust(6)))
+        return found
+
+    def close(self) -> None:
+        self.widths.clear()
+        self.live.stop()
+
+
+class PlainLines:
+    """A line now and then, for log files. A thread reports on phases that take longer than that."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.shown_share, self.shown_at = progress.share, time.monotonic()
+        self.shown_return: float | None = None
+        self.shown_returns = 0  # how many there had been
+        self.pending = self.evaluation_shown = False
+        self.closed = threading.Event()
+        if progress.steps_taken is not None:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self.closed.wait(WATCH_SECONDS):
+            if self.progress.in_phase and self.progress.evaluation is None and self._is_late():
+                self.pending = True
+                self.flush()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self.shown_at >= LINE_SECONDS
+
+    def show(self) -> None:
+        self.pending, self.evaluation_shown = True, False
+        if self.progress.share - self.shown_share >= LINE_SHARE - 1e-9 or self._is_late():
+            self.flush()
+
+    def show_evaluation(self) -> None:
+        if not self.evaluation_shown or self._is_late():
+            self.evaluation_shown, self.shown_at = True, time.monotonic()
+            assert self.progress.evaluation is not None
+            print_line(evaluation_text(self.progress.title, *self.progress.evaluation), error=True)
+
+    def flush(self) -> None:
+        """Print what has not been shown."""
+        if self.pending:
+            progress = self.progress
+            self.shown_share, self.shown_at, self.pending = progress.share, time.monotonic(), False
+            texts = [part.text + self._trend(part.name) for part in progress.parts()]
+            print_line(GAP.join([progress.title, *texts]), error=True)
+            self.shown_return = progress.latest.get("charts/episodic_return")
+            self.shown_returns = len(progress.returns)
+
+    def _trend(self, name: str) -> str:
+        """The change of the return since the last line; empty if no episode has ended since."""
+        if name != "return" or self.shown_return is None or len(self.progress.returns) == self.shown_returns:
+            return ""
+        change = self.progress.latest["charts/episodic_return"] - self.shown_return
+        return f" ({change:+{digits(self.progress.scale)}})"
+
+    def close(self) -> None:
+        self.closed.set()
+        self.flush()
+
+
+def evaluation_text(title: str, done: int, episodes: int) -> str:
+    return f"{title}{GAP}evaluating: {done} of {episodes} episodes"
+
+
+class EvaluationLine(Callback):
+    """How far an evaluation outside of training is: a line on a terminal that disappears at the end, plain lines elsewhere."""
+
+    name = "progress"
+    may_fail = True
+
+    def __init__(self, title: str) -> None:
+        self.title, self.is_live = title, sys.stderr is not None and sys.stderr.isatty()
+        self.width = 0  # of the text on the terminal
+        self.shown_at: float | None = None
+
+    def on_evaluation_progress(self, done: int, episodes: int) -> None:
+        line = evaluation_text(self.title, done, episodes)
+        if self.is_live:
+            print_line(f"\r{line.ljust(self.width)}", error=True, end="")
+            self.width = len(line)
+        elif self.shown_at is None or time.monotonic() - self.shown_at >= LINE_SECONDS:
+            self.shown_at = time.monotonic()
+            print_line(line, error=True)
+
+    def __enter__(self) -> EvaluationLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.width:
+            print_line(f"\r{' ' * self.width}\r", error=True, end="")
+            self.width = 0

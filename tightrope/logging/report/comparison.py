@@ -1,0 +1,252 @@
+"""The page of several runs: those that differ in nothing but their seed are one group, and groups are compared."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..metrics import RETURN, SCORE
+from .charts import PLOTS, Chart, Plot, Trace, line, rounded
+from .health import health_findings
+from .html import (
+    NO_NUMBER,
+    document,
+    footer,
+    format_number,
+    format_setting,
+    now,
+    page_header,
+    section,
+    settings_table,
+    table,
+    text,
+)
+from .record import IGNORED, Group, RunRecord, group_runs
+from .run import MAX_VIDEOS, curves, link, videos
+from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
+
+FINAL_SHARE = 0.1  # share of a run whose returns are its score, where there are no evaluations
+RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
+GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
+COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
+            "charts/SPS")  # fmt: skip
+
+
+def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
+    """The whole page, one part for each environment."""
+    envs = list(dict.fromkeys(str(run.info.settings.get("env")) for run in runs))
+    drawn: list[Chart] = []
+    parts = []
+    for env in envs:
+        groups = group_runs([run for run in runs if str(run.info.settings.get("env")) == env])
+        parts.append(env_part(env, groups, drawn, beside))
+    count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+    title = f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''}"
+    hint = "Drag across a curve to zoom; click a name in the legend to hide it."
+    body = [page_header(title, count, f"compared {now()}"), "<main>", *parts, "</main>", footer(hint)]
+    return document(f"{title}: {count}", body, [chart.data() for chart in drawn], live=False, every=0)
+
+
+def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
+    """Everything about the runs on one environment; its charts are added to `drawn`."""
+    first = len(drawn)
+    name = f"env-{first}"
+    made = chosen_charts(groups)
+    drawn += made
+    few = min(len(group.runs) for group in groups) < 5
+    note = (
+        "Over environment steps. Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs."
+        + (" With fewer than five seeds an interval says little." if few else "")
+    )
+    newest = [
+        (video.place, f"{group.label}, {seed_text(run)}, {run.label(video)}")
+        for group in groups
+        for run in group.runs[:1]
+        for video in run.files.videos[-1:]
+    ]
+    parts = [
+        section(f"{name}-scores", f"{text(env)}: final scores", *score_table(groups)),
+        curves(made, f"{name}-", first, note),
+        settings_that_differ(name, groups),
+        section(f"{name}-runs", "Runs", run_table(groups, beside)),
+        videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
+    ]
+    return "".join(parts)
+
+
+# curves ---------------------------------------------------------------------------------------------------------------
+
+
+def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
+    plots = [RETURNS, GREEDY, *(plot for plot in PLOTS if plot.tags[0] in COMPARED)]
+    drawn = {plot: single_runs(groups) if plot is GREEDY else group_traces(groups, plot) for plot in plots}
+    made = [Chart(plot, found, summary=summary_text(groups, plot)).fitting() for plot, found in drawn.items()]
+    return [chart for chart in made if chart.traces or chart.plot is RETURNS]
+
+
+def single_runs(groups: Sequence[Group]) -> list[Trace]:
+    """Evaluations of every run. They are few, often one, and not at the same steps, so that no mean is drawn."""
+    found: list[Trace] = []
+    for group in groups:
+        name = html.escape(group.label)
+        for run in group.runs:
+            steps, scores = run_curve(run, SCORE)
+            if len(steps):
+                one = line("scores", steps, scores, f"{name}, {html.escape(seed_text(run))}", group.number)
+                found.append(one | {"group": name})
+    return found
+
+
+def seed_text(run: RunRecord) -> str:
+    return f"seed {run.info.settings.get('seed')}"
+
+
+def group_traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
+    """Of each group its runs, faintly, a band and a mean."""
+    found: list[Trace] = []
+    for group in groups:
+        runs = [run for run in group.runs if len(run_curve(run, plot.tags[0])[0])]
+        curves = [run_curve(run, plot.tags[0]) for run in runs]
+        if not curves:
+            continue
+        name = html.escape(group.label)  # plotly reads tags in names
+        if plot is RETURNS and len(curves) > 1:
+            for run, curve in zip(runs, curves, strict=True):
+                one = line("run", *thin(*curve, points=60), html.escape(seed_text(run)), group.number)
+                found.append(one | {"group": name})
+        steps, values = at_common_steps(curves)
+        if len(curves) > 1 and len(steps):
+            mean, low, high = mean_band(values)
+            found += [
+                line(kind, steps, y, name, group.number) | {"group": name} for kind, y in (("low", low), ("high", high))
+            ]
+            bounds = [list(pair) for pair in zip(rounded(low), rounded(high), strict=True)]
+            found.append(
+                line("mean", steps, mean, name, group.number) | {"legend": plot is RETURNS, "interval": bounds}
+            )
+        else:
+            found += [line("mean", *curve, name, group.number) | {"legend": plot is RETURNS} for curve in curves]
+    return found
+
+
+def run_curve(run: RunRecord, tag: str) -> Curve:
+    if tag == SCORE:
+        scores = run.scores
+        return np.array([score.step for score in scores], float), np.array([score.mean for score in scores], float)
+    x, y = run.columns.curve(tag)
+    return smooth(x, y) if len(x) else (x, y)
+
+
+def summary_text(groups: Sequence[Group], plot: Plot) -> str:
+    ends = [f"{group.label} ends at {format_number(final_value(group, plot.tags[0]))}" for group in groups]
+    return f"{plot.title}: {'; '.join(ends)}"
+
+
+def final_value(group: Group, tag: str) -> float | None:
+    values = [float(y[-1]) for run in group.runs if len(y := run_curve(run, tag)[1])]
+    return float(np.mean(values)) if values else None
+
+
+# scores ---------------------------------------------------------------------------------------------------------------
+
+
+def score_table(groups: Sequence[Group]) -> tuple[str, str]:
+    """(table, note): every group's interquartile mean."""
+    greedy = all_scored(groups)
+    finals = [np.array([s for run in group.runs if (s := final_score(run, greedy)) is not None]) for group in groups]
+    everything = np.concatenate(finals)
+    rows = []
+    for group, values in zip(groups, finals, strict=True):
+        name = f'<span class="swatch s{group.number % 8}"></span>{text(group.label)}'
+        if len(values) == 0:
+            rows.append([name, "0", *4 * [NO_NUMBER]])
+            continue
+        middle, low, high = iqm_interval([values])
+        interval = f"{format_number(low)} to {format_number(high)}" if len(values) > 1 else "one run"
+        spread = f"{format_number(values.min())} to {format_number(values.max())}"
+        picture = strip(values, middle, low, high, everything, group.number)
+        rows.append([name, str(len(values)), format_number(middle), interval, spread, picture])
+    head = ["group", "runs", "IQM", "95 % interval", "range", ""]
+    source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
+    note = (
+        f"Group: runs that differ only in their seed. Score of a run: {source}. {about_iqm([*map(len, finals)])} "
+        "Its interval is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
+    )
+    return table("Final scores", head, rows), note
+
+
+def about_iqm(counts: Sequence[int]) -> str:
+    """What it is for groups of so many runs: a quarter of three is none."""
+    if max(counts) < 4:
+        return "IQM: the interquartile mean, which of fewer than four runs is the plain mean: none of them is left out."
+    few = " (of fewer than four runs: the plain mean)" if min(counts) < 4 else ""
+    return f"IQM: the interquartile mean, the mean without the best and the worst quarter{few}."
+
+
+def all_scored(groups: Sequence[Group]) -> bool:
+    """Whether all runs have greedy evaluations: what is compared must be of one kind."""
+    return all(run.scores for group in groups for run in group.runs)
+
+
+def final_score(run: RunRecord, greedy: bool) -> float | None:
+    if greedy:
+        return run.scores[-1].mean
+    step, value = run.columns.curve(RETURN)
+    return float(value[step > (1 - FINAL_SHARE) * step[-1]].mean()) if len(step) else None
+
+
+def strip(values: np.ndarray, middle: float, low: float, high: float, everything: np.ndarray, number: int) -> str:
+    """The interval, its middle and the single runs on one scale for all groups."""
+    begin, span = float(everything.min()), float(np.ptp(everything)) or 1.0
+
+    def at(value: float) -> str:
+        return f"{4 + 192 * (value - begin) / span:.1f}"
+
+    color = f"var(--series-{number % 8})"
+    dots = "".join(f'<circle cx="{at(v)}" cy="9" r="2.5" fill="{color}" opacity=".4"/>' for v in values.tolist())
+    return (
+        f'<svg width="200" height="18" role="img" aria-label="from {format_number(low)} to {format_number(high)}">'
+        f'<line x1="4" x2="196" y1="9" y2="9" stroke="var(--grid)"/>'
+        f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{color}" stroke-width="5" opacity=".45"/>'
+        f'{dots}<circle cx="{at(middle)}" cy="9" r="5" fill="{color}"/></svg>'
+    )
+
+
+# what they are ----------------------------------------------------------------------------------------------------------
+
+
+def settings_that_differ(name: str, groups: Sequence[Group]) -> str:
+    """Settings in which groups differ."""
+    kinds = [group.settings for group in groups]
+    names = [n for n in dict.fromkeys(n for kind in kinds for n in kind) if n not in IGNORED]
+    different = [
+        n for n in names if any(kind.get(n) != kinds[0].get(n) or (n in kind) != (n in kinds[0]) for kind in kinds)
+    ]
+    if not different:
+        return ""
+    head = ["setting", *(text(group.label) for group in groups)]
+    rows = [
+        [text(n), *(text(format_setting(kind[n]) if n in kind else NO_NUMBER) for kind in kinds)] for n in different
+    ]
+    content = settings_table("Settings that differ", head, rows)
+    return section(f"{name}-settings", "Settings that differ", content)
+
+
+def run_table(groups: Sequence[Group], beside: Path) -> str:
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            found = health_findings(run.columns, run.info.settings, run.info.target, run.last_score)
+            page = None if run.info.run_dir is None else run.info.run_dir / "report.html"
+            name = text(run.name)
+            linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.is_file() else name
+            rows.append([
+                f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
+                text(run.info.settings.get("seed")), f"{run.steps:,}",
+                format_number(final_score(run, all_scored(groups))), text(run.status.name),
+                text(found[0].what),
+            ])  # fmt: skip
+    return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)

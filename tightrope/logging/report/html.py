@@ -1,0 +1,232 @@
+"""Building blocks of report pages: escaped text, numbers, tables, sections, and the page around them.
+
+A page is one file that needs no network: it contains plotly.js, taken from the plotly package and compressed. Compressing takes
+half a second, so the result is kept in the user's cache. plotly itself is never imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import html
+import importlib.util
+import json
+import math
+import os
+import re
+import secrets
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+LIBRARY = Path("package_data") / "plotly.min.js"
+NO_NUMBER = "\u2013"
+LONG_CELL = 32  # characters; a longer cell may have several lines
+_packing = threading.Lock()
+
+
+def text(value: object) -> str:
+    """Escaped for HTML."""
+    return html.escape(str(value), quote=True)
+
+
+def format_number(value: float | None, digits: int = 4) -> str:
+    """For people: 12,345 or 0.01234, never 1.2e+04."""
+    if value is None or not math.isfinite(value):
+        return NO_NUMBER
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.2e}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 8)}f}"
+
+
+def format_duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+def format_setting(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or NO_NUMBER
+    if isinstance(value, dict):
+        return " ".join(f"{key}={item}" for key, item in value.items()) or NO_NUMBER
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return NO_NUMBER if value is None else str(value)
+
+
+# parts of a page ------------------------------------------------------------------------------------------------------
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()) -> str:
+    """Cells are HTML; the first cell of a row is its name. `marked` rows are highlighted."""
+    top = "".join(f'<th scope="col"{cell_class(cell)}>{cell}</th>' for cell in head)
+    lines = []
+    for i, (first, *rest) in enumerate(rows):
+        mark = ' class="marked"' if i < len(marked) and marked[i] else ""
+        cells = "".join(f"<td{cell_class(cell)}>{cell}</td>" for cell in rest)
+        lines.append(f'<tr{mark}><th scope="row"{cell_class(first)}>{first}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
+        f"<thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def cell_class(cell: str) -> str:
+    """Only long text may be broken into lines; where numbers and names are too wide, the table scrolls."""
+    content = html.unescape(re.sub(r"<[^>]*>", "", cell))
+    return ' class="long"' if len(content) > LONG_CELL else ""
+
+
+def section(name: str, title: str, content: str, note: str = "") -> str:
+    says = f'<p class="note">{note}</p>' if note else ""
+    return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>{says}{content}</section>'
+
+
+def settings_table(*arguments: Any) -> str:
+    return f'<div class="settings">{table(*arguments)}</div>'
+
+
+def facts_list(facts: dict[str, str]) -> str:
+    items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in facts.items())
+    return f'<dl class="facts">{items}</dl>'
+
+
+def command_box(command: str) -> str:
+    copy = '<button class="copy" type="button">Copy</button>'
+    return f'<div class="command"><code>{text(command)}</code>{copy}</div>'
+
+
+def tiles(cells: Iterable[tuple[str, str, str]]) -> str:
+    """(title, number, note) of the numbers that people look for first."""
+    inside = "".join(f'<div class="tile"><dt>{a}</dt><dd>{b}<small>{c}</small></dd></div>' for a, b, c in cells)
+    return f'<dl class="tiles">{inside}</dl>'
+
+
+def page_header(title: str, small: str, sub: str, pill: tuple[str, str] | None = None, more: str = "") -> str:
+    """`pill` is (style, status); `sub` and `more` are HTML."""
+    status = "" if pill is None else f'<span class="pill {text(pill[0])}" id="status">{text(pill[1])}</span>\n'
+    return f"""<header class="top">
+<div class="bar"><h1>{text(title)} <small>{text(small)}</small></h1>
+{status}<button id="theme" class="push" type="button" aria-label="dark colours">Dark</button></div>
+<p class="sub">{sub}</p>{more}
+</header>"""
+
+
+def now() -> str:
+    return text(time.strftime("%Y-%m-%d %H:%M:%S"))
+
+
+def footer(hint: str) -> str:
+    return f"<footer><p>{text(hint)} Made by Tightrope; this file needs no network and no server.</p></footer>"
+
+
+def document(title: str, body: Iterable[str], charts: Sequence[dict[str, Any]], live: bool, every: int) -> str:
+    """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
+    reloads itself `every` so many seconds."""
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "media-src 'self' data: blob: file:; base-uri 'none'; form-action 'none'"
+    )
+    data = {"charts": charts, "live": live, "written": time.time(), "every": every}
+    content = "\n".join(body)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="tightrope">
+<link rel="icon" href="data:,">
+<title>{text(title)}</title>
+<style>{asset("page.css")}</style>
+<script nonce="{nonce}">{asset("theme.js")}</script>
+</head>
+<body>
+{content}
+{data_block("data", data)}
+<script type="text/plain" id="library">{packed_library()}</script>
+<script nonce="{nonce}">{asset("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def data_block(name: str, value: Any) -> str:
+    """JSON for the page's script. It contains no '<', so that it cannot end early."""
+    content = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        content = content.replace(sign, f"\\u{ord(sign):04x}")
+    return f'<script type="application/json" id="{name}">{content}</script>'
+
+
+@lru_cache
+def asset(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+# plotly.js --------------------------------------------------------------------------------------------------------------
+
+
+def packed_library() -> str:
+    """plotly.js as gzip in base64. A second thread waits for the first one to make it."""
+    with _packing:
+        return _packed_library()
+
+
+@lru_cache(maxsize=1)
+def _packed_library() -> str:
+    source = installed_library()
+    stat = source.stat()
+    cached = cache_dir() / f"plotly-{stat.st_size}-{int(stat.st_mtime)}.gz"
+    library = source.read_bytes()
+    try:
+        content = cached.read_bytes()
+        whole = gzip.decompress(content) == library
+    except (OSError, EOFError, zlib.error):  # missing or damaged: a crash can leave it empty
+        whole = False
+    if not whole:
+        content = gzip.compress(library, 6, mtime=0)
+        write_cache(cached, content)
+    return base64.b64encode(content).decode()
+
+
+def installed_library() -> Path:
+    """The path of plotly.js; RuntimeError if plotly is not installed."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (path := Path(folder) / LIBRARY).is_file():
+            return path
+    raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
+
+
+def cache_dir() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(chosen) if os.path.isabs(chosen) else Path("~/.cache").expanduser()
+    return base / "tightrope"
+
+
+def write_cache(path: Path, content: bytes) -> None:
+    """Atomically, since several processes may do it; a disk that does not take it is ignored."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)

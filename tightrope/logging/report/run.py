@@ -1,0 +1,208 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from ...files import Place, Unreadable
+from ..metrics import RETURN
+from .charts import Chart, charts, main_chart
+from .health import health_findings
+from .html import (
+    NO_NUMBER,
+    command_box,
+    document,
+    facts_list,
+    footer,
+    format_duration,
+    format_number,
+    format_setting,
+    now,
+    page_header,
+    section,
+    settings_table,
+    table,
+    text,
+    tiles,
+)
+from .outcome import HealthFinding
+from .record import RunRecord, ScoreRecord
+from .statistics import smooth
+
+REFRESH = 30  # seconds between two pages of a running run
+EMBEDDED = 6 << 20  # bytes of videos inside a page; further ones are linked
+MAX_VIDEOS = 6  # shown; the newest
+LISTED = 200  # videos, evaluations and checkpoints, at most
+
+
+def run_page(record: RunRecord, beside: Path) -> str:
+    """The whole page. `beside` is the directory that it will be written to, from which its links lead."""
+    drawn = [main_chart(record), *charts(record.columns)]
+    parts = [
+        header(record),
+        "<main>",
+        section("health", "Health check", findings(record)),
+        curves(drawn),
+        videos([(video.place, record.label(video)) for video in record.files.videos][::-1], beside),
+        evaluations(record.scores),
+        settings(record),
+        reproduce(record),
+        checkpoints(record),
+        "</main>",
+        footer("Drag across a curve to zoom, all follow; double-click to see everything again."),
+    ]
+    title = f"{record.info.title} · {record.name}"
+    return document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running", REFRESH)
+
+
+def header(record: RunRecord) -> str:
+    name, _, algo = record.info.title.rpartition(" ")
+    kind = record.status.kind
+    style = "bad" if kind in ("not finite", "failed") else kind
+    details = f'<p class="sub">{text(record.status.details)}</p>' if record.status.details else ""
+    share = min(record.steps / max(record.info.total_steps, 1), 1.0)
+    progress = f'<progress value="{share:.4f}" aria-label="progress"></progress>' if kind == "running" else ""
+    return page_header(
+        name or algo,
+        algo.upper() if name else "",
+        f'{text(record.name)} · written {now()} <span id="age"></span>',
+        (style, record.status.name),
+        f"{details}\n{progress}{run_tiles(record)}",
+    )
+
+
+def run_tiles(record: RunRecord) -> str:
+    columns, scores = record.columns, record.scores
+    cells: list[tuple[str, str, str]] = []
+    if scores:
+        last, best = scores[-1], max(scores, key=lambda score: score.mean)
+        spread = f"± {format_number(last.std, 3)} over {last.episodes} episodes" if last.std is not None else "greedy"
+        cells.append(("Score", format_number(last.mean), spread))
+        if best.mean > last.mean:
+            cells.append(("Best score", format_number(best.mean), f"at {best.step:,} steps"))
+    step, value = columns.curve(RETURN)
+    if len(value):
+        cells.append(("Return in training", format_number(float(smooth(step, value)[1][-1])), "sampled actions"))
+    total = record.info.total_steps
+    cells.append(("Steps", f"{record.steps:,}", f"of {total:,}" if total > record.steps else ""))
+    cells.append(("Time", format_duration(columns.last("time") or 0.0), "evaluations included"))
+    cells.append(("Speed", format_number(columns.last("charts/SPS"), 3), "steps per second"))
+    return tiles(cells)
+
+
+def findings(record: RunRecord) -> str:
+    words = {"good": "Good.", "note": "Note.", "warning": "Look at this."}
+
+    def item(finding: HealthFinding) -> str:
+        advice = f' <span class="advice">{text(finding.advice)}</span>' if finding.advice else ""
+        link = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in record.columns else ""
+        return f'<li class="{finding.level}"><strong>{words[finding.level]}</strong> {text(finding.what)}{advice}{link}</li>'
+
+    found = health_findings(record.columns, record.info.settings, record.info.target, record.last_score)
+    return f'<ul class="findings">{"".join(map(item, found))}</ul>'
+
+
+def anchor(tag: str) -> str:
+    return "curve-" + "".join(letter if letter.isalnum() else "-" for letter in tag)
+
+
+def curves(drawn: Sequence[Chart], part: str = "", first: int = 0, note: str = "") -> str:
+    """One wide chart, the others below it in a grid. `first` is the number of the first chart on the page."""
+    wide, *others = (
+        figure(chart, first + i, "chart card main wide" if i == 0 else "chart card", part)
+        for i, chart in enumerate(drawn)
+    )
+    note = note or "Over environment steps. Faint: as measured. Strong: smoothed."
+    return section(f"{part}curves", "Learning curves", f'{wide}<div class="grid">{"".join(others)}</div>', note)
+
+
+def figure(chart: Chart, number: int, style: str, part: str = "") -> str:
+    """Charts of the same `part` of the page zoom together."""
+    plot = chart.plot
+    says = plot.says + (" The axis is logarithmic." if chart.log else "")
+    return (
+        f'<figure class="{style}" id="{part}{anchor(plot.tags[0])}"><figcaption><h3>{text(plot.title)}</h3><p>{text(says)}</p>'
+        f'</figcaption><div class="plot" data-chart="{number}" data-part="{part}" role="img" '
+        f'aria-label="{text(chart.summary)}"></div></figure>'
+    )
+
+
+def videos(found: Sequence[tuple[Place, str]], beside: Path, name: str = "videos") -> str:
+    """(place, label) of videos, the most important first; they are shown in reverse, oldest first. Small ones are inside the
+    page, others are links to files beside it."""
+    there = [(place, label) for place, label in found[:LISTED] if place.is_file()]
+    if not there:
+        return ""
+    shown, left = [], EMBEDDED
+    for place, label in there[:MAX_VIDEOS]:
+        try:
+            content = place.read(left)
+            source, left = f"data:video/mp4;base64,{base64.b64encode(content).decode()}", left - len(content)
+        except Unreadable:  # larger than what is left
+            source = link(place.path, beside)
+        shown.append(
+            f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{source}" '
+            f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
+        )
+    others = ", ".join(f'<a href="{link(place.path, beside)}">{text(label)}</a>' for place, label in there[MAX_VIDEOS:])
+    more = f'<p class="note">More, as files beside this page: {others}</p>' if others else ""
+    return section(name, "Videos", f'<div class="videos">{"".join(reversed(shown))}</div>{more}')
+
+
+def link(path: Path, beside: Path) -> str:
+    """Relative to the page, quoted: a name may contain anything."""
+    return text(quote(os.fsencode(Path(os.path.relpath(path, beside)).as_posix())))
+
+
+def evaluations(scores: Sequence[ScoreRecord]) -> str:
+    if not scores:
+        return ""
+    best = max(range(len(scores)), key=lambda i: scores[i].mean)
+
+    def cells(score: ScoreRecord) -> list[str]:
+        spread = f"{format_number(score.low)} to {format_number(score.high)}" if score.low is not None else NO_NUMBER
+        numbers = [format_number(score.mean), format_number(score.std, 3), spread, format_number(score.length)]
+        return [f"{score.step:,}", *numbers, f"{score.episodes:,}" if score.episodes else NO_NUMBER]
+
+    order = list(reversed(range(len(scores))))[:LISTED]
+    head = ["steps", "mean return", "deviation", "range", "mean length", "episodes"]
+    content = table("Evaluations", head, [cells(scores[i]) for i in order], [i == best for i in order])
+    return section("evaluations", "Evaluations", content, "Greedy, on fresh environments. The best is highlighted.")
+
+
+def settings(record: RunRecord) -> str:
+    """Settings that differ from the usual ones, then all of them."""
+    given, usual = record.info.settings, record.files.usual
+    different = [name for name in given if name in usual and given[name] != usual[name]]
+    changed = [[text(n), text(format_setting(given[n])), text(format_setting(usual[n]))] for n in different]
+    every = [[text(name), text(format_setting(value))] for name, value in given.items()]
+    first = "<p>All as the preset or the defaults have it.</p>"
+    if different:
+        first = settings_table("Settings that were chosen", ["setting", "value", "instead of"], changed)
+    all_of_them = settings_table("All settings", ["setting", "value"], every, [name in different for name in given])
+    details = f"<details><summary>All {len(given)} settings</summary>{all_of_them}</details>"
+    note = "What differs from the preset, or from the defaults where there is none." if different else ""
+    return section("settings", "Settings", first + details, note)
+
+
+def reproduce(record: RunRecord) -> str:
+    command = command_box(record.files.command) if record.files.command else ""
+    plan = "".join(f"<p>{text(line)}</p>" for line in record.info.plan)
+    content = f'{command}<div class="card">{facts_list(record.info.facts)}<div class="note">{plan}</div></div>'
+    return section("again", "Make it again", content, "On the same machine the same command gives the same numbers.")
+
+
+def checkpoints(record: RunRecord) -> str:
+    found = record.files.checkpoints
+    if not found:
+        return ""
+    best = max((one.score for one in found if one.score is not None), default=None)
+    rows = [[text(one.name), f"{one.steps:,}", format_number(one.score)] for one in found[:LISTED]]
+    marks = [one.score is not None and one.score == best for one in found]
+    content = table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)
+    note = f"<code>tightrope eval {text(record.info.run_dir)}</code> scores the newest one again."
+    return section("checkpoints", "Checkpoints", content, note)

@@ -1,0 +1,86 @@
+"""Numbers behind the curves: thinning, smoothing, and what several seeds say together.
+
+The score of several runs is their interquartile mean with a percentile interval from a stratified bootstrap, as defined by
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), the paper of rliable:
+runs are drawn anew, with replacement, within each task; scores of all tasks are pooled; a quarter is cut off at either end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+POINTS = 300  # of a curve on a page
+BELL_WIDTH = 0.015  # of the bell that smooths a curve, as a share of it
+RESAMPLES = 2000
+LEVEL = 0.95
+
+Curve = tuple[np.ndarray, np.ndarray]  # steps, values
+
+
+def median(values: np.ndarray) -> float:
+    """The median. numpy.median imports masked arrays, which takes as long as the rest of a page."""
+    ordered, count = np.sort(values), len(values)
+    return float((ordered[(count - 1) // 2] + ordered[count // 2]) / 2)
+
+
+def thin(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
+    """The curve in at most 2 x `points` points: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(x) <= 2 * points:
+        return x, y
+    kept = []
+    for stretch in stretches(len(x), points):
+        low, high = stretch.start + np.argmin(y[stretch]), stretch.start + np.argmax(y[stretch])
+        kept += sorted({int(low), int(high)})
+    return x[kept], y[kept]
+
+
+def smooth(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
+    """Means over stretches, weighed by a bell over their neighbours."""
+    if len(x) > points:
+        parts = stretches(len(x), points)
+        x, y = np.array([x[p].mean() for p in parts]), np.array([y[p].mean() for p in parts])
+    width = max(BELL_WIDTH * len(x), min(1.0, len(x) / 20))
+    reach = np.arange(-int(4 * width) - 1, int(4 * width) + 2)
+    bell = np.exp(-0.5 * (reach / width) ** 2)
+    weight = np.convolve(np.ones(len(y)), bell)[len(bell) // 2 :][: len(y)]
+    return x, np.convolve(y, bell)[len(bell) // 2 :][: len(y)] / weight
+
+
+def stretches(count: int, parts: int) -> list[slice]:
+    """`count` rows in so many nearly equal parts, none of them empty."""
+    edges = np.linspace(0, count, min(parts, count) + 1).astype(int)
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
+
+
+def at_common_steps(curves: Sequence[Curve], points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, one row of values for each curve) over the steps that all of the curves cover; empty where there are none."""
+    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if begin >= end:
+        return np.empty(0), np.empty((len(curves), 0))
+    steps = np.linspace(begin, end, min(points, max(len(x) for x, _ in curves)))
+    return steps, np.stack([np.interp(steps, x, y) for x, y in curves])
+
+
+def mean_band(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(mean, low, high) over the rows, which are runs, with a bootstrap interval for the mean."""
+    drawn = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
+    share = np.stack([(drawn == run).mean(1) for run in range(len(values))], axis=1)  # of each run in each sample
+    low, high = np.quantile(share @ values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return values.mean(0), low, high
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """The interquartile mean over the last axis: the mean without a quarter of the scores, rounded down, at either end."""
+    ordered, cut = np.sort(scores, axis=-1), scores.shape[-1] // 4
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
+
+
+def iqm_interval(tasks: Sequence[np.ndarray], seed: int = 0) -> tuple[float, float, float]:
+    """(IQM, low, high) of the scores of all tasks; runs are drawn anew within each task."""
+    draw = np.random.default_rng(seed)
+    samples = [scores[draw.integers(len(scores), size=(RESAMPLES, len(scores)))] for scores in tasks]
+    low, high = np.quantile(iqm(np.concatenate(samples, axis=1)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(iqm(np.concatenate(list(tasks)))), float(low), float(high)

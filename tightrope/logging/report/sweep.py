@@ -1,0 +1,211 @@
+"""The page of a sweep: the best settings, the figures of the study, every trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .html import (
+    NO_NUMBER,
+    command_box,
+    document,
+    facts_list,
+    footer,
+    format_duration,
+    format_number,
+    format_setting,
+    now,
+    page_header,
+    section,
+    settings_table,
+    table,
+    text,
+    tiles,
+)
+from .run import REFRESH
+
+MAX_TRIALS = 500
+
+
+@dataclass(frozen=True)
+class SweepFigure:
+    """A plotly figure, made by Optuna."""
+
+    name: str
+    title: str
+    says: str
+    wide: bool = False
+    group: str = "study"
+    figure: dict[str, Any] = field(default_factory=dict)  # data, layout
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """What a page shows of a trial."""
+
+    number: int
+    score: float | None
+    complete: bool
+    failed: bool
+    how: str
+    scores: list[float]
+    settings: dict[str, Any]
+    seconds: float | None
+    worker: str
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """What a page shows of a sweep. It contains no password."""
+
+    env: str
+    algo: str
+    name: str
+    status: str  # running, ended, stopped
+    done: int
+    wanted: int
+    seeds: list[int]
+    steps: int
+    storage: str
+    command: str  # that trains the best settings
+    best: TrialRow | None
+    settings: list[tuple[str, Any, Any]]  # (name, best, usual)
+    trials: list[TrialRow]
+    figures: list[SweepFigure]
+    searched: list[tuple[str, str]]  # (name, where)
+
+
+def sweep_page(record: SweepRecord) -> str:
+    """The whole page in one file."""
+    study = [(i, one) for i, one in enumerate(record.figures) if one.group == "study"]
+    slices = [(i, one) for i, one in enumerate(record.figures) if one.group == "slices"]
+    parts = [
+        sweep_header(record),
+        "<main>",
+        best_settings(record),
+        section("study", "The study", figures(study), "Drawn by Optuna. Drag to zoom, double-click to see everything.")
+        if study
+        else section("study", "The study", "<p>No trial has come to its end yet.</p>"),
+        section(
+            "slices", "One setting at a time", figures(slices), "Score over each setting, the most important first."
+        )
+        if slices
+        else "",
+        trial_table(record),
+        searched(record),
+        "</main>",
+        footer("A trial's score is the mean of its seeds' last greedy evaluations."),
+    ]
+    charts = [{"figure": one.figure} for one in record.figures]
+    return document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
+
+
+def sweep_header(record: SweepRecord) -> str:
+    status = {"ended": "finished"}.get(record.status, record.status)
+    sub = f'{text(record.name)} · written {now()} <span id="age"></span>'
+    return page_header(
+        record.env, f"{record.algo.upper()} sweep", sub, (record.status, status), "\n" + sweep_tiles(record)
+    )
+
+
+def sweep_tiles(record: SweepRecord) -> str:
+    best, ended = record.best, [trial for trial in record.trials if not trial.failed]
+    early = sum(not trial.complete and trial.seconds is not None for trial in ended)
+    lost = sum(trial.failed for trial in record.trials)
+    seconds = sum(trial.seconds or 0.0 for trial in record.trials)
+    workers = len({trial.worker for trial in record.trials if trial.worker})
+    cells = [
+        (
+            "Best score",
+            format_number(None if best is None else best.score),
+            "" if best is None else f"trial {best.number}",
+        ),
+        ("Trials", f"{record.done:,}", f"of {record.wanted:,}"),
+        ("Given up early", f"{early:,}", "below the median, or diverged"),
+        ("Done again", f"{lost:,}", "stopped, or their process died"),
+        ("Seeds per trial", f"{len(record.seeds)}", f"{record.steps:,} steps each"),
+        ("Time", format_duration(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
+    ]
+    return tiles(cells)
+
+
+def best_settings(record: SweepRecord) -> str:
+    if record.best is None:
+        return section("best", "The best settings", "<p>No trial has come to its end yet.</p>")
+    rows = [[text(name), text(short_value(value)), text(short_value(usual))] for name, value, usual in record.settings]
+    marked = [value != usual for _, value, usual in record.settings]
+    content = command_box(record.command) + settings_table(
+        "The best settings", ["setting", "best", "usual"], rows, marked
+    )
+    scores = ", ".join(format_number(score) for score in record.best.scores)
+    note = (
+        f"Trial {record.best.number}; its seeds scored {scores}. The best of many is partly luck: train it with seeds that "
+        "took no part before you believe the number."
+    )
+    return section("best", "The best settings", content, note)
+
+
+def figures(drawn: Sequence[tuple[int, SweepFigure]]) -> str:
+    """Wide figures alone, the others side by side."""
+    rows: list[str] = []
+    narrow: list[str] = []
+    for number, one in drawn:
+        label, size = text(f"{one.title}: {one.says}"), "" if one.group == "slices" else " tall"
+        card = (
+            f'<figure class="chart card{" wide main" if one.wide else ""}" id="{text(one.name)}">'
+            f"<figcaption><h3>{text(one.title)}</h3><p>{text(one.says)}</p></figcaption>"
+            f'<div class="plot{size}" data-chart="{number}" data-part="{text(one.name)}" role="img" aria-label="{label}"></div>'
+            "</figure>"
+        )
+        if one.wide:
+            rows += [side_by_side(narrow)] if narrow else []
+            rows.append(card)
+            narrow = []
+        else:
+            narrow.append(card)
+    return "".join([*rows, side_by_side(narrow) if narrow else ""])
+
+
+def side_by_side(cards: Sequence[str]) -> str:
+    return f'<div class="grid main">{"".join(cards)}</div>'
+
+
+def trial_table(record: SweepRecord) -> str:
+    """The best first, trials that were done again last."""
+    ordered = sorted(
+        record.trials, key=lambda t: (t.failed, not t.complete, -(t.score if t.score is not None else -1e300))
+    )
+    names = [name for name, _ in record.searched]
+    head = ["trial", "score", "seeds", "how it ended", "time", *map(text, names), "process"]
+    rows = [
+        [
+            str(trial.number),
+            format_number(trial.score),
+            ", ".join(format_number(score) for score in trial.scores) or NO_NUMBER,
+            f'<span title="{text(trial.how)}">{text(trial.how if len(trial.how) < 40 else trial.how[:38] + "...")}</span>',
+            NO_NUMBER if trial.seconds is None else format_duration(trial.seconds),
+            *(text(short_value(trial.settings[name])) if name in trial.settings else NO_NUMBER for name in names),
+            text(trial.worker),
+        ]
+        for trial in ordered[:MAX_TRIALS]
+    ]
+    marks = [record.best is not None and trial.number == record.best.number for trial in ordered]
+    more = (
+        f'<p class="note">The other {len(ordered) - MAX_TRIALS} are in the storage.</p>'
+        if len(ordered) > MAX_TRIALS
+        else ""
+    )
+    return section("trials", "Trials", table("Trials", head, rows, marks) + more)
+
+
+def searched(record: SweepRecord) -> str:
+    rows = [[text(name), text(where)] for name, where in record.searched]
+    facts = {"study": record.name, "storage": record.storage, "seeds": " ".join(map(str, record.seeds))}
+    space = settings_table("What was searched", ["setting", "where"], rows)
+    return section("searched", "What was searched", f'{space}<div class="card main">{facts_list(facts)}</div>')
+
+
+def short_value(value: Any) -> str:
+    """Numbers that were drawn at random, with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else format_setting(value)

@@ -1,0 +1,220 @@
+"""What trackers share: a thread between them and training, names of scalars, and the id of their run.
+
+A tracker says what to do when a run starts (`open`), with numbers, histograms and files, and when it ends (`close`). All of
+that happens on its own thread, in order. Training itself only appends rows to a list.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ...files import Place, Unreadable
+from ..callback import Callback, RunInfo, StateView, TrainingResult
+from .delivery import DeliveryThread, client_random
+from .histograms import Histogram, HistogramSchedule, ParameterCopy
+
+Ending = Literal["finished", "stopped", "failed"]
+TrackerTags = Literal["tightrope", "sb3"]
+Scalars = dict[str, float]
+
+IDS_FILE, MAX_IDS_BYTES = "trackers.json", 10_000
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_ids_lock = threading.Lock()  # each tracker writes from its own thread
+
+SB3: dict[str, tuple[str, float]] = {  # our name: (Stable-Baselines3's name, factor)
+    "charts/episodic_return": ("rollout/ep_rew_mean", 1),
+    "charts/episodic_length": ("rollout/ep_len_mean", 1),
+    "charts/learning_rate": ("train/learning_rate", 1),
+    "charts/SPS": ("time/fps", 1),
+    "losses/policy_loss": ("train/policy_gradient_loss", 1),
+    "losses/objective": ("train/policy_loss", -1),  # VPG's, like A2C's
+    "losses/value_loss": ("train/value_loss", 2),  # theirs has no factor 1/2
+    "losses/entropy": ("train/entropy_loss", -1),
+    "losses/approx_kl": ("train/approx_kl", 1),
+    "losses/clipfrac": ("train/clip_fraction", 1),
+    "losses/explained_variance": ("train/explained_variance", 1),
+    "eval/episodic_return": ("eval/mean_reward", 1),
+    "eval/episodic_length": ("eval/mean_ep_length", 1),
+    "phase": ("time/iterations", 1),
+    "time": ("time/time_elapsed", 1),
+}
+
+
+@dataclass(frozen=True)
+class TrackerOptions:
+    """The settings of trackers."""
+
+    project: str | None = None
+    entity: str | None = None
+    run_name: str | None = None
+    watch: bool = False
+    tags: TrackerTags = "tightrope"
+    say: Callable[[str], None] = print  # prints a line for the user
+
+
+class Tracker(Callback):
+    """The base of all trackers. A subclass implements the abstract methods, which run on the tracker's own thread."""
+
+    may_fail = True
+    package: ClassVar[str]  # what has to be installed; the extra of that name installs it
+
+    def __init__(self, options: TrackerOptions) -> None:
+        self.options = options
+
+    # called by training, on its thread ---------------------------------------------------------------------------------
+
+    def on_start(self, run: RunInfo) -> None:
+        self.info = run
+        self.named = scalar_names(self.options.tags, run.settings)
+        self.schedule = HistogramSchedule(run.steps, run.total_steps) if self.options.watch else None
+        client_random.install()
+        self.delivery = DeliveryThread(self.package)
+        self.delivery.add(self.open)
+
+    def on_update(self, state: StateView) -> None:
+        if self.schedule is not None and self.schedule.is_due(state.steps, state.phase):
+            copy, step, phase = ParameterCopy(state), state.steps, state.phase
+            self.delivery.add(lambda: self.histograms(copy.histograms(), step, phase))
+
+    def on_phase(self, row: dict[str, Any]) -> None:
+        self.delivery.add(partial(self.scalars, row, time.time()))
+
+    def on_video(self, path: Path, step: int) -> None:
+        self.delivery.add(partial(self.video, path, step))
+
+    def on_end(self, result: TrainingResult) -> None:
+        state = result.state
+        if result.score is not None:
+            row = self.named({"step": state.steps, **result.score.metrics})
+            numbers = {tag: x for tag, x in row.items() if tag.startswith("eval/")}
+            self.delivery.add(partial(self.score, numbers, state.steps, time.time()))
+        complete = state.solved or state.steps >= self.info.total_steps
+        ending: Ending = "failed" if result.error else "finished" if complete else "stopped"
+        self.delivery.add(partial(self.close, ending, newest_checkpoint(self.info.run_dir)))
+        self.delivery.close()
+
+    # done by a tracker, on its own thread ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self) -> None:
+        """Start a run of the tracker, or continue one. `self.info` describes it."""
+
+    @abstractmethod
+    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+        """The metrics of a phase, and the time at which they were known."""
+
+    @abstractmethod
+    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
+        """The score of the trained agent. The step has metrics already."""
+
+    @abstractmethod
+    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+        """Parameters and gradients after a phase."""
+
+    @abstractmethod
+    def video(self, path: Path, step: int) -> None:
+        """A video has been written."""
+
+    @abstractmethod
+    def close(self, ending: Ending, model: Path | None) -> None:
+        """The run has ended; `model` is the directory of its newest checkpoint."""
+
+    # shared ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def run_name(self) -> str:
+        """The setting, or the name of the run's directory, or the name that a directory would have."""
+        if self.options.run_name is not None:
+            return self.options.run_name
+        if self.info.run_dir is not None:
+            return self.info.run_dir.name
+        env, algo, seed = (self.info.settings[name] for name in ("env", "algo", "seed"))
+        return f"{env.replace('/', '-')}__{algo}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Settings and facts of the run, in one flat mapping."""
+        return {**self.info.settings, **{f"facts/{name}": fact_value(fact) for name, fact in self.info.facts.items()}}
+
+
+def fact_value(fact: str) -> int | str:
+    """2531 for 2,531: trackers sort by it."""
+    digits = fact.replace(",", "")
+    return int(digits) if digits.isdigit() else fact
+
+
+def scalar_names(tags: TrackerTags, settings: dict[str, Any]) -> Callable[[dict[str, Any]], Scalars]:
+    """A function from a row of metrics to its finite scalars, under our names or Stable-Baselines3's.
+
+    Where SB3 means another number by a name, the number is converted. Scalars that SB3 does not have keep our names.
+    """
+
+    def finite_scalars(row: dict[str, Any]) -> Scalars:
+        return {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
+
+    def sb3_scalars(row: dict[str, Any]) -> Scalars:
+        ours = finite_scalars(row)
+        named = {SB3.get(tag, (tag, 1))[0]: x * SB3.get(tag, (tag, 1))[1] for tag, x in ours.items()}
+        if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
+            entropy = settings["ent_coef"] * ours["losses/entropy"]
+            value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
+            named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
+        return named | {"time/total_timesteps": float(row["step"])}
+
+    return finite_scalars if tags == "tightrope" else sb3_scalars
+
+
+def saved_ids(run_dir: Path | None) -> dict[str, str]:
+    """From RUN/trackers.json: the id of this run in each tracker, so that a resumed run continues there. Anything in the
+    file that is not an id is ignored."""
+    if run_dir is None:
+        return {}
+    try:
+        found = json.loads((Place(run_dir) / IDS_FILE).read(MAX_IDS_BYTES))
+    except (Unreadable, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, str) and RUN_ID.fullmatch(v)}
+
+
+def save_id(run_dir: Path | None, tracker: str, run_id: str) -> None:
+    """Write an id into RUN/trackers.json, atomically."""
+    if run_dir is None:
+        return
+    with _ids_lock:
+        content = json.dumps(saved_ids(run_dir) | {tracker: run_id}, indent=1, sort_keys=True) + "\n"
+        (Place(run_dir) / IDS_FILE).write(content.encode())
+
+
+def newest_checkpoint(run_dir: Path | None) -> Path | None:
+    """The directory that checkpoints/latest points to."""
+    if run_dir is None:
+        return None
+    checkpoints = Place(run_dir) / "checkpoints"
+    try:
+        folder = checkpoints / str(json.loads((checkpoints / "latest").read())["checkpoint"])
+    except (Unreadable, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return folder.path if folder.is_dir() else None
+
+
+def model_files(checkpoint: Path) -> dict[str, Path]:
+    """The files that a tracker keeps, by name: a run's settings and one checkpoint, which can be loaded as a run after a
+    download. Symbolic links are left out."""
+    run = Place(checkpoint.parents[1])
+    folder = run / "checkpoints" / checkpoint.name
+    files = {f"checkpoints/{folder.name}/{name}": folder / name for name in folder.names()}
+    return {
+        name: place.path for name, place in {"config.yaml": run / "config.yaml", **files}.items() if place.is_file()
+    }

@@ -1,0 +1,220 @@
+"""Videos of training: what the first sixteen environments did in the rollouts.
+
+A video shows as many consecutive phases as make a clip worth watching. Copies of the last phases stay on the device, and move
+to the host only when a video is due. Which videos there are follows from the settings and the plan alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ...errors import warn
+from ...files import Place
+from ..callback import Callback, RunInfo, StateView, TrainingResult
+from .renderer import PhaseFrames, RenderedVideo, Renderer
+
+MAX_CELLS = 16
+MIN_FRAMES, MAX_FRAMES = 96, 500  # of a video, if phases allow
+MAX_BYTES = 64 << 20  # of the observations in a video
+DIVISOR = 4  # by default videos are due at total/4 steps, total/16, and so on
+MIN_GAP = 4  # lengths of a video between two videos, by default
+LAST_VIDEO_SECONDS = 30.0  # that the end of training waits for the last videos
+MAX_FPS = 30
+
+
+class StoredPhase(NamedTuple):
+    """A copy of a phase, on the device."""
+
+    obs: Tensor  # (T, K, ...)
+    action: Tensor  # (T, K, ...)
+    done: Tensor  # (T, K)
+    phase: int
+    steps: int  # before it
+
+    def frames(self, state: StateView) -> PhaseFrames:
+        """What a video shows of it, on the host, with actions in the environment's form."""
+        every = stride(state)
+        action = state.policy.head.to_env(self.action[::every])
+        obs, taken, done = (x.detach().cpu().numpy() for x in (self.obs[::every], action, self.done))
+        ended = np.logical_or.reduceat(done, range(0, len(done), every))  # between one frame and the next
+        return PhaseFrames(obs, taken, ended, self.phase, self.steps, every * state.env.num_envs)
+
+
+class RolloutVideo(Callback):
+    """Writes videos/phase0050.mp4 every so many phases and at the end; with `every` None, a few over the whole run.
+
+    `written(path, step)` is called for each video. `say` gets one line if the environments cannot be drawn.
+    """
+
+    name = "video"
+    may_fail = True
+
+    def __init__(
+        self, folder: Path, every: int | None, written: Callable[[Path, int], None], say: Callable[[str], None] = print
+    ) -> None:
+        self.folder, self.every, self.written, self.say = folder, every, written, say
+        self.kept: deque[StoredPhase] | None = None  # the last phases
+        self.rows = 0  # steps of a phase that are kept
+        self.renderer: Renderer | None = None
+        self.numbers = 0  # videos begun
+        self.last: int | None = None  # number of the video of the last phases, near the end
+        self.complete = False  # whether the last video has been ordered
+        self.shown = 0  # last phase in a video
+        self.undrawable = False  # whether the environments cannot be drawn from observations
+        self.missed = False  # whether the last video could not be written
+
+    def on_start(self, about: RunInfo) -> None:
+        self.title, self.total = about.title, about.total_steps
+        self.env = str(about.settings.get("env", self.title.split()[0]))
+        self.began = self.steps = about.steps
+
+    def on_update(self, state: StateView) -> None:
+        if self.undrawable or self.cannot_draw(state):
+            return
+        if self.renderer is not None and self.renderer.pending:
+            self.report(self.renderer.finished())
+        steps_before, self.steps = self.steps, state.steps
+        taken = (state.steps - steps_before) // state.env.num_envs  # a rollout may have ended early
+        if taken < 1:
+            return
+        if self.kept is None:
+            self.rows = max_rows(state)
+            self.kept = deque(maxlen=self.phases_to_keep(state))
+        self.kept.append(store_phase(state, min(taken, self.rows), steps_before))
+        left = (self.total - state.steps) // (state.steps - steps_before)
+        if self.is_due(state.phase, steps_before) and not (self.last is not None and left == 0):
+            self.make_video(state)
+        self.approach_the_end(state, left)
+
+    def on_trained(self, state: StateView) -> None:
+        """Finish the last video while the agent is scored."""
+        if self.kept is None or self.complete:
+            return
+        self.complete = True
+        if self.last is not None and self.renderer is not None:
+            self.renderer.finish(self.last, video_name(state.phase), state.steps)
+        elif self.shown != state.phase and (self.every is not None or self.full):
+            self.make_video(state)
+
+    def on_end(self, result: TrainingResult) -> None:
+        self.on_trained(result.state)
+        if self.renderer is not None:
+            self.report(self.renderer.finished(LAST_VIDEO_SECONDS))
+            self.renderer.close()
+
+    def cannot_draw(self, state: StateView) -> bool:
+        """Whether these environments cannot be drawn from observations."""
+        if not state.env.drawable:
+            self.undrawable = True
+            self.say(f"no videos of training: {self.env} {self.remedy(state)}")
+        return self.undrawable
+
+    def remedy(self, state: StateView) -> str:
+        """Why there is no video, and what to do."""
+        env = self.env
+        if getattr(state.env, "backend", None) == "tensor":
+            return "does not draw itself: give it a draw(obs, action) method"
+        command = f"`tightrope record {self.folder.parent} --out video.mp4`"
+        condition = ""
+        if ":" in env and not re.search(r"-v\d+$", env):  # module:Class, which a run cannot make again
+            command = f"{command[:-1]} --env {env}`"
+            condition = " if its render() returns an rgb_array"
+        if "<locals>" in env or env.startswith("__main__:"):  # which no command can name
+            command = f'`tr.load("{self.folder.parent}", env=...).record("video.mp4")`'
+        return f"cannot be drawn from observations alone; {command} shows what was learned{condition}"
+
+    # which videos ----------------------------------------------------------------------------------------------------------
+
+    def phases_to_keep(self, state: StateView) -> int:
+        enough = -(-MIN_FRAMES * stride(state) // self.rows)
+        return min(enough, self.every or enough)
+
+    @property
+    def full(self) -> bool:
+        return self.kept is not None and len(self.kept) == self.kept.maxlen
+
+    def is_due(self, phase: int, steps_before: int) -> bool:
+        if self.every is not None:
+            return phase % self.every == 0
+        assert self.kept is not None
+        if not self.full:
+            return False
+        if self.began == 0 and self.shown == 0:
+            return True
+        apart = phase - self.shown >= MIN_GAP * len(self.kept)  # in a short run drawing would take half of the time
+        return apart and passed(self.steps, steps_before, self.total)
+
+    # making them -----------------------------------------------------------------------------------------------------------
+
+    def make_video(self, state: StateView) -> None:
+        """A video of all phases that are kept."""
+        assert self.kept is not None
+        renderer, number = self.running_renderer(state), self.next_number()
+        for kept in self.kept:
+            renderer.show(number, kept.frames(state))
+        renderer.finish(number, video_name(state.phase), state.steps)
+        self.shown = state.phase
+
+    def approach_the_end(self, state: StateView, left: int) -> None:
+        """Draw the last video phase by phase, so that nobody waits for it at the end."""
+        assert self.kept is not None
+        if self.last is None and left == (self.kept.maxlen or 0) - 1 > 0:
+            self.running_renderer(state)
+            self.last = self.next_number()
+        if self.last is not None:
+            self.running_renderer(state).show(self.last, self.kept[-1].frames(state))
+
+    def running_renderer(self, state: StateView) -> Renderer:
+        if self.renderer is None:
+            self.renderer = Renderer(state.env, Place.of(self.folder), self.title, state.env.pace // stride(state))
+        return self.renderer
+
+    def next_number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def report(self, found: list[RenderedVideo]) -> None:
+        for path, steps, error, _ in found:
+            if error is None:
+                self.written(path, steps)
+            elif not self.missed:
+                warn(f"{path} could not be written ({error}); the next video is tried all the same")
+            self.missed = error is not None
+
+
+def stride(state: StateView) -> int:
+    """Every so-many-th step is shown: all, unless there are more than MAX_FPS a second."""
+    return -(-state.env.pace // MAX_FPS)
+
+
+def video_name(phase: int) -> str:
+    return f"phase{phase:04d}"
+
+
+def max_rows(state: StateView) -> int:
+    """How many steps of a phase a video can show."""
+    obs = state.rollout.obs[:, :MAX_CELLS]
+    return max(1, min(len(obs), MAX_FRAMES, MAX_BYTES // (obs[0].numel() * obs.element_size())))
+
+
+def store_phase(state: StateView, rows: int, steps_before: int) -> StoredPhase:
+    """A copy of what the first environments did: the next phase overwrites the rollout."""
+    rollout = state.rollout
+    done = rollout.terminated[:rows, :MAX_CELLS] | rollout.truncated[:rows, :MAX_CELLS]
+    obs, action = rollout.obs[:rows, :MAX_CELLS].clone(), rollout.action[:rows, :MAX_CELLS].clone()
+    return StoredPhase(obs, action, done, state.phase, steps_before)
+
+
+def passed(steps: int, before: int, total: int) -> bool:
+    """Whether total/4 steps were just passed, or total/16, and so on."""
+    mark = total / DIVISOR
+    while mark > steps:
+        mark /= DIVISOR
+    return before < mark

@@ -1,0 +1,210 @@
+"""Operations that go element by element: how NumPy's functions are called for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .call import Array, Call, array, call, empty
+
+aten = torch.ops.aten
+Builder = Callable[..., "list[Call] | None"]
+Made = TypeVar("Made", bound=Builder)
+FEW = 8  # columns, up to which a reduction goes column by column
+TALL = 128  # rows for each column, from which on broadcasting does so too
+TILED = 8192  # numbers, up to which a broadcast operand that seldom changes is kept at full size
+
+
+@dataclass
+class Context:
+    """What is known while an operation is translated."""
+
+    exact: bool  # only what gives the same bits
+    is_steady: Callable[[Tensor], bool]  # whether a tensor stays as it is over many replays
+    is_constant: Callable[[Tensor], bool]  # whether it is the same in every replay
+    shared: dict[Any, Array] = field(default_factory=dict)  # helpers that several operations read
+
+
+class Entries(dict[Any, Builder]):
+    """Builders by operation."""
+
+    def add(self, *packets: Any) -> Callable[[Made], Made]:
+        def decorate(builder: Made) -> Made:
+            self.update(dict.fromkeys(packets, builder))
+            return builder
+
+        return decorate
+
+
+def common_type(args: Sequence[Any]) -> torch.dtype:
+    if len(args) == 1:
+        dtype: torch.dtype = args[0].dtype
+        return dtype
+    return torch.result_type(*args)
+
+
+def elementwise(context: Context, function: Any, args: Sequence[Any], out: Tensor, dtype: torch.dtype) -> list[Call]:
+    """One of NumPy's functions over operands that are first brought to one type, as torch does."""
+    target = array(out)
+    calls: list[Call] = []
+    operands = []
+    for x in args:
+        if isinstance(x, Tensor):
+            operands.append(typed(context, x, dtype, target.shape, calls))
+        elif isinstance(x, (bool, int, float)):
+            operands.append(np.array(x, numpy_type(dtype)))
+        else:
+            raise TypeError(x)
+    return [*calls, *by_columns(function, operands, target)]
+
+
+def typed(context: Context, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], calls: list[Call]) -> Array:
+    """A tensor's array in another type, and at full size where it is broadcast but seldom changes."""
+    given = array(x)
+    wide = x.dim() > 0 and given.shape != shape and context.is_steady(x) and int(np.prod(shape)) <= TILED
+    if x.dtype == dtype and not wide:
+        return given
+    made = empty(shape if wide else given.shape, numpy_type(dtype))
+    calls.append(call(np.copyto, made, given, "unsafe", written=0))
+    return made
+
+
+def numpy_type(dtype: torch.dtype) -> Any:
+    return array(torch.empty(0, dtype=dtype)).dtype
+
+
+def by_columns(function: Any, operands: Sequence[Array], target: Array) -> list[Call]:
+    """One call; or one for each of few long columns, where an operand is broadcast and NumPy would go row by row."""
+    broadcast = any(x.ndim and x.shape != target.shape for x in operands)
+    if not broadcast or target.ndim != 2 or target.shape[1] > FEW or target.shape[0] < TALL * target.shape[1]:
+        return [call(function, *operands, target)]
+    calls = []
+    for k in range(target.shape[1]):
+        columns = [x if x.ndim == 0 else np.broadcast_to(x, target.shape)[:, k] for x in operands]
+        calls.append(call(function, *columns, target[:, k]))
+    return calls
+
+
+# one entry each ------------------------------------------------------------------------------------------------------
+
+ELEMENTWISE = Entries()
+
+
+@ELEMENTWISE.add(aten.add)
+def add(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
+    return elementwise(context, np.add, (a, b), out, out.dtype) if alpha == 1 else None
+
+
+@ELEMENTWISE.add(aten.sub)
+def sub(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
+    return elementwise(context, np.subtract, (a, b), out, out.dtype) if alpha == 1 else None
+
+
+@ELEMENTWISE.add(aten.rsub)
+def rsub(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
+    return elementwise(context, np.subtract, (b, a), out, out.dtype) if alpha == 1 else None
+
+
+@ELEMENTWISE.add(aten.pow)
+def power(context: Context, out: Tensor, a: Any, exponent: Any) -> list[Call] | None:
+    if exponent == 2:
+        return elementwise(context, np.multiply, (a, a), out, out.dtype)
+    return [call(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
+
+
+@ELEMENTWISE.add(aten.addcmul)
+def addcmul(context: Context, out: Tensor, a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> list[Call] | None:
+    if value != 1 or not a.dtype == b.dtype == c.dtype == out.dtype:
+        return None
+    between = torch.empty(np.broadcast_shapes(tuple(b.shape), tuple(c.shape)), dtype=out.dtype)
+    first = elementwise(context, np.multiply, (b, c), between, out.dtype)
+    return [*first, *elementwise(context, np.add, (a, between), out, out.dtype)]
+
+
+@ELEMENTWISE.add(aten.clamp)
+def clamp(context: Context, out: Tensor, a: Tensor, low: Any = None, high: Any = None) -> list[Call]:
+    calls = [] if low is None else elementwise(context, np.maximum, (a, low), out, out.dtype)
+    below = a if low is None else out
+    return calls + ([] if high is None else elementwise(context, np.minimum, (below, high), out, out.dtype))
+
+
+@ELEMENTWISE.add(aten.relu)
+def relu(context: Context, out: Tensor, a: Tensor) -> list[Call] | None:
+    return elementwise(context, np.maximum, (a, 0), out, out.dtype)
+
+
+@ELEMENTWISE.add(aten.threshold_backward)
+def threshold_backward(context: Context, out: Tensor, grad: Tensor, a: Tensor, threshold: float) -> list[Call]:
+    passed = empty(tuple(a.shape))
+    return [
+        call(np.greater, array(a), np.array(threshold, array(a).dtype), passed),
+        call(np.multiply, array(grad), passed, array(out)),
+    ]
+
+
+@ELEMENTWISE.add(aten.tanh_backward)
+def tanh_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor) -> list[Call]:
+    slope, one = empty(tuple(y.shape), array(y).dtype), np.array(1, array(y).dtype)
+    return [
+        call(np.multiply, array(y), array(y), slope),
+        call(np.subtract, one, slope, slope),
+        call(np.multiply, array(grad), slope, array(out)),
+    ]
+
+
+@ELEMENTWISE.add(aten.sigmoid)
+def sigmoid(context: Context, out: Tensor, a: Tensor) -> list[Call]:
+    target, one = array(out), np.array(1, array(out).dtype)
+    return [
+        call(np.negative, array(a), target),
+        call(np.exp, target, target),
+        call(np.add, target, one, target),
+        call(np.true_divide, one, target, target),
+    ]
+
+
+@ELEMENTWISE.add(aten.where)
+def where(context: Context, out: Tensor, choice: Tensor, a: Any, b: Any) -> list[Call]:
+    calls: list[Call] = []
+    target = array(out)
+    chosen, other = (
+        typed(context, x, out.dtype, target.shape, calls) if isinstance(x, Tensor) else np.array(x, target.dtype)
+        for x in (a, b)
+    )
+    copied = call(np.copyto, target, other, written=0)
+    return [*calls, copied, call(np.copyto, target, chosen, "same_kind", array(choice), written=0)]
+
+
+@ELEMENTWISE.add(aten.masked_fill)
+def masked_fill(context: Context, out: Tensor, a: Tensor, mask: Tensor, value: Any) -> list[Call]:
+    return where(context, out, mask, value, a)
+
+
+@ELEMENTWISE.add(aten.clone, aten._to_copy, aten.copy)
+def copied(context: Context, out: Tensor, a: Tensor, *others: Any, **kwargs: Any) -> list[Call]:
+    given = others[0] if others and isinstance(others[0], Tensor) else a  # copy(old, new)
+    return [call(np.copyto, array(out), array(given), "unsafe", written=0)]
+
+
+@ELEMENTWISE.add(aten.stack)
+def stack(context: Context, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> list[Call]:
+    places = out.unbind(dim)
+    return [call(np.copyto, array(a), array(b), "unsafe", written=0) for a, b in zip(places, parts, strict=True)]
+
+
+@ELEMENTWISE.add(aten.cat)
+def cat(context: Context, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> list[Call]:
+    places = torch.split_with_sizes(out, [part.shape[dim] for part in parts], dim)
+    return [call(np.copyto, array(a), array(b), "unsafe", written=0) for a, b in zip(places, parts, strict=True)]
+
+
+@ELEMENTWISE.add(aten.select_backward, aten.slice_backward)
+def part_backward(context: Context, out: Tensor, grad: Tensor, sizes: Any, dim: int, *where: int) -> list[Call]:
+    part = out.select(dim, *where) if len(where) == 1 else out[(slice(None),) * (dim % out.dim()) + (slice(*where),)]
+    zero = np.zeros((), array(out).dtype)
+    return [call(np.copyto, array(out), zero, written=0), call(np.copyto, array(part), array(grad), written=0)]

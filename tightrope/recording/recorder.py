@@ -1,0 +1,226 @@
+"""Runs a function once and notes every operation, those of the backward pass too.
+
+Operations are seen below autograd. Each becomes calls into the memory of its first result. What depends on no input and on no
+tensor from outside is constant and is not noted. An operation that was seen before with the same operands gives its first
+result again. Tensors from outside (parameters, buffers, whatever the function reads) are read where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .call import Call, call
+from .elementwise import Context, aten
+from .operations import ARITHMETIC, COMPARISONS, ROUNDED, calls_for
+
+UNKNOWABLE = {
+    torch.Tag.data_dependent_output: "reads numbers on the host",
+    torch.Tag.nondeterministic_seeded: "draws random numbers",
+}
+INDEXED = (
+    aten.index,
+    aten.index_put,
+    aten.index_put_,
+    aten._index_put_impl_,
+)  # of fixed shape unless indexed by a mask
+HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
+IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
+CONSTANT = {  # whatever the numbers of the tensor that they are like
+    aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full,
+    aten.new_empty,
+}  # fmt: skip
+CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+MOST_BYTES = 1 << 28  # of results; beyond, calls are not what takes the time
+LARGE = 1 << 20  # bytes of a result that would have to be copied
+
+
+class Unrecordable(Exception):
+    """The function does not make the same calls each time, or changes what is not its own."""
+
+
+class Sharing(Exception):
+    """A result that stands for several operations is written to."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, notes every operation.
+
+    `inputs` change with every replay, `writable` tensors from outside may be written, `banned` ones not even read. With
+    `steady`, tensors from outside stay as they are over many replays. With `share`, an operation is done once.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Tensor], writable: Sequence[Tensor] = (), banned: Sequence[Tensor] = (), exact: bool = False,
+        steady: bool = False, share: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+        self.restores: list[Call] = []  # of constants that are written to later
+        self.unknown: dict[str, int] = {}  # operations that torch does in the replay, and how often
+        self.kept: list[Any] = []  # everything, so that no memory is used twice
+        self.inputs = {storage(x) for x in inputs}
+        self.writable, self.banned = {storage(x) for x in writable}, {storage(x) for x in banned}
+        self.made: dict[int, str] = {}  # storages that were made here: constant, steady or live
+        self.writes: dict[int, int] = {}  # how often a storage was written to
+        self.seen: dict[Any, Any] = {}  # results by operation and operands
+        self.shared: set[int] = set()
+        self.steady, self.share, self.size = steady, share, 0
+        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant")
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this torch imports its compiler, which takes a second."""
+        return False
+
+    def kind(self, tensor: Tensor) -> str:
+        """How a tensor's numbers come about: constant, steady or live."""
+        at = storage(tensor)
+        if at in self.inputs:
+            return "live"
+        return self.made.get(at, "steady" if self.steady else "live")
+
+    def is_steady(self, tensor: Tensor) -> bool:
+        return self.kind(tensor) == "steady"
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        self.refuse(operation, args, given)
+        key = None if operation._schema.is_mutable else self.identity(operation, args, kwargs)
+        if key is not None and key in self.seen:
+            earlier, versions = self.seen[key]
+            if versions == self.versions(earlier):
+                self.shared |= {storage(x) for x in tensors(earlier)}
+                return pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, earlier)
+        if operation._schema.is_mutable:
+            return self.write(operation, args, kwargs, given)
+        result = operation(*args, **kwargs)
+        self.kept.append((args, kwargs, result))
+        known = {storage(x) for x in given}
+        results = tensors(result)
+        if results and all(storage(x) in known for x in results):
+            return result  # a view
+        kinds = {self.kind(x) for x in given if operation.overloadpacket not in CONSTANT}
+        kind = "live" if "live" in kinds else "steady" if "steady" in kinds else "constant"
+        for x in results:
+            self.made[storage(x)] = kind
+        if kind != "constant":
+            self.note(operation, args, kwargs, result)
+        if key is not None:
+            self.seen[key] = result, self.versions(result)
+        return result
+
+    def refuse(self, operation: Any, args: Any, given: list[Tensor]) -> None:
+        if any(storage(x) in self.banned for x in given):
+            raise Unrecordable(f"{operation} reads a tensor that it may not read")
+        why = next((UNKNOWABLE[tag] for tag in operation.tags if tag in UNKNOWABLE), None)
+        if why is not None:
+            raise Unrecordable(f"{operation} {why}")
+        packet = operation.overloadpacket
+        if torch.Tag.dynamic_output_shape in operation.tags:
+            indices = tensors(args[1]) if packet in INDEXED else []
+            if packet not in INDEXED or any(x.dtype in (torch.bool, torch.uint8) for x in indices):
+                raise Unrecordable(f"{operation} has a result whose shape depends on numbers")
+        if packet in HIDDEN_WRITES and True in args:
+            raise Unrecordable(f"{operation} keeps statistics in training")
+        if packet in CONVOLUTIONS:
+            raise Unrecordable(f"{operation} takes its time in the work and not in the call")
+        if any(x.device.type != "cpu" for x in given):
+            raise Unrecordable(f"{operation} on another device")
+
+    def identity(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        """What tells an operation with its operands from others; None where something cannot be compared."""
+        if not self.share:
+            return None
+        leaves, form = pytree.tree_flatten((args, kwargs))
+        parts = [self.operand(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
+        return operation, str(form), tuple(parts)
+
+    def operand(self, x: Tensor) -> Any:
+        return x.data_ptr(), x.shape, x.stride(), x.dtype, self.writes.get(storage(x), 0)
+
+    def versions(self, result: Any) -> list[int]:
+        return [self.writes.get(storage(x), 0) for x in tensors(result)]
+
+    def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Add the calls that do an operation again."""
+        self.size += sum(x.untyped_storage().nbytes() for x in tensors(result))
+        if self.size > MOST_BYTES:
+            raise Unrecordable("its results are too large")
+        calls = None
+        if isinstance(result, Tensor):
+            calls = calls_for(self.context, operation, args, kwargs, result)
+        if calls is None:
+            if any(x.nbytes > LARGE for x in tensors(result)):
+                raise Unrecordable(f"{operation}: its result is too large to be copied")
+            self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
+            plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result))
+            calls = [call(again, operation, *plain)]
+        self.calls += calls
+
+    def write(self, operation: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        """Do an operation that writes into tensors, and note it."""
+        named = dict(zip((a.name for a in operation._schema.arguments), args, strict=False)) | kwargs
+        written = [
+            x for a in operation._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+            for x in tensors(named.get(a.name))
+        ]  # fmt: skip
+        for x in written:
+            at = storage(x)
+            if at in self.shared:
+                raise Sharing
+            if at not in self.made and at not in self.writable:
+                raise Unrecordable(f"{operation} writes into a tensor that was not made here")
+            if self.made.get(at) == "constant":  # those who read it before must find what it was
+                whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+                self.restores.append(call(np.copyto, whole.numpy(), whole.numpy().copy(), written=0))
+                self.kept.append(whole)
+            self.made[at] = "live" if at in self.made else self.made.get(at, "live")
+            self.writes[at] = self.writes.get(at, 0) + 1
+        result = operation(*args, **kwargs)
+        self.kept.append((args, kwargs, result))
+        calls = None
+        functional = functional_of(operation)
+        if functional is not None:
+            operands = {k: v for k, v in kwargs.items() if k != "out"}
+            calls = calls_for(self.context, functional, args, operands, written[0])
+        if calls is None:
+            self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
+            plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs))
+            calls = [Call(in_place, (operation, *plain, [x.detach() for x in written]), (3,))]
+        self.calls += calls
+        return result
+
+
+def storage(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def tensors(x: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
+
+
+def functional_of(operation: Any) -> Any:
+    """The operation that gives as its result what this one writes, where NumPy's calls may write over what they read."""
+    name, overload = operation._schema.name.removeprefix("aten::"), operation._overloadname
+    packet = getattr(aten, name.removesuffix("_"), None)
+    if name.endswith("_") and packet in IN_PLACE:
+        return getattr(packet, overload, None)
+    return aten.cat.default if operation is aten.cat.out else None
+
+
+def again(operation: Any, args: Any, kwargs: Any, result: Any) -> None:
+    """Any operation, its results copied to where the first ones are."""
+    for mine, new in zip(tensors(result), tensors(operation(*args, **kwargs)), strict=True):
+        mine.copy_(new)
+
+
+def in_place(operation: Any, args: Any, kwargs: Any, written: Any) -> None:
+    operation(*args, **kwargs)

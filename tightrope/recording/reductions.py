@@ -1,0 +1,182 @@
+"""Operations that go over many elements: products, sums, categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .call import Array, Call, array, call, empty
+from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
+from .products import product
+
+MANY = 1 << 16  # numbers, from which on torch adds them up
+REDUCTIONS = Entries()
+
+
+@REDUCTIONS.add(aten.mm)
+def mm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
+    return product(array(a), array(b), array(out), context.is_steady(b))
+
+
+@REDUCTIONS.add(aten.addmm)
+def addmm(
+    context: Context, out: Tensor, bias: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1
+) -> list[Call] | None:
+    if beta != 1 or alpha != 1:
+        return None
+    return mm(context, out, a, b) + (elementwise(context, np.add, (out, bias), out, out.dtype))
+
+
+@REDUCTIONS.add(aten.bmm)
+def bmm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
+    return [call(np.matmul, array(a), array(b), array(out))]
+
+
+def summed(a: Array, axis: int, weight: float, out: Array) -> Call:
+    """A weighted sum over one axis of a matrix: as a product, which is quicker, up to where NumPy would use several threads."""
+    if a.size > MANY and weight == 1:
+        return call(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
+    weights = np.full(a.shape[axis], weight, a.dtype)
+    return call(np.dot, *((weights, a) if axis == 0 else (a, weights)), out)
+
+
+@REDUCTIONS.add(aten.sum)
+def total(
+    context: Context,
+    out: Tensor,
+    a: Tensor,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> list[Call] | None:
+    axes = tuple(range(a.dim())) if not dims else tuple(d % a.dim() for d in dims)
+    given, target = array(a), array(out)
+    if a.dtype == out.dtype and a.is_floating_point() and out.is_contiguous():
+        if len(axes) == a.dim() and a.is_contiguous():
+            return [summed(given.reshape(1, -1), 1, 1.0, target.reshape(1))]
+        if a.dim() == 2 and len(axes) == 1:
+            return [summed(given, axes[0], 1.0, target.reshape(-1))]
+        if axes == (a.dim() - 1,) and a.is_contiguous():
+            return [summed(given.reshape(-1, a.shape[-1]), 1, 1.0, target.reshape(-1))]
+    return [Call(np.add.reduce, (given, axes, target.dtype, target, keepdim), (3,))]
+
+
+@REDUCTIONS.add(aten.mean)
+def mean(context: Context, out: Tensor, a: Tensor, *others: Any, **kwargs: Any) -> list[Call] | None:
+    if others or kwargs or not a.is_contiguous() or a.dtype != out.dtype:
+        return None
+    return [summed(array(a).reshape(1, -1), 1, 1 / max(a.numel(), 1), array(out).reshape(1))]
+
+
+@REDUCTIONS.add(aten.cumsum)
+def cumsum(context: Context, out: Tensor, a: Tensor, dim: int, dtype: Any = None) -> list[Call]:
+    return [Call(np.add.accumulate, (array(a), dim, array(out).dtype, array(out)), (3,))]
+
+
+# categories ------------------------------------------------------------------------------------------------------------
+
+
+def as_rows(x: Tensor, dim: int) -> Array:
+    """Of the last dimension of any number; TypeError for another."""
+    if dim % x.dim() != x.dim() - 1 or not x.is_contiguous():
+        raise TypeError(dim)
+    return array(x).reshape(-1, x.shape[-1])
+
+
+def largest(a: Array, out: Array) -> list[Call]:
+    """Of each row, (B, K) to (B, 1)."""
+    if not 1 < a.shape[1] <= FEW:
+        return [Call(np.maximum.reduce, (a, 1, None, out, True), (3,))]
+    column = out[:, 0]
+    first = call(np.maximum, a[:, 0], a[:, 1], column)
+    return [first, *(call(np.maximum, column, a[:, k], column) for k in range(2, a.shape[1]))]
+
+
+@REDUCTIONS.add(aten._softmax)
+def softmax(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool) -> list[Call]:
+    a, target = as_rows(logits, dim), as_rows(out, dim)
+    top = empty((len(a), 1), a.dtype)
+    return [
+        *largest(a, top),
+        *by_columns(np.subtract, (a, top), target),
+        call(np.exp, target, target),
+        summed(target, 1, 1.0, top.reshape(-1)),
+        *by_columns(np.true_divide, (target, top), target),
+    ]
+
+
+@REDUCTIONS.add(aten._log_softmax)
+def log_softmax(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool) -> list[Call]:
+    a, target = as_rows(logits, dim), as_rows(out, dim)
+    top, powers = empty((len(a), 1), a.dtype), empty(a.shape, a.dtype)
+    return [
+        *largest(a, top),
+        *by_columns(np.subtract, (a, top), target),
+        call(np.exp, target, powers),
+        summed(powers, 1, 1.0, top.reshape(-1)),
+        call(np.log, top, top),
+        *by_columns(np.subtract, (target, top), target),
+    ]
+
+
+@REDUCTIONS.add(aten._softmax_backward_data)
+def softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: Any) -> list[Call]:
+    g, p, target = as_rows(grad, dim), as_rows(y, dim), as_rows(out, dim)
+    both, sums = empty(g.shape, g.dtype), empty((len(g), 1), g.dtype)
+    return [
+        call(np.multiply, g, p, both),
+        summed(both, 1, 1.0, sums.reshape(-1)),
+        *by_columns(np.multiply, (p, sums), target),
+        call(np.subtract, both, target, target),
+    ]
+
+
+@REDUCTIONS.add(aten._log_softmax_backward_data)
+def log_softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: Any) -> list[Call]:
+    g, logs, target = as_rows(grad, dim), as_rows(y, dim), as_rows(out, dim)
+    sums, probs = empty((len(g), 1), g.dtype), empty(g.shape, g.dtype)
+    return [
+        call(np.exp, logs, probs),
+        summed(g, 1, 1.0, sums.reshape(-1)),
+        *by_columns(np.multiply, (probs, sums), probs),
+        call(np.subtract, g, probs, target),
+    ]
+
+
+def flat_index(context: Context, index: Tensor, width: int, calls: list[Call]) -> Array:
+    """Where in a flat (B, width) the entries lie that an index (B, 1) names."""
+    key = "index", index.data_ptr(), tuple(index.shape), index.stride(), width
+    if key not in context.shared:
+        given = array(index).reshape(-1)
+        context.shared[key] = empty(given.shape, np.int64)
+        calls.append(call(np.add, np.arange(len(given)) * width, given, context.shared[key]))
+    return context.shared[key]
+
+
+@REDUCTIONS.add(aten.gather)
+def gather(context: Context, out: Tensor, a: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> list[Call]:
+    rows, target = as_rows(a, dim), as_rows(out, dim)
+    if target.shape[1] != 1:
+        raise TypeError(index)
+    calls: list[Call] = []
+    at = flat_index(context, index, rows.shape[1], calls)
+    return [*calls, Call(np.take, (rows.reshape(-1), at, None, target.reshape(-1), "clip"), (3,))]
+
+
+def put(zero: Array, at: Array, values: Array, out: Array) -> None:
+    out[...] = zero
+    out[at] = values
+
+
+@REDUCTIONS.add(aten.scatter_add)
+def scatter_add(context: Context, out: Tensor, a: Tensor, dim: int, index: Tensor, source: Tensor) -> list[Call]:
+    rows, added = as_rows(out, dim), as_rows(source, dim)
+    if added.shape != (len(rows), 1) or index.shape != source.shape or not (context.is_constant(a) and not a.any()):
+        raise TypeError(index)
+    calls: list[Call] = []
+    at = flat_index(context, index, rows.shape[1], calls)
+    return [*calls, call(put, np.zeros((), rows.dtype), at, added.reshape(-1), rows.reshape(-1))]
