@@ -210,7 +210,7 @@ def of_sb3(job: Job) -> dict[str, Any]:
 def of_ours(job: Job, device: str) -> dict[str, Any]:
     """A run of ours, which goes on from its last checkpoint if it was killed."""
     import tightrope as tr
-    from tightrope.runs.recover import has_checkpoints
+    from tightrope.runs.persistence import has_checkpoints
 
     if job.run.exists() and has_checkpoints(job.run):
         agent = tr.load(job.run)

@@ -39,9 +39,9 @@ from .runs.given import (
     short_name,
 )
 from .runs.hints import AgentType, check_callbacks, check_run_dir, known_arguments, missing_member, one_too_many
+from .runs.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .runs.policy import predict
 from .runs.record import Recording, Shot, record
-from .runs.recover import found_by_first, going_on, has_checkpoints, restore
 from .runs.scoring import Score, finished, options_of, other_env, reached
 from .runs.signals import Interrupted, Interrupts
 from .runs.train import Outcome, Training
@@ -263,7 +263,7 @@ class Agent(metaclass=AgentType):
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
         if self.loaded is not None and not quiet:
-            for line in going_on(self.loaded, self.state):
+            for line in resume_notes(self.loaded, self.state):
                 print_line(line)
         self.loaded = None
         own = [*more, *callbacks]
@@ -272,7 +272,7 @@ class Agent(metaclass=AgentType):
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
         if broadcast_from_rank0(lambda: b"yes" if has_checkpoints(begun) else b""):
-            self.loaded = found_by_first(begun)
+            self.loaded = find_on_all_ranks(begun)
             restore(self.state, self.loaded)
         return directory(begun, self.loaded)
 
@@ -395,7 +395,7 @@ class Agent(metaclass=AgentType):
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
-        run.save_apart(self.state, settled(self.config, self.state))
+        run.save_untrained(self.state, settled(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and

@@ -1,9 +1,9 @@
-"""The one way into a run's directory, whoever wrote what is there.
+"""Safe access to a run's directory, whoever wrote what is there.
 
-A `Place` is a name below a directory. The directory is the user's to choose and may be a link. Below it every step is taken
-from the descriptor of the directory before it, no link is followed, and only regular files of a limited size are opened: a
-pipe or a device could wait forever or never end. New content is written under a name that nobody can know, created
-exclusively, and then renamed: a file is whole or not there, whenever the power fails.
+A `Place` is a name below a root directory. The user chooses the root, which may be a link. Below it every directory is opened
+relative to the one before it and no link is followed. Only regular files of a limited size are opened: a pipe or a device could
+block forever or never end. New content goes to a file with a random name, created exclusively and then renamed: a file is
+complete or not there, whenever the power fails.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
-DESCRIPTORS = os.open in os.supports_dir_fd  # not on Windows, where names are used instead
-NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer would block
+HAS_DIR_FD = os.open in os.supports_dir_fd  # not on Windows, where full paths are used instead
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe without a writer would block
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
@@ -32,7 +33,7 @@ class Unreadable(Exception):
     """A file that is not what it should be; the message says in which way."""
 
 
-def no_directory(name: str) -> OSError:
+def not_a_directory(name: str) -> OSError:
     return NotADirectoryError(errno.ENOTDIR, f"{name} is a link or a file, not a directory of its own")
 
 
@@ -45,7 +46,7 @@ class Place:
 
     @staticmethod
     def of(path: Path) -> Place:
-        """A file that a user has named: its directory is followed, the file itself is not."""
+        """A file that a user has named: links are followed to its directory, but not from the file itself."""
         return Place(path.parent) / path.name
 
     def __truediv__(self, name: str) -> Place:
@@ -58,7 +59,7 @@ class Place:
 
     @property
     def path(self) -> Path:
-        """For messages and links; what is opened is opened through this class."""
+        """For messages and hyperlinks; files are opened through this class."""
         return self.root.joinpath(*self.parts)
 
     @property
@@ -70,35 +71,37 @@ class Place:
         return Place(self.root, self.parts[:-1]) if self.parts else Place(self.root.parent)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[int | None]:
-        """The descriptor of this directory; None where the system has none."""
-        if not DESCRIPTORS:
+    def directory_fd(self) -> Iterator[int | None]:
+        """A descriptor of this directory; None where the system has no `dir_fd`."""
+        if not HAS_DIR_FD:
             yield None
             return
-        number = os.open(self.root, DIRECTORY)
+        fd = os.open(self.root, DIRECTORY)
         try:
             for part in self.parts:
                 try:
-                    inner = os.open(part, DIRECTORY | NO_LINK, dir_fd=number)
+                    inner = os.open(part, DIRECTORY | NO_FOLLOW, dir_fd=fd)
                 except OSError as error:
-                    raise no_directory(part) if error.errno in (errno.ENOTDIR, errno.ELOOP) else error from None
-                os.close(number)
-                number = inner
-            yield number
+                    raise not_a_directory(part) if error.errno in (errno.ENOTDIR, errno.ELOOP) else error from None
+                os.close(fd)
+                fd = inner
+            yield fd
         finally:
-            os.close(number)
+            os.close(fd)
 
-    def within(self, folder: int | None, name: str) -> str:
-        """How to call a name in this directory."""
-        return name if folder is not None else str(self.path / name)
+    @contextlib.contextmanager
+    def entry(self) -> Iterator[tuple[str, int | None]]:
+        """The name and the `dir_fd` with which functions of `os` reach it."""
+        with self.parent.directory_fd() as folder:
+            yield str(self.path) if folder is None else self.name, folder
 
     def info(self) -> os.stat_result | None:
-        """Of the name itself, be it a link; None if there is nothing to be seen."""
+        """The status of the name itself, not of what it links to; None if there is nothing to be seen."""
         try:
             if not self.parts:
                 return os.stat(self.root)
-            with self.parent.held() as folder:
-                return os.stat(self.parent.within(folder, self.name), dir_fd=folder, follow_symlinks=False)
+            with self.entry() as (name, folder):
+                return os.stat(name, dir_fd=folder, follow_symlinks=False)
         except (OSError, ValueError):
             return None
 
@@ -113,79 +116,77 @@ class Place:
 
     def names(self) -> list[str]:
         """Everything in this directory; OSError if it cannot be read."""
-        with self.held() as folder:
+        with self.directory_fd() as folder:
             return sorted(os.listdir(self.path if folder is None else folder))
 
     def folders(self) -> list[str]:
-        """Directories in this one. A link is none."""
-        with self.held() as folder, os.scandir(self.path if folder is None else folder) as entries:
+        """Directories in this one, links to directories left out."""
+        with self.directory_fd() as folder, os.scandir(self.path if folder is None else folder) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def descriptor(self, flags: int) -> int:
-        """A regular file, open; OSError if it is anything else."""
-        with self.parent.held() as folder:
-            name = self.parent.within(folder, self.name)
-            if not NO_LINK and os.path.islink(name):
-                raise OSError(errno.ELOOP, "it is a link", str(self))
+        """Open a regular file; OSError if it is anything else."""
+        with self.entry() as (name, folder):
             try:
-                number = os.open(name, flags | NO_LINK | NO_WAIT, 0o666, dir_fd=folder)
+                if not NO_FOLLOW and os.path.islink(name):
+                    raise OSError(errno.ELOOP, "")
+                fd = os.open(name, flags | NO_FOLLOW | NO_WAIT, 0o666, dir_fd=folder)
             except OSError as error:
                 reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
                 raise OSError(error.errno, reason, str(self)) from None
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            os.close(number)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
             raise OSError(errno.EINVAL, "it is not a plain file", str(self))
-        return number
+        return fd
 
-    def open(self, most: int) -> BinaryIO:
-        """A regular file of at most so many bytes."""
+    def open(self, limit: int) -> BufferedReader:
+        """Open a regular file of at most `limit` bytes to read; Unreadable if it cannot be."""
         try:
-            number = self.descriptor(os.O_RDONLY)
+            fd = self.descriptor(os.O_RDONLY)
         except FileNotFoundError:
             raise Unreadable(f"{self.name} is missing") from None
         except (OSError, ValueError) as error:
             raise Unreadable(f"{self.name} cannot be read: {getattr(error, 'strerror', error)}") from None
-        if (complaint := too_large(os.fstat(number), most)) is not None:
-            os.close(number)
-            raise Unreadable(f"{self.name} {complaint}")
-        return os.fdopen(number, "rb")
+        if (problem := size_problem(os.fstat(fd), limit)) is not None:
+            os.close(fd)
+            raise Unreadable(f"{self.name} {problem}")
+        return os.fdopen(fd, "rb")
 
-    def read(self, most: int = CHUNK) -> bytes:
-        """All that it has when it is opened."""
-        with self.open(most) as file:
+    def read(self, limit: int = CHUNK) -> bytes:
+        """The content that the file has when it is opened."""
+        with self.open(limit) as file:
             return file.read(os.fstat(file.fileno()).st_size)
 
     def mkdir(self, new: bool = False) -> None:
-        """Make this directory; if it need not be `new`, one may be there. The one that it is in must be."""
-        with self.parent.held() as folder, contextlib.suppress(*() if new else (FileExistsError,)):
-            os.mkdir(self.parent.within(folder, self.name), dir_fd=folder)
+        """Make this directory, in one that exists. Unless it must be `new`, it may exist already."""
+        with self.entry() as (name, folder), contextlib.suppress(*() if new else (FileExistsError,)):
+            os.mkdir(name, dir_fd=folder)
         if not self.is_dir():
-            raise no_directory(self.name)
+            raise not_a_directory(self.name)
 
     def sync(self) -> None:
-        """Wait until the disk has this directory's names: a rename is only then sure to be found again."""
-        with self.held() as folder:
+        """Wait until the disk has the names in this directory: only then does a rename survive a power failure."""
+        with self.directory_fd() as folder:
             if folder is not None:
                 os.fsync(folder)
 
     def rename(self, name: str) -> Place:
-        """Give it another name in the same directory."""
-        with self.parent.held() as folder:
-            old, new = (self.parent.within(folder, each) for each in (self.name, name))
-            os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
+        """Give it another name in the same directory, in place of a file that has it."""
+        with self.entry() as (old, folder):
+            new = name if folder is not None else str(self.path.with_name(name))
+            os.replace(old, new, src_dir_fd=folder, dst_dir_fd=folder)
         return self.parent / name
 
     def remove(self) -> None:
-        """A file, a link or a whole directory, as far as that is possible."""
-        with contextlib.suppress(OSError), self.parent.held() as folder:
-            name = self.parent.within(folder, self.name)
+        """Remove a file, a link or a whole directory, as far as that is possible."""
+        with contextlib.suppress(OSError), self.entry() as (name, folder):
             try:
                 os.unlink(name, dir_fd=folder)
             except (IsADirectoryError, PermissionError):
                 shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
     def write(self, content: bytes, wait: bool = True) -> None:
-        """All of the content or nothing. Unless told not to, it waits until the disk has it."""
+        """Write all of the content or nothing. With `wait`, it returns when the disk has it."""
         draft = Draft(self)
         try:
             draft.file.write(content)
@@ -202,66 +203,55 @@ class Place:
 
 
 class Draft:
-    """A new file under a name that nobody can know, until it is published under its own or discarded."""
+    """A new file under a random name, until it is published under its own name or discarded."""
 
     def __init__(self, place: Place) -> None:
         self.folder, self.name = place.parent, f".{place.name}.{secrets.token_hex(8)}.tmp"
-        self.holding = contextlib.ExitStack()
-        self.number = self.holding.enter_context(self.folder.held())
-        self.pending = True
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_LINK
-            number = os.open(self.folder.within(self.number, self.name), flags, 0o666, dir_fd=self.number)
-        except BaseException:
-            self.holding.close()
-            raise
-        self.file = os.fdopen(number, "w+b")
+        fd = (self.folder / self.name).descriptor(os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.file, self.pending = os.fdopen(fd, "w+b"), True
 
     def publish(self, name: str, wait: bool = True) -> None:
         self.file.flush()
         if wait:
             os.fsync(self.file.fileno())
-        if self.number is None:
+        if os.name == "nt":
             self.file.close()  # Windows renames no file that is open
-        old, new = (self.folder.within(self.number, each) for each in (self.name, name))
-        os.replace(old, new, src_dir_fd=self.number, dst_dir_fd=self.number)
+        (self.folder / self.name).rename(name)
         self.pending = False
-        if wait and self.number is not None:
-            os.fsync(self.number)
+        if wait:
+            self.folder.sync()
 
     def discard(self) -> None:
-        """Leave nothing behind, unless it has been published."""
+        """Close the file, and remove it unless it has been published."""
         with contextlib.suppress(OSError):
             self.file.close()
         if self.pending:
-            with contextlib.suppress(OSError):
-                os.unlink(self.folder.within(self.number, self.name), dir_fd=self.number)
-        self.holding.close()
+            (self.folder / self.name).remove()
 
 
 def address(file: BinaryIO, place: Place) -> str:
-    """For a library that opens files by name: the file that is open here and no other, where the system can say that."""
+    """A path, for a library that opens files by name, that leads to this open file and no other, where the system has such."""
     link = f"/proc/self/fd/{file.fileno()}"
     return link if os.path.exists(link) else str(place)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """A file that a user has named, whole or not at all. Makes no directory: one that has gone was moved or removed."""
+    """Write a file that a user has named, all of it or nothing. Its directory must exist: a run's may have been moved away."""
     Place.of(path).write(content)
 
 
 def remove_leftovers(place: Place) -> None:
-    """Of processes that died while they wrote this file."""
+    """Remove what processes that died while they wrote this file have left."""
     with contextlib.suppress(OSError):
         for name in place.parent.names():
             if name.startswith(f".{place.name}.") and name.endswith(".tmp") and not (place.parent / name).is_dir():
                 (place.parent / name).remove()
 
 
-def too_large(info: os.stat_result, most: int) -> str | None:
-    """Why a file is not to be read."""
-    if info.st_size > most:
-        return f"has {info.st_size:,} bytes, more than the {most:,} it may have"
+def size_problem(info: os.stat_result, limit: int) -> str | None:
+    """Why a file is too large to be read, if it is."""
+    if info.st_size > limit:
+        return f"has {info.st_size:,} bytes, more than the {limit:,} it may have"
     on_disk = 512 * getattr(info, "st_blocks", info.st_size)
     if info.st_size > 64 * CHUNK and on_disk < info.st_size // 64:  # costs nothing to send, and all its size to read
         return f"has {info.st_size:,} bytes that are mostly holes"
@@ -269,13 +259,13 @@ def too_large(info: os.stat_result, most: int) -> str | None:
 
 
 def canonical(content: Any) -> bytes:
-    """The one way in which we write JSON, so that not a byte of it can change unseen."""
+    """JSON in the one form that we write, so that a change of any byte is noticed."""
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
-def read_canonical(place: Place, most: int = CHUNK) -> dict[str, Any]:
-    """An object that `canonical` has written, and not a byte of it changed."""
-    content = place.read(most)
+def read_canonical(place: Place, limit: int = CHUNK) -> dict[str, Any]:
+    """Read an object that `canonical` has written; Unreadable if a byte of it differs."""
+    content = place.read(limit)
     try:
         found = json.loads(content)
         if isinstance(found, dict) and canonical(found) == content:
@@ -287,15 +277,3 @@ def read_canonical(place: Place, most: int = CHUNK) -> dict[str, Any]:
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def digest_of(place: Place, size: int) -> str:
-    """The SHA-256 of a file that must have this size, read piece by piece."""
-    total = hashlib.sha256()
-    with place.open(size) as file:
-        there = os.fstat(file.fileno()).st_size
-        if there != size:
-            raise Unreadable(f"{place.name} has {there:,} bytes instead of {size:,}")
-        while piece := file.read(CHUNK):
-            total.update(piece)
-    return total.hexdigest()

@@ -1,4 +1,4 @@
-"""What was saved comes back: an agent from a run's directory, whoever wrote it."""
+"""Loading an agent or a policy from a run's directory, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .envs.registry import BACKENDS
 from .errors import UsageError, one_line
 from .models import NetworkConfig
 from .runs.build import per_rank_config
-from .runs.checkpoint import CONFIG
+from .runs.checkpoint import CONFIG, find
 from .runs.config import Config
 from .runs.devices import available, device_name, name_of_device, resolve_device
 from .runs.directory import directory
@@ -33,11 +33,11 @@ from .runs.given import (
     named_by_file,
     needs_import,
 )
+from .runs.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .runs.policy import Policy, loaded
-from .runs.recover import LOOKS, check_plausible, find, found_by_first, load_config, restore
 from .types import Settings
 
-MOST_SHOWN = 4  # settings in one line
+MAX_SHOWN = 4  # settings in one line
 
 
 def load(
@@ -56,26 +56,20 @@ def load(
         network: The network, if it is one of your own.
         settings: Settings to change.
     """
-    path, made_for = Path(path), None
+    path = Path(path)
     join()
-    for left in reversed(range(1 if world().is_distributed else LOOKS)):  # ranks look together, once
-        found = found_by_first(path, checkpoint)
-        try:
-            env = named(env, found.config) if isinstance(env, str) else env
-            config = adapted(found.config, settings, env)
-            check_kept(found.config.flat(), config.flat())
-            check_plausible(found, config)
-            if config != made_for:  # made once: the less time between looking and reading, the better
-                agent, made_for = made(config, path, env, network), config
-            restore(agent.state, found)
-            break
-        except UsageError:
-            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
-                raise
+    found = find_on_all_ranks(path, checkpoint)
+    saved = found.config
+    env = env_from_name(env, saved) if isinstance(env, str) else env
+    config = for_this_machine(saved, settings, env)
+    check_kept(saved.flat(), config.flat())
+    check_plausible(found, config)
+    agent = new_agent(config, path, env, network)
+    restore(agent.state, found)
     agent.loaded = found
-    agent.notes = surprises(found.config, settings, env)
+    agent.notes = load_notes(saved, settings, env)
     if checkpoint == "last" and found.path != path:
-        agent.notes += edits(path, found.config, config)
+        agent.notes += ignored_edits(path, saved, config)
         agent.run = directory(path, found)
     return agent
 
@@ -92,22 +86,23 @@ def load_policy(
         device: Where it computes.
     """
     path, where = Path(path), resolve_device(device_name(device))
-    for left in reversed(range(LOOKS)):
-        found = find(path, checkpoint)
-        try:
-            config = found.config
-            check_plausible(found, config)
-            if config.network.network is not None and network is None:
-                network = named_by_file(config.network.network, path, "has a network of your own,", "network")
-            return loaded(found, config, network, where)
-        except UsageError:
-            if not left or found.path.exists():  # otherwise dropped meanwhile by who trains it: look again
-                raise
-    raise AssertionError("unreachable")
+    found = find(path, checkpoint)
+    check_plausible(found, found.config)
+    return loaded(found, found.config, network_for(found.config, path, network), where)
 
 
-def named(env: str, config: Config) -> Any:
-    """What a user's words for an environment mean: module:Class of one's own, or the run's own id, which says nothing new."""
+def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
+    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
+    join()
+    config = load_config(path)
+    agent = new_agent(for_this_machine(config, settings, env), path, env, network)
+    agent.notes = load_notes(config, settings, env)
+    agent.run = directory(path)
+    return agent
+
+
+def env_from_name(env: str, config: Config) -> Any:
+    """The environment that a user names: module:Class is imported; the run's own id adds nothing."""
     if is_path(env):
         return imported(env)
     if env != config.env:
@@ -117,50 +112,47 @@ def named(env: str, config: Config) -> Any:
     return None
 
 
-def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
-    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
-    join()
-    config = load_config(path)
-    agent = made(adapted(config, settings, env), path, env, network)
-    agent.notes = surprises(config, settings, env)
-    agent.run = directory(path)
-    return agent
+def network_for(config: Config, path: Path, network: Network | None) -> Network | None:
+    """The user's network that a run was trained with, given now or imported already."""
+    if config.network.network is None or network is not None:
+        return network
+    return named_by_file(config.network.network, path, "has a network of your own,", "network")
 
 
-def surprises(saved: Config, settings: Settings, env: Any) -> list[str]:
-    """What going on with a run does that whoever goes on with it may not expect."""
+def load_notes(saved: Config, settings: Settings, env: Any) -> list[str]:
+    """What a user may not expect when the run goes on."""
     lines = []
     if env is not None and (name := name_of(env)) != saved.env:
         lines.append(f"the run was trained on {saved.env} so far, and goes on with {name}")
     run = saved.run
     if run.log and "log" not in settings:
         where = [f"{word} {value}" for word, value in (("project", run.project), ("entity", run.entity)) if value]
-        named = ", ".join(run.log) + (f" ({', '.join(where)})" if where else "")
+        trackers = ", ".join(run.log) + (f" ({', '.join(where)})" if where else "")
         lines.append(
-            f"the run reports to {named}, because its saved settings say so: give log, such as --log none, to change it"
+            f"the run reports to {trackers}, because its saved settings say so: give log, such as --log none, to change it"
         )
     return lines
 
 
-def edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
-    """That config.yaml says something else than the checkpoint, and no setting given now agrees with it."""
+def ignored_edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
+    """A line about settings in config.yaml that differ from the checkpoint's and from those given now."""
     try:
-        there, kept, used = (config.flat() for config in (load_config(run_dir), saved, now))
+        written, kept, used = (config.flat() for config in (load_config(run_dir), saved, now))
     except UsageError as error:
         return [f"{error}. The settings of the checkpoint count"]
-    found = [name for name in there if there[name] != kept.get(name) and there[name] != used.get(name)]
-    if not found:
+    names = [name for name in written if written[name] != kept.get(name) and written[name] != used.get(name)]
+    if not names:
         return []
-    shown = ", ".join(f"{name} {there[name]} instead of {kept.get(name)}" for name in found[:MOST_SHOWN])
-    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    shown = ", ".join(f"{name} {written[name]} instead of {kept.get(name)}" for name in names[:MAX_SHOWN])
+    more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
     return [
         f"{run_dir / CONFIG} says {shown}{more}, which changes nothing and is overwritten: the settings of the checkpoint "
         "count. Give what is to change as a setting"
     ]
 
 
-def adapted(config: Config, settings: Settings, env: Any) -> Config:
-    """The settings of a run as this machine can serve them."""
+def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
+    """The settings of a run with the user's changes, and with a device and a backend that this machine has."""
     settings = dict(settings)
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
@@ -176,17 +168,17 @@ def adapted(config: Config, settings: Settings, env: Any) -> Config:
 
 
 def check_arguments(env_kwargs: Settings) -> None:
-    """Refuse arguments of an environment that open windows or files, as long as only a file says so."""
+    """Refuse arguments of an environment that may open windows or files, unless the user gives them now."""
     for name, value in env_kwargs.items():
         if name == "render_mode" or any(names_file(name, text) for text in texts(value)):
             raise UsageError(
-                f"env_kwargs {name}={value!r} of the run opens what a file may not name: if it is yours, pass them again, "
+                f"env_kwargs {name}={value!r} of the run may open a window or a file: if it is yours, pass them again, "
                 f"tr.load(path, env_kwargs={{...}})"
             )
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text in a value, however deep."""
+    """Every text in a value, at any depth."""
     if isinstance(value, str):
         yield value
     for item in [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -194,14 +186,14 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def names_file(name: str, text: str) -> bool:
-    """Whether an argument may lead to a file: by its own name, by the form of the text, or because there is one."""
+    """Whether an argument may lead to a file: by its own name, by the form of the text, or because the file exists."""
     by_name = re.search(r"(^|_)(file|filename|filepath|path|dir|directory|folder)s?(_|$)", name, re.IGNORECASE)
     by_form = re.search(r"[/\\:\0]|^[.~]|\.[A-Za-z]\w*$", text)
     return by_name is not None or by_form is not None or os.path.lexists(text)
 
 
 def check_kept(before: Settings, after: Settings) -> None:
-    """Refuse settings that what was trained cannot take on."""
+    """Refuse changes of settings that a trained network cannot follow."""
     for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
         if after[name] != before[name]:
             raise UsageError(
@@ -209,7 +201,7 @@ def check_kept(before: Settings, after: Settings) -> None:
             )
 
 
-def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
+def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
     env_is_users = env is not None
     if env_is_users:
@@ -218,8 +210,7 @@ def made(config: Config, path: Path, env: Any, network: Network | None) -> Agent
         env = named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
-    if config.network.network is not None and network is None:
-        network = named_by_file(config.network.network, path, "has a network of your own,", "network")
+    network = network_for(config, path, network)
     count = per_rank_config(config.algorithm, world().size).num_envs
     if is_ours(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # as many as were trained on

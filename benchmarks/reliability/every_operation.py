@@ -114,7 +114,7 @@ def kill_at(operation: int, half: Path, reference: Path) -> bool:
     newest = check_all_is_whole(run)
     assert newest is not None
     assert before is not None
-    assert newest.serial >= before.serial, f"operation {operation}: {before.path.name} is lost"
+    assert newest.manifest["serial"] >= before.manifest["serial"], f"operation {operation}: {before.path.name} is lost"
     check_no_row_is_missing(run, newest, rows(reference))
     code, output = finished("resume", run)
     assert code == 0, output

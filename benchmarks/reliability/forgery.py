@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from tightrope.files import canonical, digest
-from tightrope.runs.checkpoint import CHECKPOINTS, LATEST, MANIFEST, MODEL, NAME, TRAINING, sealed
+from tightrope.runs.checkpoint import CHECKPOINTS, LATEST, MANIFEST, MODEL, NAME, TRAINING, with_hash
 
 
 def newest(run: Path) -> Path:
@@ -28,7 +28,7 @@ def forge(run: Path, **changes: Any) -> None:
     manifest["files"] = {name: facts(path / name) for name in (MODEL, TRAINING)}
     manifest |= changes
     manifest = {k: v for k, v in manifest.items() if k != "sha256" and v is not REMOVED}
-    (path / MANIFEST).write_bytes(canonical(sealed(manifest)))
+    (path / MANIFEST).write_bytes(canonical(with_hash(manifest)))
     point(run)
 
 

@@ -17,7 +17,8 @@ from every_operation import kill_at_every_operation
 from processes import Process, finished, folder, table
 from runs import RUNS, check_all_is_whole, check_no_row_is_missing, check_same_end, checkpoints, rows, serial, training
 
-from tightrope.runs.checkpoint import CHECKPOINTS, LEAVING, UNFINISHED
+from tightrope.runs.checkpoint import CHECKPOINTS
+from tightrope.runs.persistence import LEAVING, UNFINISHED
 
 
 def writing(run: Path) -> bool:
@@ -83,7 +84,7 @@ class Victim:
         newest = check_all_is_whole(self.path)
         if seen:
             assert newest is not None
-            assert newest.serial >= serial(seen[0]), f"{seen[0]} is lost, {newest.path.name} is there"
+            assert newest.manifest["serial"] >= serial(seen[0]), f"{seen[0]} is lost, {newest.path.name} is there"
         if newest is not None:
             check_no_row_is_missing(self.path, newest, self.expected)
         if before and "going on from" in process.output:

@@ -18,7 +18,7 @@ from processes import folder
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
 from tightrope.engine.health import health
-from tightrope.engine.snapshot import Snapshot
+from tightrope.engine.state import Snapshot
 from tightrope.runs.directory import RunDirectory
 
 MOST = 0.02  # of the wall time

@@ -7,8 +7,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from tightrope.files import Place
-from tightrope.runs.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint
-from tightrope.runs.recover import inspected, pointer_complaint
+from tightrope.runs.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
 
 SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"
@@ -55,8 +54,8 @@ def check_all_is_whole(run: Path) -> Checkpoint | None:
     """Every checkpoint that has a checkpoint's name is whole and the pointer is right; returns the newest one."""
     if not (run / CHECKPOINTS).exists():
         return None
-    assert pointer_complaint(Place(run) / CHECKPOINTS) is None, pointer_complaint(Place(run) / CHECKPOINTS)
-    found = [inspected(Place(run) / CHECKPOINTS / name) for name in checkpoints(run)]
+    assert pointer_problem(Place(run) / CHECKPOINTS) is None, pointer_problem(Place(run) / CHECKPOINTS)
+    found = [verify(Place(run) / CHECKPOINTS / name) for name in checkpoints(run)]
     return found[0] if found else None
 
 

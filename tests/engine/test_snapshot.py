@@ -6,36 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from run_helpers import AGENTS, advance, assert_same_state
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import Snapshot
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=32 * 20, seed=3, device="cpu")
 
 
 def agent_of(algo: str, env: Any, **settings: Any) -> tr.Agent:
-    kind = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]
     given = {k: v for k, v in SMALL.items() if isinstance(env, str) or k not in ("num_envs", "device")}
-    return kind(env, **given, **settings)
-
-
-def whole(agent: tr.Agent) -> dict[str, Tensor]:
-    """Everything that is saved of a run."""
-    return {k: v.clone() for k, v in agent.state.state_dict().items()}
-
-
-def phases(agent: tr.Agent, count: int) -> None:
-    loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)
-    for _ in range(count):
-        next(loop)
-
-
-def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    assert a.keys() == b.keys()
-    for name, tensor in a.items():
-        assert torch.equal(tensor, b[name]), name
+    return AGENTS[algo](env, **given, **settings)
 
 
 class Rebinding(tr.envs.CartPole):
@@ -71,37 +53,32 @@ def test_what_was_kept_comes_back_and_leads_to_the_same(algo: str, env: str, set
     agent = agent_of(algo, Rebinding(4) if env == "Rebinding" else env, **settings)
     snapshot = Snapshot(agent.state)
     assert snapshot.phase is None
-    phases(agent, 2)
+    advance(agent, 2)
     agent.state.best_score = 7.5
-    before = whole(agent)
+    before = agent.state.state_dict()
     snapshot.take()
     assert snapshot.phase == 2
-    phases(agent, 3)
-    after = whole(agent)
+    advance(agent, 3)
+    after = agent.state.state_dict()
     agent.state.best_score = 9.0
     assert not torch.equal(after["optimizer.first_moment"], before["optimizer.first_moment"])
     snapshot.restore()
-    assert_equal(before, whole(agent))
+    assert_same_state(before, agent, but=())
     assert (agent.state.phase, agent.state.best_score) == (2, 7.5)
-    phases(agent, 3)
-    assert_equal(after, whole(agent))
+    advance(agent, 3)
+    assert_same_state(after, agent, but=())
 
 
 def test_it_holds_all_that_is_saved() -> None:
     """With everything spoiled, what comes back is everything."""
     agent = agent_of("ppo", "Pendulum-v1", norm_obs=True, norm_reward=True)
-    phases(agent, 1)
-    before = whole(agent)
+    advance(agent, 1)
+    before = agent.state.state_dict()
     snapshot = Snapshot(agent.state)
     snapshot.take()
     state = agent.state
-    for tensor in (
-        *state.policy.parameters(),
-        *state.policy.buffers(),
-        state.obs,
-        state.clip_coef,
-        state.discounted_return,
-    ):
+    policy = (*state.policy.parameters(), *state.policy.buffers())
+    for tensor in (*policy, state.obs, state.clip_coef, state.discounted_return):
         tensor.data.fill_(float("nan") if tensor.is_floating_point() else 77)
     for name in ("first_moment", "second_moment", "step", "learning_rate"):
         getattr(state.optimizer, name).fill_(float("nan"))
@@ -109,7 +86,7 @@ def test_it_holds_all_that_is_saved() -> None:
         getattr(state.env, name).fill_(77)
     state.phase = state.steps = 77
     snapshot.restore()
-    assert_equal(before, whole(agent))
+    assert_same_state(before, agent, but=())
     assert state.clip_coef == pytest.approx(0.2)
 
 
@@ -134,7 +111,7 @@ def test_it_writes_in_place() -> None:
     addresses = [tensor.data_ptr() for tensor in held]
     snapshot = Snapshot(agent.state)
     snapshot.take()
-    phases(agent, 1)
+    advance(agent, 1)
     snapshot.restore()
     assert addresses == [t.data_ptr() for t in held]
 
@@ -143,13 +120,13 @@ def test_it_writes_in_place() -> None:
 def test_it_comes_back_on_a_device_under_graphs() -> None:
     agent = tr.PPO("CartPole-v1", **{**SMALL, "device": "cuda"})
     snapshot = Snapshot(agent.state)
-    phases(agent, 3)
-    before = whole(agent)
+    advance(agent, 3)
+    before = agent.state.state_dict()
     snapshot.take()
-    phases(agent, 2)
-    after = whole(agent)
+    advance(agent, 2)
+    after = agent.state.state_dict()
     snapshot.restore()
-    assert_equal(before, whole(agent))
-    phases(agent, 2)
+    assert_same_state(before, agent, but=())
+    advance(agent, 2)
     assert agent.state.execution.graphs
-    assert_equal(after, whole(agent))
+    assert_same_state(after, agent, but=())

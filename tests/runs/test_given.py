@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from test_checkpoint import find_manifest, forge, newest
+from run_helpers import forge_config, manifest_of, newest
 
 import tightrope as tr
 from tightrope.cli import main
@@ -156,7 +156,7 @@ def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, command: An
 def test_an_environment_is_no_network_and_the_other_way_round(theirs: Any) -> None:
     tr.PPO("CartPole-v1", **SMALL).save("run")
     for change in ({"env": "theirs:Net"}, {"network": "theirs:Plain"}):
-        forge(Path("run"), {"config": {**find_manifest(newest(Path("run")))["config"], **change}})
+        forge_config(Path("run"), **change)
         assert "pass it" in refusal("run")
 
 
@@ -204,10 +204,10 @@ def test_a_file_in_a_strangers_directory_is_not_run(
         (tmp_path / f"{module}.py").write_text(f"open({str(proof)!r}, 'w').close()")
     monkeypatch.chdir(tmp_path)
     tr.PPO("CartPole-v1", **SMALL).learn(until=16, run_dir=run, quiet=True)
-    settings = {**find_manifest(newest(run))["config"], key: name}
     if place == "manifest":
-        forge(run, {"config": settings})
+        forge_config(run, **{key: name})
     else:
+        settings = {**manifest_of(newest(run))["config"], key: name}
         shutil.rmtree(run / "checkpoints")
         (run / "config.yaml").write_text(yaml.safe_dump(settings))
     with pytest.raises(UsageError):
@@ -249,7 +249,7 @@ def test_what_a_strangers_file_names_is_not_followed(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     tr.PPO("CartPole-v1", **SMALL).save(tmp_path / "run")
-    forge(tmp_path / "run", {"config": {**find_manifest(newest(tmp_path / "run"))["config"], key: name}})
+    forge_config(tmp_path / "run", **{key: name})
     with pytest.raises(UsageError):
         tr.load(tmp_path / "run")
     assert not proof.exists()

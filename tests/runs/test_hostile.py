@@ -15,7 +15,7 @@ import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, plain
 from tightrope.logging.trackers.tracker import model_files, newest_checkpoint, save_id
 from tightrope.runs.config import configure
-from tightrope.runs.recover import has_checkpoints
+from tightrope.runs.persistence import has_checkpoints
 from tightrope.runs.reports import write_report
 from tightrope.saved import begin_anew
 
@@ -37,6 +37,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def run(good: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(good, tmp_path / "run"))
+
+
 def load(run: Path, **settings: Any) -> tr.Agent:
     """As `tightrope resume` does."""
     return tr.load(run, **settings) if has_checkpoints(run) else begin_anew(run, **settings)
@@ -54,8 +60,7 @@ def test_what_a_stranger_has_prepared_is_refused(
     cases = {name: case for name, case in GROUPS[group]().items() if not any(heavy in name for heavy in HEAVY)}
     modules = set(sys.modules)
     for name, case in cases.items():
-        run = tmp_path / "run"
-        shutil.copytree(good, run)
+        run = Path(shutil.copytree(good, tmp_path / "run"))
         case(run)
         with pytest.raises(UsageError) as error:
             load(run)
@@ -81,43 +86,39 @@ def served(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", all_links())
-def test_what_a_link_leads_to_is_not_written_into(name: str, good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "run")
+def test_what_a_link_leads_to_is_not_written_into(name: str, run: Path, tmp_path: Path) -> None:
     (tmp_path / ELSEWHERE).mkdir()
     (tmp_path / VICTIM).write_text(KEY)
-    all_links()[name](tmp_path / "run")
-    served(tmp_path / "run")
+    all_links()[name](run)
+    served(run)
     assert (tmp_path / VICTIM).read_text() == KEY
-    assert not any(KEY in path.read_text(errors="replace") for path in files_in(tmp_path / "run"))
+    assert not any(KEY in path.read_text(errors="replace") for path in files_in(run))
 
 
 @pytest.mark.parametrize("name", ["videos", "crash", "checkpoints"])
-def test_what_a_linked_directory_holds_is_neither_shown_nor_written(name: str, good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / name, ignore_errors=True)
+def test_what_a_linked_directory_holds_is_neither_shown_nor_written(name: str, run: Path, tmp_path: Path) -> None:
+    shutil.rmtree(run / name, ignore_errors=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "phase0001.mp4").write_text("precious")
-    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
-    served(tmp_path / "run")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    served(run)
     assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["phase0001.mp4"]
-    page = tmp_path / "run" / "report.html"
+    page = run / "report.html"
     assert b64encode(b"precious").decode() not in page.read_text()
 
 
-def test_a_report_shows_no_file_that_a_video_is_a_link_to(good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "run")
+def test_a_report_shows_no_file_that_a_video_is_a_link_to(run: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("private key")
-    (tmp_path / "run" / "videos").mkdir(exist_ok=True)
-    (tmp_path / "run" / "videos" / "phase0001.mp4").symlink_to(tmp_path / "key")
-    page = write_report([tmp_path / "run"]).read_text()
+    (run / "videos").mkdir(exist_ok=True)
+    (run / "videos" / "phase0001.mp4").symlink_to(tmp_path / "key")
+    page = write_report([run]).read_text()
     assert b64encode(b"private key").decode() not in page
     assert "phase0001.mp4" not in page
 
 
-def test_a_tracker_is_given_no_file_that_a_link_leads_to(good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "run")
+def test_a_tracker_is_given_no_file_that_a_link_leads_to(run: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("private key")
-    checkpoint = newest_checkpoint(tmp_path / "run")
+    checkpoint = newest_checkpoint(run)
     assert checkpoint is not None
     whole = model_files(checkpoint)
     (checkpoint / "key").symlink_to(tmp_path / "key")
@@ -127,16 +128,15 @@ def test_a_tracker_is_given_no_file_that_a_link_leads_to(good: Path, tmp_path: P
 @posix
 @pytest.mark.parametrize("kind", [PIPE, ZERO, FOLDER])
 @pytest.mark.parametrize("name", WRITTEN)
-def test_nothing_waits_for_what_is_no_file(name: str, kind: str, good: Path, tmp_path: Path) -> None:
-    shutil.copytree(good, tmp_path / "run")
-    all_other_kinds()[name, kind](tmp_path / "run")
+def test_nothing_waits_for_what_is_no_file(name: str, kind: str, run: Path, tmp_path: Path) -> None:
+    all_other_kinds()[name, kind](run)
     signal.alarm(20)  # ends the tests with an error
     try:
-        served(tmp_path / "run")
+        served(run)
     finally:
         signal.alarm(0)
     with contextlib.suppress(UsageError):
-        write_report([tmp_path / "run"], tmp_path / "page.html")
+        write_report([run], tmp_path / "page.html")
 
 
 def test_the_good_run_is_one(good: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -17,7 +20,7 @@ from tightrope.errors import UsageError
 from tightrope.runs import lock
 from tightrope.runs.lock import LOCK, is_locked, locked
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="open-file-description locks are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and flock as on Linux")
 TRY = """
 import sys, pathlib
 from tightrope.errors import UsageError
@@ -37,6 +40,13 @@ with locked(pathlib.Path(sys.argv[1])):
     if child := os.fork():
         print(child, flush=True)
     time.sleep(60)
+"""
+LOOK = """
+import sys, pathlib
+from tightrope.runs.lock import is_locked
+print(flush=True)
+while True:
+    is_locked(pathlib.Path(sys.argv[1]))
 """
 
 
@@ -85,28 +95,30 @@ def test_a_second_process_stays_out(mischief: str, tmp_path: Path) -> None:
     assert second(run) == (False, "in")
 
 
-@pytest.fixture
-def family(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    """A process that holds the lock, and one forked from it."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        yield parent.pid, child
-        for process in (parent.pid, child):
-            os.kill(process, signal.SIGKILL)
+@contextlib.contextmanager
+def process(code: str, run: Path) -> Iterator[tuple[int, str]]:
+    """(its id, its first line of output); ended with the context."""
+    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        try:
+            yield started.pid, started.stdout.readline()
+        finally:
+            started.kill()
 
 
-def test_a_forked_process_that_outlives_the_trainer_does_not_hold_it(family: tuple[int, int], tmp_path: Path) -> None:
-    assert second(tmp_path)[1].endswith(
-        f"process {family[0]} on {os.uname().nodename}: wait until it has ended, or give another directory"
-    )
-    os.kill(family[0], signal.SIGKILL)
-    for _ in range(100):
-        if second(tmp_path)[1] == "in":
-            break
-    assert second(tmp_path) == (False, "in")
-    os.kill(family[1], 0)  # which is still there
+def test_a_forked_process_that_outlives_the_trainer_does_not_hold_it(tmp_path: Path) -> None:
+    with process(HOLD, tmp_path) as (parent, line):
+        ending = f"process {parent} on {os.uname().nodename}: wait until it has ended, or give another directory"
+        try:
+            assert second(tmp_path)[1].endswith(ending)
+            os.kill(parent, signal.SIGKILL)
+            for _ in range(100):
+                if second(tmp_path)[1] == "in":
+                    break
+            assert second(tmp_path) == (False, "in")
+            os.kill(int(line), 0)  # which is still there
+        finally:
+            os.kill(int(line), signal.SIGKILL)
 
 
 def test_a_process_may_have_it_only_once(tmp_path: Path) -> None:
@@ -121,24 +133,27 @@ def test_a_process_may_have_it_only_once(tmp_path: Path) -> None:
 def test_a_lock_on_a_file_that_has_lost_its_name_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
 
-    def slowly(number: int) -> bool:
-        if not taken:
+    def slowly(fd: int, kind: int) -> bool:
+        if taken == [lock.fcntl.LOCK_EX]:  # after the directory, the file
             remove(tmp_path)
-        taken.append(number)
-        return acquire(number)
+        taken.append(kind)
+        return acquire(fd, kind)
 
     acquire = lock.acquire
     monkeypatch.setattr(lock, "acquire", slowly)
     with locked(tmp_path):
-        assert len(taken) == 2
+        assert len(taken) == 3
         assert second(tmp_path)[0]
 
 
 def test_without_locks_on_directories_the_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(9, "Bad file descriptor")
+    def files_only(fd: int, kind: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(9, "Bad file descriptor")
+        flock(fd, kind)
 
-    monkeypatch.setattr("fcntl.flock", refuse)
+    flock = fcntl.flock
+    monkeypatch.setattr("fcntl.flock", files_only)
     with locked(tmp_path):
         copy_in_a_thread(tmp_path / ".")
         assert "is being written by process" in second(tmp_path)[1]
@@ -161,3 +176,12 @@ def test_what_is_no_plain_file_is_refused_at_once(kind: str, tmp_path: Path) -> 
     shutil.rmtree(path) if kind == "directory" else path.unlink()
     with locked(tmp_path):
         pass
+
+
+def test_who_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        pass
+    with process(LOOK, tmp_path):
+        for _ in range(30):
+            with locked(tmp_path):
+                pass

@@ -14,14 +14,14 @@ import gymnasium.spaces as gs
 import numpy as np
 import pytest
 import torch
-from test_checkpoint import find_manifest, forge, newest
+from run_helpers import forge, forge_config, manifest_of, newest
 from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.envs.adapters.spaces_only import space_from_json, space_to_json
 from tightrope.envs.step_arrays import MAX_SPACE_SIZE
 from tightrope.files import canonical
-from tightrope.runs.checkpoint import sealed
+from tightrope.runs.checkpoint import with_hash
 
 TINY: dict[str, Any] = dict(
     num_envs=2, num_steps=4, num_minibatches=1, update_epochs=1, total_timesteps=16, hidden_sizes=(8,), device="cpu"
@@ -151,8 +151,8 @@ def test_a_checkpoint_from_before_spaces_were_written(tmp_path: Path, capsys: py
     assert capsys.readouterr().err == "", "an environment of tensors has no other spaces"
     agent = saved(tmp_path / "run", "vector")
     path = newest(tmp_path / "run")
-    manifest = {key: value for key, value in find_manifest(path).items() if key not in ("spaces", "sha256")}
-    (path / "manifest.json").write_bytes(canonical(sealed(manifest)))
+    manifest = {key: value for key, value in manifest_of(path).items() if key not in ("spaces", "sha256")}
+    (path / "manifest.json").write_bytes(canonical(with_hash(manifest)))
     (path.parent / "latest").unlink()
     obs = OBSERVATIONS["vector"].sample()
     assert tr.load_policy(tmp_path / "run").predict(obs) == agent.predict(obs)
@@ -162,7 +162,7 @@ def test_a_checkpoint_from_before_spaces_were_written(tmp_path: Path, capsys: py
 def test_neither_the_environment_nor_its_package_is_imported(tmp_path: Path) -> None:
     (tmp_path / "strangers.py").write_text("raise SystemExit('imported')")
     agent = saved(tmp_path / "run", "dict")
-    forge(tmp_path / "run", {"config": {**find_manifest(newest(tmp_path / "run"))["config"], "env": "strangers:Env"}})
+    forge_config(tmp_path / "run", env="strangers:Env")
     code = f"""
 import sys, tightrope as tr
 policy = tr.load_policy({str(tmp_path / "run")!r})
@@ -250,9 +250,9 @@ BOX = {"space": "Box", "shape": [3], "dtype": "float32", "low": -1, "high": 1}
 def test_spaces_that_a_stranger_has_written_are_refused_in_one_line(words: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     saved(run, "vector")
-    manifest = find_manifest(newest(run))
+    manifest = manifest_of(newest(run))
     for place in ("observation", "action"):
-        forge(run, {"spaces": {**manifest["spaces"], place: words}})
+        forge(run, spaces={**manifest["spaces"], place: words})
         with pytest.raises(tr.UsageError) as error:
             tr.load_policy(run)
         assert "\n" not in str(error.value)
@@ -274,7 +274,7 @@ def test_descriptions_that_a_stranger_has_written_are_refused_in_one_line(
     spec: Any, spaces: Any, run_of_tensors: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(run_of_tensors, tmp_path / "run")
-    forge(run, {"spaces": spaces, "observation": spec})
+    forge(run, spaces=spaces, observation=spec)
     with pytest.raises(tr.UsageError) as error:
         tr.load_policy(run)
     assert "\n" not in str(error.value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
 import random
 import shutil
@@ -17,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_helpers import AGENTS, assert_same_state, rows
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.errors import UsageError
-from tightrope.runs.recover import find, restore
+from tightrope.runs.checkpoint import find
+from tightrope.runs.persistence import restore
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(
@@ -29,7 +28,6 @@ TINY: dict[str, Any] = dict(
 )
 EVALUATED: dict[str, Any] = dict(eval_every=2 * BATCH, eval_episodes=2, keep_checkpoints=9)
 OF_PPO: dict[str, Any] = dict(num_minibatches=2, update_epochs=2)
-CLASSES: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 
 
 @pytest.fixture(autouse=True)
@@ -41,22 +39,12 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def new(algo: str, env: Any, **settings: Any) -> tr.Agent:
     given = {**TINY, **(OF_PPO if algo == "ppo" else {}), **settings}
     given["total_timesteps"] = PHASES * given["num_envs"] * given["num_steps"]
-    return CLASSES[algo](env, **given)
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics file, without what the clock says."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
+    return AGENTS[algo](env, **given)
 
 
 def assert_same_run(one: tr.Agent, other: tr.Agent) -> None:
     """Every tensor, every row of metrics, every evaluation, the best checkpoint."""
-    mine, theirs = one.state.state_dict(), other.state.state_dict()
-    assert mine.keys() == theirs.keys()
-    for name in mine.keys() - {"run.seconds"}:
-        assert mine[name].dtype == theirs[name].dtype, name
-        assert torch.equal(mine[name], theirs[name]), name
+    assert_same_state(one, other)
     assert one.run_dir is not None
     assert other.run_dir is not None
     assert rows(one.run_dir) == rows(other.run_dir)
@@ -90,13 +78,6 @@ def in_pieces(
 # environments and settings --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", CLASSES)
-@pytest.mark.parametrize("env_id", tr.envs.ENVS)
-def test_every_environment_resumes_exactly(algo: str, env_id: str, tmp_path: Path) -> None:
-    settings = dict(EVALUATED, norm_obs=True)
-    assert_same_run(whole(tmp_path, algo, env_id, **settings), in_pieces(tmp_path, (2,), algo, env_id, **settings))
-
-
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "CartPole-v1", dict(norm_reward=True, anneal_clip=True, anneal_lr=True, target_kl=1e-4)),
     ("ppo", "CartPole-v1", dict(share_trunk=True, norm_obs=True, clip_vloss=True, max_grad_norm=None)),
@@ -108,12 +89,18 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("stops", [(1,), (1, 2, 4, 5)], ids=str)
-@pytest.mark.parametrize(("algo", "env", "settings"), VARIANTS, ids=str)
-def test_every_setting_resumes_exactly(
+@pytest.mark.parametrize(
+    ("algo", "env", "settings", "stops"),
+    [
+        *((algo, env, dict(EVALUATED, norm_obs=True), (2,)) for env in tr.envs.ENVS for algo in AGENTS),
+        *((algo, env, settings, (1,)) for algo, env, settings in VARIANTS),
+        *((algo, env, settings | EVALUATED, (1, 2, 4, 5)) for algo, env, settings in VARIANTS),
+    ],
+    ids=str,
+)
+def test_every_environment_and_setting_resumes_exactly(
     algo: str, env: str, settings: dict[str, Any], stops: tuple[int, ...], tmp_path: Path
 ) -> None:
-    settings = settings | (EVALUATED if len(stops) > 1 else {})
     assert_same_run(whole(tmp_path, algo, env, **settings), in_pieces(tmp_path, stops, algo, env, **settings))
 
 
@@ -200,7 +187,7 @@ class Noisy(torch.nn.Module):
 
 @pytest.mark.parametrize("stops", [(2,), (1, 3, 5)], ids=str)
 @pytest.mark.parametrize("env", [Keeping, Drawing])
-@pytest.mark.parametrize("algo", CLASSES)
+@pytest.mark.parametrize("algo", AGENTS)
 def test_what_an_environment_keeps_and_draws_is_part_of_the_run(
     algo: str, env: type[tr.envs.TensorEnv], stops: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -225,18 +212,14 @@ def test_asking_in_between_disturbs_nothing(env: type[tr.envs.TensorEnv], tmp_pa
         asked.evaluate(2)
         asked.predict(asked.state.obs)
         asked.save(tmp_path / "copy")
-    mine, theirs = quiet.state.state_dict(), asked.state.state_dict()
-    for name in mine.keys() - {"run.seconds", "run.best_score"}:
-        assert torch.equal(mine[name], theirs[name]), name
-
-
-def standing() -> list[Any]:
-    """Where the process's streams stand."""
-    numpy = np.random.get_state(legacy=False)
-    return [random.getstate(), str(numpy["state"]), numpy["has_gauss"], torch.get_rng_state().tolist()]
+    assert_same_state(quiet, asked, but=("run.seconds", "run.best_score"))
 
 
 def test_the_callers_streams_are_left_alone(tmp_path: Path) -> None:
+    def standing() -> list[Any]:
+        numpy = np.random.get_state(legacy=False)
+        return [random.getstate(), str(numpy["state"]), numpy["has_gauss"], torch.get_rng_state().tolist()]
+
     before = standing()
     agent = new("ppo", Drawing, network=f"{__name__}:Noisy", **EVALUATED)
     agent.learn(until=BATCH, run_dir=tmp_path / "run", quiet=True)
@@ -273,7 +256,8 @@ def test_what_was_given_once_and_for_all_is_the_users_to_change(tmp_path: Path) 
 
 
 def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
+    paths = [Path(tr.__file__).parents[1], Path(__file__).parent, Path(__file__).parents[1]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *words], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True
@@ -310,47 +294,32 @@ def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> 
     assert_same_run(one, tr.load(tmp_path / "pieces"))
 
 
-OWN_CODE = """
-import random
-import numpy as np, torch, tightrope as tr
+class Windy(Keeping, Drawing):
+    """Keeps attributes and draws from the process's streams."""
 
-class Windy(tr.envs.CartPole):
-    def __init__(self, num_envs=1, device="cpu", max_episode_steps=None):
-        super().__init__(num_envs, device, max_episode_steps)
-        self.wind = torch.zeros(())
 
-    def advance(self, state, action):
-        self.wind.mul_(0.9).add_(0.01 * np.random.randn() + 0.01 * random.random() + 0.01 * torch.randn(()))
-        return super().advance(state, action) + self.wind
+class Trembling(Noisy):
+    """Draws only as it looks."""
 
-class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(4, 8)
-
-    def forward(self, obs):
-        return torch.tanh(self.layer(obs)) + 0.01 * torch.randn(len(obs), 8)
-"""
+        self.scale = 0.1
 
 
-def test_code_of_ones_own_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "windy.py").write_text(OWN_CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-    windy = importlib.import_module("windy")
-    settings = dict(EVALUATED, network="windy:Net")
-    new("ppo", windy.Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
-    given = ["--env", "windy:Windy", "--network", "windy:Net"]
+def test_code_of_ones_own_in_another_process(tmp_path: Path) -> None:
+    settings = dict(EVALUATED, network=f"{__name__}:Trembling")
+    new("ppo", Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
+    given = ["--env", f"{__name__}:Windy", "--network", f"{__name__}:Trembling"]
     resumed = started(tmp_path, "-m", "tightrope", "resume", "pieces", *given, "--quiet")
-    one = whole(tmp_path, "ppo", windy.Windy, **settings)
+    one = whole(tmp_path, "ppo", Windy, **settings)
     output_of(resumed)
-    assert_same_run(one, tr.load(tmp_path / "pieces", env=windy.Windy))
+    assert_same_run(one, tr.load(tmp_path / "pieces", env=Windy))
 
 
-def test_a_checkpoint_that_goes_while_it_is_loaded_is_one_line(tmp_path: Path) -> None:
-    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=16, device="cpu")
-    agent.learn(run_dir=tmp_path / "run", quiet=True)
-    loaded = tr.load(tmp_path / "run")
-    assert loaded.loaded is not None
-    shutil.rmtree(loaded.loaded.path)
-    with pytest.raises(UsageError, match="missing"):
-        restore(loaded.state, loaded.loaded)
+def test_a_checkpoint_that_is_pruned_while_it_is_loaded_can_still_be_read(tmp_path: Path) -> None:
+    agent = new("ppo", "CartPole-v1").learn(run_dir=tmp_path / "run", quiet=True)
+    found = find(tmp_path / "run")
+    shutil.rmtree(found.path)
+    restored = new("ppo", "CartPole-v1")
+    restore(restored.state, found)
+    assert torch.equal(restored.state.optimizer.flat, agent.state.optimizer.flat)

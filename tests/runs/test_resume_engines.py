@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,16 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from run_helpers import assert_same_state, rows
 
 import tightrope as tr
-from tightrope.runs.recover import AFRESH
+from tightrope.runs.persistence import FRESH_EPISODES
 
 BATCH = 16
 SETTINGS: dict[str, Any] = dict(
     num_steps=8, total_timesteps=4 * BATCH, hidden_sizes=(8,), device="cpu", num_minibatches=2, update_epochs=1
 )
-NOTE = f"note: this environment cannot give its state back, so {AFRESH}"
+NOTE = f"note: this environment cannot give its state back, so {FRESH_EPISODES}"
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -59,11 +59,6 @@ ENGINES: list[Any] = [
 ]
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
-
-
 def close(agent: tr.Agent) -> None:
     agent.state.env.close()
     agent.score_env.close()
@@ -83,9 +78,7 @@ def test_what_can_be_kept_is_kept_and_the_rest_follows_from_the_seed(
     for name in ("a", "b"):
         again = env()
         resumed = tr.load(tmp_path / name, env=None if isinstance(again, str) else again)
-        state = resumed.state.state_dict()
-        for key in saved.keys() - {"run.obs", "run.discounted_return"}:
-            assert torch.equal(state[key], saved[key]), key
+        assert_same_state(resumed, saved, but=("run.obs", "run.discounted_return"))
         capsys.readouterr()
         resumed.learn()
         assert capsys.readouterr().out.splitlines().count(NOTE) == 1
@@ -93,7 +86,6 @@ def test_what_can_be_kept_is_kept_and_the_rest_follows_from_the_seed(
         ends.append(resumed)
         close(resumed)
     one, other = (end.state.state_dict() for end in ends)
-    for key in one.keys() - {"run.seconds"}:
-        assert torch.equal(one[key], other[key]), key
+    assert_same_state(one, other)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
     assert not torch.equal(one["policy.head.logits.weight"], saved["policy.head.logits.weight"])

@@ -19,7 +19,7 @@ import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.runs.config import configure
 from tightrope.runs.directory import new_run_dir
-from tightrope.runs.recover import load_config
+from tightrope.runs.persistence import load_config
 from tightrope.runs.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from run_helpers import assert_same_state, forge, manifest_of, newest
 from safetensors.torch import load_file
-from test_checkpoint import find_manifest, forge, newest
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
@@ -51,12 +51,10 @@ def test_runs_of_release_1_go_on(name: str, tmp_path: Path, capsys: pytest.Captu
 
 def test_a_run_of_a_larger_machine_with_another_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(FIRST, tmp_path / "run")
-    manifest = find_manifest(newest(tmp_path / "run"))
+    manifest = manifest_of(newest(tmp_path / "run"))
     elsewhere = {"threads": 4096, "device": "cuda", "accelerate": "graph", "backend": "auto"}
-    forge(
-        tmp_path / "run",
-        {"config": {**manifest["config"], **elsewhere}, "versions": {**manifest["versions"], "torch": "2.9.1+cu126"}},
-    )
+    versions = {**manifest["versions"], "torch": "2.9.1+cu126"}
+    forge(tmp_path / "run", config={**manifest["config"], **elsewhere}, versions=versions)
     agent = tr.load(tmp_path / "run", device="cpu").learn()
     assert agent.steps == 48
     assert "note: saved under torch 2.9.1+cu126" in capsys.readouterr().out
@@ -92,9 +90,7 @@ def test_a_run_on_a_gpu_resumes_exactly(
 ) -> None:
     """Graphs too: the first phase of a process runs as written, and a replay gives the same bits."""
     one, other = whole_and_resumed(tmp_path, cls, env, {**settings, "device": "cuda", "accelerate": accelerate})
-    assert one.keys() == other.keys()
-    for name in one.keys() - {"run.seconds"}:
-        assert torch.equal(one[name], other[name]), name
+    assert_same_state(one, other)
 
 
 @pytest.mark.gpu

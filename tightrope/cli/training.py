@@ -15,13 +15,13 @@ from ..errors import UsageError, plain
 from ..files import Place
 from ..logging import CallbackList, EvaluationLine
 from ..runs.build import check_env, configured
-from ..runs.checkpoint import CONFIG
+from ..runs.checkpoint import CONFIG, find
 from ..runs.config import Config, configure, settings_of, unknown_setting
 from ..runs.directory import begun_before, new_run_dir, resume_command
 from ..runs.given import check_allowed, imported, is_path, named_by_user
 from ..runs.lock import locked
+from ..runs.persistence import has_checkpoints, load_config
 from ..runs.presets import preset
-from ..runs.recover import find, has_checkpoints, load_config
 from ..runs.reports import scores, write_report
 from ..runs.scoring import compared, keep, shown_to
 from ..runs.settings_file import read_settings

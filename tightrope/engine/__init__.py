@@ -11,8 +11,7 @@ from .noise import Noise, draw_noise, stream, stream_seed
 from .optimize import Optimizer, gradient, halted, optimize
 from .precision import Precision
 from .recorded_policy import why_as_written
-from .snapshot import Snapshot
-from .state import State
+from .state import Snapshot, State
 from .statistics import (
     advantage_scales,
     explained_variance,

@@ -1,4 +1,5 @@
-"""Training stops when a phase did not stay finite, with one line that names what was not, and the state from before it.
+"""Training stops at a phase whose numbers are not finite, with one line that names the first of them; the state goes back to
+before that phase.
 
 A loop marked with `@guarded` is watched whoever runs it. `runs/crash.py` has the guard of `learn`, which finds out more.
 """
@@ -21,8 +22,7 @@ from .distributed import world
 from .health import first_bad_entry
 from .metrics import Reading
 from .noise import stream_seed
-from .snapshot import Snapshot
-from .state import State
+from .state import Snapshot, State
 
 RECENT = 20  # phases whose metrics are kept, for a report of what led to a bad one
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def guarded(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]]:
-    """The loop under a guard: it raises NotFinite when a phase did not stay finite, and the state is that from before it."""
+    """The loop under a guard: it raises NotFinite when a phase did not stay finite, with the state from before that phase."""
 
     @functools.wraps(loop)
     def watched(state: S, config: C) -> Iterator[M]:
@@ -43,13 +43,13 @@ def guarded(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]
 
 
 def unguarded(loop: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The loop itself, for whoever brings a guard of another kind."""
+    """The loop itself, to be run under another guard."""
     return inspect.unwrap(loop)
 
 
 def lateness(env: Env) -> int:
-    """How many phases later metrics may be read: a device has the next phase before the last is read, unless what led to a bad
-    one is in the rollout alone, which the next one overwrites."""
+    """How many phases later metrics may be read. A device gets the next phase before the last is read, unless the env cannot be
+    put back: its rollout, which the next phase overwrites, is then the only record of a bad phase."""
     return 0 if reads_are_free(env.device) or not env.resumable else 1
 
 
@@ -60,8 +60,8 @@ class Guard:
         self.state, self.late = state, lateness(state.env)
         self.snapshots = deque(Snapshot(state) for _ in range(self.late + 1))
         self.unread: list[tuple[Row, Reading]] = []
-        self.recent: deque[tuple[Row, Reading]] = deque(maxlen=RECENT)  # looked at and good
-        self.drifted = False  # whether ranks have been found to differ
+        self.recent: deque[tuple[Row, Reading]] = deque(maxlen=RECENT)  # found to be finite
+        self.ranks_differ = False
 
     def over(self, phases: Iterator[M]) -> Iterator[M]:
         """The metrics of these phases. NotFinite ends them; whatever else breaks in a phase leaves the state from before it."""
@@ -91,21 +91,20 @@ class Guard:
         self.snapshots[-1].take()
 
     def add(self, metrics: Any) -> None:
-        """A phase has been run, or on a device asked for."""
+        """Take in the metrics of a phase, which a device may still be computing."""
         self.newest = Reading(metrics)
         self.unread.append(({"step": self.state.steps, "phase": self.state.phase}, self.newest))
 
     def look(self, but: int = 0) -> None:
-        """Raise NotFinite if a phase was not, of those that nobody has looked at, but for the last few. It and what came after
-        it have not happened: the state is that from before it."""
+        """Read the metrics of all phases but the last few, and raise NotFinite if one was not finite. That phase and later ones
+        are undone."""
         while len(self.unread) > but:
             row, reading = self.unread.pop(0)
-            parts = reading.unhealthy()
-            if parts:
+            if parts := reading.unhealthy():
                 self.unread.clear()
-                raise NotFinite(self._told_by(reading.culprit, row | reading.row(), parts))
-            if not self.drifted and world().is_distributed and not reading.ranks_agree:
-                self.drifted = True
+                raise NotFinite(self._describe_on(reading.bad_rank, row | reading.row(), parts))
+            if not self.ranks_differ and world().is_distributed and not reading.ranks_agree:
+                self.ranks_differ = True
                 print_line(
                     "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
                     "saved",
@@ -114,11 +113,11 @@ class Guard:
             self.recent.append((row, reading))
 
     def go_back(self) -> None:
-        """To after the last phase that was whole and good: something broke in the middle of the next."""
+        """Go back to the end of the last good phase, when something broke in the middle of the next."""
         newest = self.snapshots[-1]
         with suppress(Exception), distributed.local_only():  # a device that is gone; others may not know yet
             if newest.phase == self.state.phase:  # no phase has ended since
-                put_back(newest)
+                restore_to(newest)
             self.look()
 
     def describe(self, row: Row, parts: list[str]) -> str:
@@ -135,24 +134,24 @@ class Guard:
         """The state from before a phase."""
         return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
 
-    def _told_by(self, rank: int, row: Row, parts: list[str]) -> str:
-        """What the rank on which it began has found, alone; to all of them."""
+    def _describe_on(self, rank: int, row: Row, parts: list[str]) -> str:
+        """The line that one rank alone has found, on all ranks."""
 
-        def word() -> bytes:
+        def line() -> bytes:
             with distributed.local_only():
                 return plain((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
 
-        line = distributed.broadcast_from(rank, word).decode()
-        put_back(self.before(row))
-        return plain(line)
+        described = distributed.broadcast_from(rank, line).decode()
+        restore_to(self.before(row))
+        return plain(described)
 
 
-def put_back(snapshot: Snapshot) -> None:
-    """The state from before the bad phase, fit to go on from."""
+def restore_to(snapshot: Snapshot) -> None:
+    """Restore the state from before a bad phase, ready to go on from."""
     state = snapshot.state
     snapshot.restore()
     if state.optimizer.closed_form is None:
-        state.optimizer.asked = None  # whether there is one that agrees is no question to ask of a bad batch
+        state.optimizer.asked = None  # whether there is one that agrees cannot be decided on a bad batch
     if not state.env.resumable:  # fresh episodes, as when a run is resumed
-        with suppress(Exception):  # an env that is beyond that has had its say
+        with suppress(Exception):  # an env may be too broken for that
             state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))

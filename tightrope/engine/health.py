@@ -1,46 +1,37 @@
-"""Whether a phase stayed finite, as a few sums on the device.
+"""Whether the numbers of a phase stayed finite, and where the first one is that did not.
 
-What is not finite makes every sum that it is part of so, and one reduction is the cheapest look at a tensor there is: it waits
-for nobody, and can be captured with the phase. The sums travel to the host with the phase's metrics; nobody reads them as
-numbers. Finite values pass unless their sum leaves float32, which takes 1e30 and more.
+A sum is not finite where a term is not, and one reduction is the cheapest look at a tensor: it does not wait for the device and
+can be captured with the phase. The sums travel to the host with the phase's metrics. Finite terms pass unless their sum leaves
+float32, which takes 1e30 and more.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..envs.validate import in_short
-from ..models import ActorCritic
 from ..types import Discrete, MultiDiscrete, Rollout, Spec
-from .optimize import Optimizer
+from .state import State
 
 PARTS = (
     "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
 PARAMETER = PARTS.index("parameter")
-LOSSES = 3  # of the policy, of the critic, entropy; what follows them only describes, and may overflow where learning is sound
+LOSSES = (
+    3  # terms: policy loss, value loss, entropy. Those that follow are diagnostics, which may overflow in a sound run
+)
 
 
-class Phased(Protocol):
-    """What a phase leaves behind, of a run's state."""
-
-    policy: ActorCritic
-    optimizer: Optimizer
-    rollout: Rollout
-    obs: Tensor
-
-
-def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
+def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
     """One number for each of PARTS, finite if all of that part was.
 
-    `learned` (T, N) says which steps were learned from: what others hold is nobody's business. `means` are the phase's losses
-    and further terms, with the norm of the gradient last: these are means over its updates, so that one is enough to show.
+    `learned` (T, N) marks the steps that were learned from; others do not count. `means` are the phase's losses and further
+    terms, averaged over its updates, with the norm of the gradient last.
     """
     policy, rollout = state.policy, state.rollout.first(len(learned))
     mask = None if learned is rollout.real and not rollout.skips else learned
@@ -61,74 +52,62 @@ def health(state: Phased, learned: Tensor, means: Tensor) -> Tensor:
 
 
 def total(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The sum in float32 of the rows in the mask; 0 for whole numbers, which are always finite."""
+    """The sum in float32 of the rows in the mask; 0 for integers, which are always finite."""
     if not x.dtype.is_floating_point:
         return torch.zeros((), device=x.device)
     if mask is not None:
-        x = torch.where(mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :])), x, 0.0)
+        x = torch.where(over_entries(mask, x), x, 0.0)
     return x.sum() if x.dtype == torch.float32 else x.sum(dtype=torch.float32)
 
 
 def unhealthy(entries: list[float]) -> list[str]:
-    """The parts that were not finite, from what `health` said, in the order in which one leads to the next."""
+    """The parts that were not finite, from the numbers of `health`, in the order in which one leads to the next."""
     if math.isfinite(sum(entries)):
         return []
-    bad = [part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)]
-    return list(dict.fromkeys(bad))
+    return list(dict.fromkeys(part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)))
 
 
-def culprit(ranks: np.ndarray) -> int:
-    """The rank on which it began: what is not finite on one soon is on all, but for what came before."""
-    bad = ~np.isfinite(ranks)
+def first_bad_rank(health: np.ndarray) -> int:
+    """The rank (of rows) with the earliest part that is not finite: later parts soon are on all ranks."""
+    bad = ~np.isfinite(health)
     return int(np.where(bad.any(1), bad.argmax(1), len(PARTS)).argmin())
 
 
-# the first bad entry --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Culprit:
-    """The first bad tensor."""
+class BadEntry:
+    """The first non-finite number that was found."""
 
     kind: str
-    words: str  # what it is, how bad and where
+    words: str  # what it is, its value and where
 
 
-def first_bad_entry(rollout: Rollout, last_obs: Tensor, observation: Spec) -> Culprit | None:
-    """The earliest bad entry of what env and policy said to each other. `last_obs` came after the last step; choices that
-    `observation` does not have are bad too."""
-    found = []
-    columns = [  # in the order in which a step makes them
-        ("observation", "env gave observation", rollout.obs, rollout.real),
-        ("value", "policy gave log-probability", rollout.log_prob, rollout.real),
-        ("value", "critic gave value", rollout.value, rollout.real),
-        ("reward", "env gave reward", rollout.reward, rollout.real),
-        ("observation", "env gave final observation", rollout.final_obs, rollout.truncated),
+def first_bad_entry(rollout: Rollout, last_obs: Tensor, observation: Spec) -> BadEntry | None:
+    """The earliest bad number that env and policy exchanged. `last_obs` came after the last step. Choices that are outside the
+    space `observation` are bad too."""
+    real, end = rollout.real, len(rollout.reward)
+    columns = [  # kind, words, tensor, rows that count, step of the first row; in the order in which a step makes them
+        ("observation", "env gave observation", rollout.obs, real, 0),
+        ("value", "policy gave log-probability", rollout.log_prob, real, 0),
+        ("value", "critic gave value", rollout.value, real, 0),
+        ("reward", "env gave reward", rollout.reward, real, 0),
+        ("observation", "env gave final observation", rollout.final_obs, rollout.truncated, 0),
+        ("observation", "env gave observation", last_obs[None], real[-1:], end),
     ]
-    for order, (kind, words, column, counts) in enumerate(columns):
+    found = []
+    for order, (kind, words, column, counts, begin) in enumerate(columns):
         spec = observation if kind == "observation" else None
         at = first_index(column, counts, spec)
         if at is not None:
-            found.append((at[0], order, Culprit(kind, f"{words} {in_words(column[at], spec)} {place(*at)}")))
-    if found:
-        return min(found, key=lambda x: x[:2])[2]
-    at = first_index(last_obs, rollout.real[-1], observation)
-    if at is None:
-        return None
-    value, (env, *entry) = in_words(last_obs[at], observation), at
-    return Culprit("observation", f"env gave observation {value} {place(len(rollout.reward), env, *entry)}")
-
-
-def in_words(value: Tensor, spec: Spec | None) -> str:
-    return (
-        f"{int(value)}, outside {in_short(spec)},"
-        if isinstance(spec, (Discrete, MultiDiscrete))
-        else f"{float(value):g}"
-    )
+            value = f"{float(column[at]):g}"
+            if isinstance(spec, (Discrete, MultiDiscrete)):
+                value = f"{int(column[at])}, outside {in_short(spec)},"
+            where = location(begin + at[0], *at[1:])
+            found.append((begin + at[0], order, BadEntry(kind, f"{words} {value} {where}")))
+    return min(found, key=lambda x: x[:2])[2] if found else None
 
 
 def first_index(x: Tensor, counts: Tensor | None = None, spec: Spec | None = None) -> tuple[int, ...] | None:
-    """Where the first entry is that is not finite, or not a choice of `spec`, of the rows that count."""
+    """Where the first entry is that is not finite, or not a choice of `spec`, among the rows that count."""
     if isinstance(spec, (Discrete, MultiDiscrete)):
         bad = (x < 0) | (x >= torch.as_tensor(spec.n, device=x.device))
     elif x.is_floating_point():
@@ -136,15 +115,15 @@ def first_index(x: Tensor, counts: Tensor | None = None, spec: Spec | None = Non
     else:
         return None
     if counts is not None:
-        bad &= over(counts, x)
+        bad &= over_entries(counts, x)
     return tuple(bad.nonzero()[0].tolist()) if bad.any() else None
 
 
-def place(step: int, env: int, *entry: int) -> str:
+def location(step: int, env: int, *entry: int) -> str:
     which = f" (entry {', '.join(map(str, entry))})" if entry else ""
     return f"at env {env}, step {step}{which}"
 
 
-def over(mask: Tensor, x: Tensor) -> Tensor:
-    """A mask over rows as one over their entries."""
+def over_entries(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask over rows, shaped to mask the entries of `x`."""
     return mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :]))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import activity
-from .health import PARAMETER, PARTS, culprit, unhealthy
+from .health import PARAMETER, PARTS, first_bad_rank, unhealthy
 
 RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
 APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
@@ -54,12 +54,12 @@ class Reading:
         """What was not finite in the phase, cause before consequence; nothing where all is well."""
         if math.isfinite(sum(self.values[len(self.tags) : -3])):
             return []
-        return unhealthy(self.health[self.culprit].tolist())
+        return unhealthy(self.health[self.bad_rank].tolist())
 
     @property
-    def culprit(self) -> int:
-        """The rank on which it began."""
-        return culprit(self.health)
+    def bad_rank(self) -> int:
+        """The rank on which the first non-finite number appeared."""
+        return first_bad_rank(self.health)
 
     @property
     def health(self) -> np.ndarray:

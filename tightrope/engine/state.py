@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import torch
@@ -36,7 +37,7 @@ class State:
     solved: bool = False  # whether the last phase left nothing to be learned
     unevaluated: bool = False  # whether the evaluation due after the last phase was given up, and is still to be made
     seconds: float = 0.0  # of training so far, in all processes
-    streams: Streams = field(init=False)  # the process's random streams, for whom it may concern
+    streams: Streams = field(init=False)  # the process's random streams, which environments and networks may draw from
     execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
 
     def __post_init__(self) -> None:
@@ -88,3 +89,54 @@ class State:
             self.obs.copy_(run["obs"])
         else:  # in streams that the run has not used yet
             self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase, world().rank)))
+
+
+class Snapshot:
+    """A copy of a run's state before a phase, on its device, to go back to when the phase goes wrong.
+
+    State keeps its addresses, so what to copy is listed once.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        optimizer = state.optimizer  # its flat tensor has the parameters
+        tensors = [
+            optimizer.flat,
+            optimizer.first_moment,
+            optimizer.second_moment,
+            optimizer.step,
+            optimizer.learning_rate,
+        ]
+        values = {f.name: getattr(state, f.name) for f in fields(state)}
+        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        for x in [*tensors, *state.policy.buffers(), *(x for x in values.values() if isinstance(x, Tensor))]:
+            if 0 not in x.stride():  # expanded tensors are never written to
+                alike[x.device, x.dtype].append(x)
+        self.copies = [(live, [x.clone() for x in live]) for live in alike.values()]
+        self.numbers = [name for name, x in values.items() if isinstance(x, (int, float))]
+        self.counters: dict[str, int | float] = {}
+        self.env: dict[str, Tensor] = {}
+
+    @property
+    def phase(self) -> int | None:
+        """The number of phases that had ended when it was taken; None before that."""
+        phase = self.counters.get("phase")
+        return None if phase is None else int(phase)
+
+    def take(self) -> None:
+        """Copy the state as it is now."""
+        self.counters = {name: getattr(self.state, name) for name in self.numbers}
+        for live, kept in self.copies:
+            torch._foreach_copy_(kept, live)
+        env = self.state.env
+        if env.resumable:
+            self.env = getattr(env, "snapshot", env.state_dict)()
+
+    def restore(self) -> None:
+        """Put the state back, bit for bit. An env that cannot be put back stays where it is."""
+        for live, kept in self.copies:
+            torch._foreach_copy_(live, kept)
+        for name, x in self.counters.items():
+            setattr(self.state, name, x)
+        if self.state.env.resumable:
+            self.state.env.load_state_dict(self.env)

@@ -7,33 +7,31 @@ RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
                            outside torch), size and hash of each file, and its own hash
     model.safetensors      networks and normalizers: what acting needs
     training.safetensors   everything else that makes the run
-    rank-0001.safetensors  what is another rank's own of it, where several trained it together
+    rank-0001.safetensors  the state of another rank, where several trained it together
 
-A checkpoint is written under another name, waited for until the disk has it, then renamed: under its own name it is whole. What
-is read is checked first, all of it. The newest whole one is taken; one that is not is named and passed over.
+This module finds and reads them. A file may come from a stranger: nothing is used before its size, its hash and its manifest
+have been checked. The newest complete checkpoint is used; damaged ones are named and skipped.
 """
 
 from __future__ import annotations
 
-import platform
+import hashlib
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import torch
-import yaml
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
-from ..engine import State, cores, world
-from ..envs.adapters.host import HostEnv
-from ..envs.attributes import unsaved_warning
-from ..errors import UsageError, warn
-from ..files import Place, Unreadable, address, canonical, digest, read_canonical, remove_leftovers
-from ..types import Composite, Env, Spec
+from ..engine import cores, world
+from ..errors import UsageError, one_line, plural, warn
+from ..files import Place, Unreadable, address, canonical, digest, read_canonical
 from ..version import __version__
 from .config import Config, configure
 
@@ -41,27 +39,26 @@ SCHEMA = 1
 CONFIG, CHECKPOINTS, LATEST, MANIFEST = "config.yaml", "checkpoints", "latest", "manifest.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
 NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
-MOST_SERIAL = 10**12 - 1  # that a name has room for
-MOST_BYTES = 1 << 40  # of a file, whatever a manifest says
-ENVS = "run.envs"  # where what is each rank's own was left out: as many zeros as there were environments
-MOST_MANIFEST = 1 << 22  # bytes: of some 30,000 ranks
-UNFINISHED, LEAVING = ".new-", ".old-"  # names that no reader looks at
+MAX_FILE_BYTES = 1 << 40  # whatever a manifest says
+MAX_MANIFEST_BYTES = 1 << 22  # enough for 30,000 ranks
+MAX_HEADER_BYTES = 1 << 20  # of names and shapes at the beginning of a file of tensors
+MAX_COMPLAINTS, LOOKS = 3, 10  # lines about damaged checkpoints; tries where checkpoints are pruned while they are read
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that has been looked at: every file has the size and the hash that its manifest says."""
+    """A checkpoint whose files have been verified. They are kept open, so that they stay readable when it is pruned."""
 
     place: Place
     manifest: dict[str, Any]
+    descriptors: dict[str, int] = field(default_factory=dict, compare=False)  # of the files that this rank reads
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, lambda opened: [*map(os.close, opened.values())], self.descriptors)
 
     @property
     def path(self) -> Path:
         return self.place.path
-
-    @property
-    def serial(self) -> int:
-        return int(self.manifest["serial"])
 
     @property
     def steps(self) -> int:
@@ -69,168 +66,104 @@ class Checkpoint:
 
     @property
     def config(self) -> Config:
-        return configured(self.manifest["config"], self.path / MANIFEST)
+        return config_from(self.manifest["config"], self.path / MANIFEST)
 
     @property
     def ranks(self) -> int:
-        """How many trained it; 0 if what is each one's own was left out."""
+        """How many ranks it has the state of; 0 if that was left out."""
         return int(self.manifest.get("ranks", 1))
 
-    def tensors(self, rank: int = 0) -> dict[str, Tensor]:
-        """All of its tensors that concern a rank, by dotted name."""
-        return {name: tensor for file in files_of(rank) for name, tensor in self.read(file).items()}
+    def misfit(self, reason: object) -> UsageError:
+        return UsageError(f"the checkpoint in {self.path} does not fit the settings: {reason}")
 
-    def read(self, name: str) -> dict[str, Tensor]:
-        """The tensors in one of its files."""
+    @contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """One of its files, to be read as tensors."""
         try:
-            return load((self.place / name).read(MOST_BYTES))
-        except (SafetensorError, Unreadable, KeyError, ValueError, RuntimeError) as error:
+            with open(self.descriptors[name], "rb", closefd=False) as file:
+                file.seek(0)
+                yield file
+        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
             raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
 
     def shapes(self, name: str) -> dict[str, list[int]]:
-        """What is in one of its files, of which the header alone is read."""
-        place = self.place / name
-        with place.open(MOST_BYTES) as opened, safe_open(address(opened, place), "pt") as file:
-            return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+        """The shapes of the tensors in one of its files, of which only the header is read."""
+        with self.opened(name) as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > MAX_HEADER_BYTES:  # it would take many times its size to read
+                raise ValueError(f"its header has {length:,} bytes, more than the {MAX_HEADER_BYTES:,} it may have")
+            with safe_open(address(file, self.place / name), "pt") as tensors:
+                return {key: tensors.get_slice(key).get_shape() for key in tensors.keys()}  # noqa: SIM118
 
-
-# writing -------------------------------------------------------------------------------------------------------------
-
-
-def save_config(run_dir: Path, config: Config) -> None:
-    (Place(run_dir) / CONFIG).write(yaml.safe_dump(config.flat(), sort_keys=False).encode())
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The tensors in one of its files."""
+        self.shapes(name)
+        with self.opened(name) as file:
+            return load(file.read())
 
 
 def files_of(rank: int) -> list[str]:
-    """The files that a rank goes on from."""
+    """The files that a rank resumes from."""
     return [MODEL, TRAINING] if rank == 0 else [MODEL, TRAINING, f"rank-{rank:04d}.safetensors"]
 
 
-def on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k: v.cpu().contiguous() for k, v in tensors.items()}
+def verify(place: Place) -> Checkpoint:
+    """Open a checkpoint all of whose files are as they were written; otherwise `Unreadable` says what is not."""
+    checkpoint, ours = Checkpoint(place, read_manifest(place)), files_of(world().rank)
+    files = checkpoint.manifest["files"]
+    for name in files if world().is_rank0 else [name for name in ours if name in files]:  # the first rank checks all
+        with (place / name).open(files[name]["size"]) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != files[name]["sha256"]:
+                raise Unreadable(f"{name} is not as it was written (its SHA-256 differs)")
+            if name in ours:
+                checkpoint.descriptors[name] = os.dup(file.fileno())
+    return checkpoint
 
 
-def own_part(state: State) -> bytes:
-    """What is this rank's own of the state."""
-    return save(on_cpu({k: v for k, v in state.state_dict().items() if k.startswith(state.OWN)}))
+def read_manifest(place: Place) -> dict[str, Any]:
+    """The manifest of a checkpoint, as it was written; otherwise `Unreadable` says what is wrong with it."""
+    manifest = read_canonical(place / MANIFEST, MAX_MANIFEST_BYTES)
+    schema, versions = manifest.get("schema"), manifest.get("versions")
+    if schema != SCHEMA:
+        writer = versions.get("tightrope") if isinstance(versions, dict) else None
+        raise Unreadable(
+            f"{MANIFEST} has schema {str(schema)[:20]!r} and was written by tightrope {str(writer)[:20]}; "
+            f"this is tightrope {__version__}, which reads schema {SCHEMA}"
+        )
+    if manifest != with_hash({k: v for k, v in manifest.items() if k != "sha256"}):
+        raise Unreadable(f"{MANIFEST} is not as it was written")
+    if (problem := manifest_problem(manifest)) is not None:
+        raise Unreadable(f"{MANIFEST} {problem}")
+    if manifest["name"] != place.name:
+        raise Unreadable(f"it is a copy of {manifest['name']}")
+    return manifest
 
 
-def save_checkpoint(
-    run_dir: Path,
-    state: State,
-    config: Config,
-    others: Sequence[bytes] = (),
-    *,
-    keep: int,
-    score: float | None = None,
-    log_bytes: int = 0,
-) -> int:
-    """Write the newest checkpoint of a run, drop what is too old, and return its serial number.
-
-    `others` are the other ranks' own parts; without them, one of several leaves out its own. `score` is that of an evaluation
-    just made, `log_bytes` the length of the metrics file at this moment.
-    """
-    ranks = 1 + len(others) if 1 + len(others) == world().size else 0
-    folder = Place(run_dir) / CHECKPOINTS
-    folder.mkdir()  # but not the run's directory: if that has gone, someone wanted it so
-    tidy(folder)
-    serial = min(newest_serial(run_dir) + 1, MOST_SERIAL)
-    name = f"{serial:04d}-steps-{state.steps}"
-    placeholder = {} if ranks else {ENVS: torch.zeros(config.algorithm.num_envs, dtype=torch.uint8)}
-    tensors = placeholder | on_cpu(
-        {k: v for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)}
-    )
-    entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
-    if line := unsaved_warning(state.env, entries):
-        warn(line)
-    files = {
-        MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
-        TRAINING: save({k: v for k, v in tensors.items() if not k.startswith("policy.")}),
-        **{files_of(rank)[-1]: part for rank, part in enumerate(others, 1)},
-    }
-    manifest = canonical(sealed({
-        "schema": SCHEMA,
-        "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
-        "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
-        "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "config": config.flat(),
-        "observation": described(state.env.observation), "action": described(state.env.action),
-        "spaces": own_spaces(state.env),
-        "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},
-    }))  # fmt: skip
-    new = folder / f"{UNFINISHED}{name}"
-    try:
-        new.mkdir(new=True)
-        for file, content in {**files, MANIFEST: manifest}.items():
-            (new / file).create(content)
-        new.sync()
-        new.rename(name)
-    except BaseException:
-        new.remove()
-        raise
-    folder.sync()
-    folder.parent.sync()  # which has the name of this folder, and of the metrics
-    (folder / LATEST).write(canonical({"checkpoint": name, "sha256": digest(manifest)}))
-    prune(folder, keep)
-    return serial
+def manifest_problem(manifest: dict[str, Any]) -> str | None:
+    """What is wrong with a manifest whose hash is right, since anybody can write one."""
+    counts = dict.fromkeys(("serial", "steps", "phase", "log_bytes", "ranks"), int)
+    kinds = {"name": str, "config": dict, "files": dict, "versions": dict, **counts}
+    manifest = {"ranks": 1, **manifest}
+    for key, kind in kinds.items():
+        if type(manifest.get(key)) is not kind or (kind is int and not 0 <= manifest[key] < 2**62):
+            return f"has no valid {key}"
+    files, ranks = manifest["files"], max(manifest["ranks"], 1)
+    if len(files) != ranks + 1 or {*files} != {file for rank in range(ranks) for file in files_of(rank)}:
+        return f"names other files than {MODEL}, {TRAINING} and those of its ranks"
+    for name, entry in files.items():
+        size, sha256 = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES or not isinstance(sha256, str):
+            return f"has no valid size and hash of {name}"
+    return None
 
 
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The same with its own hash."""
+def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with its own hash."""
     return {**manifest, "sha256": digest(canonical(manifest))}
 
 
-def tidy(folder: Place) -> None:
-    """Remove what was being written or dropped when a process died."""
-    for name in folder.names():
-        if name.startswith((UNFINISHED, LEAVING)):
-            (folder / name).remove()
-    remove_leftovers(folder / LATEST)
-    remove_leftovers(folder.parent / CONFIG)
-
-
-def prune(folder: Place, keep: int) -> None:
-    """Keep the newest ones that look whole and the one with the best score. What is damaged takes nobody's place: it goes once
-    as many good ones are newer."""
-    paths = named(folder.parent.path)
-    whole = [path for path in paths if looks_whole(path)]
-    best = by_score(whole)[:1]
-    for path in paths[paths.index(whole[keep - 1]) + 1 :] if len(whole) >= keep else []:
-        if path not in best:
-            path.rename(LEAVING + path.name).remove()  # so that no reader meets half of it
-
-
-def looks_whole(path: Place) -> bool:
-    """Whether a checkpoint's manifest is as it was written, and its files have their sizes; their content is not read."""
-    try:
-        manifest = read_canonical(path / MANIFEST, MOST_MANIFEST)
-        if manifest != sealed({k: v for k, v in manifest.items() if k != "sha256"}) or manifest["name"] != path.name:
-            return False
-        sizes = {file: facts["size"] for file, facts in manifest["files"].items()}
-        return all((info := (path / file).info()) and info.st_size == size for file, size in sizes.items())
-    except (Unreadable, KeyError, TypeError, AttributeError):
-        return False
-
-
-def described(spec: Spec) -> dict[str, Any]:
-    """A space in words that JSON has."""
-    if isinstance(spec, Composite):
-        return {"kind": "Composite", "parts": [[name, described(part)] for name, part in spec.parts]}
-    values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
-    return {"kind": type(spec).__name__, **{k: list(map(str, v)) if k in ("low", "high") and isinstance(v, tuple) else v
-                                            for k, v in values.items()}}  # fmt: skip
-
-
-def own_spaces(env: Env) -> dict[str, Any] | None:
-    """The spaces as an engine outside torch has them, from which a policy can be loaded without it."""
-    if not isinstance(env, HostEnv):
-        return None
-    from ..envs.adapters.spaces_only import spaces_to_json
-
-    return spaces_to_json(env)
-
-
-def configured(flat: dict[str, Any], source: Path) -> Config:
+def config_from(flat: dict[str, Any], source: Path) -> Config:
+    """The settings that a run was saved with, without presets; errors name their source."""
     if not isinstance(flat.get("env"), str) or not isinstance(flat.get("algo"), str):
         raise UsageError(f"{source} does not say which env and algo it is of")
     if isinstance(flat.get("threads"), int):
@@ -241,48 +174,126 @@ def configured(flat: dict[str, Any], source: Path) -> Config:
         raise UsageError(f"{source}: {error}") from None
 
 
-# what is there --------------------------------------------------------------------------------------------------------
+# finding them ---------------------------------------------------------------------------------------------------------
 
 
-def number(path: Place) -> int:
-    """The serial number in a checkpoint's name."""
-    return age(path)[0]
-
-
-def age(path: Place) -> tuple[int, int]:
-    """Serial number and steps, by which the newest is known: numbers may have come to their end."""
-    match = NAME.fullmatch(path.name)
+def age(place: Place) -> tuple[int, int]:
+    """(serial number, steps) from a checkpoint's name. The newest has the largest: serial numbers stop at their maximum."""
+    match = NAME.fullmatch(place.name)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def named(run_dir: Path) -> list[Place]:
-    """Every directory of a run that has a checkpoint's name, newest first. A link is none: it may lead anywhere."""
+def list_checkpoints(run_dir: Path) -> list[Place]:
+    """The directories of a run that have a checkpoint's name, newest first. Links are left out: they may lead anywhere."""
     folder = Place(run_dir) / CHECKPOINTS
     try:
-        found = [folder / name for name in folder.folders() if NAME.fullmatch(name)]
+        return sorted((folder / name for name in folder.folders() if NAME.fullmatch(name)), key=age, reverse=True)
     except OSError:
         return []
-    return sorted(found, key=age, reverse=True)
 
 
 def newest_serial(run_dir: Path) -> int:
-    return max(map(number, named(run_dir)), default=0)
+    return max((age(place)[0] for place in list_checkpoints(run_dir)), default=0)
 
 
-def by_score(paths: list[Place]) -> list[Place]:
-    """Those that were kept for their score, the best first, of equals the first."""
-    scores = {path: score for path in paths if (score := score_of(path)) is not None}
-    return sorted(scores, key=lambda path: (-scores[path], number(path)))
-
-
-def score_of(path: Place) -> float | None:
+def score_of(place: Place) -> float | None:
     """The score that a checkpoint was kept for, if it was."""
     try:
-        score = read_canonical(path / MANIFEST, MOST_MANIFEST).get("score")
+        score = read_canonical(place / MANIFEST, MAX_MANIFEST_BYTES).get("score")
     except Unreadable:
         return None
     return float(score) if isinstance(score, (int, float)) else None
 
 
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+def best_first(places: list[Place]) -> list[Place]:
+    """The checkpoints that have a score, the best first, the oldest first among equals."""
+    scores = {place: score for place in places if (score := score_of(place)) is not None}
+    return sorted(scores, key=lambda place: (-scores[place], age(place)))
+
+
+def find(run_dir: Path, which: str = "last", say: Callable[[str], None] = warn) -> Checkpoint:
+    """The newest complete checkpoint of a run (`last`), the one with the best score (`best`), or the one of that name.
+    `run_dir` may be a checkpoint itself."""
+    run = Place(run_dir)
+    if (run / MANIFEST).exists():
+        return find_exactly(run)
+    check_is_run(run_dir)
+    if which not in ("last", "best"):
+        if not NAME.fullmatch(which):
+            raise no_checkpoint(run_dir, which)
+        return find_exactly(run / CHECKPOINTS / which, run_dir)
+    for looks_left in reversed(range(LOOKS)):
+        places, problems = list_checkpoints(run_dir), []
+        if which == "best" and not (places := best_first(places)):
+            raise UsageError(f"{run_dir} has no checkpoint 'best': it was trained without eval_every. Give 'last'")
+        if not places:
+            raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` begins it anew")
+        if which == "last" and (problem := pointer_problem(run / CHECKPOINTS)) is not None:
+            problems.append(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({problem}); using ")
+        for place in places:
+            try:
+                checkpoint = verify(place)
+            except (Unreadable, OSError) as error:
+                if looks_left and not place.exists():  # a process that trains has pruned it: there are newer ones
+                    break
+                problems.append(f"checkpoint {place.name}: {error}; using ")
+            else:
+                return with_warnings(checkpoint, problems, say)
+        else:
+            break
+    shown = "; ".join(problem.removesuffix("; using ") for problem in problems[:MAX_COMPLAINTS])
+    raise UsageError(f"{run_dir} has no good checkpoint. {shown}")
+
+
+def with_warnings(checkpoint: Checkpoint, problems: list[str], say: Callable[[str], None]) -> Checkpoint:
+    """Tell the user why this checkpoint is used and not a newer one."""
+    if (more := len(problems) - MAX_COMPLAINTS) > 0:
+        problems = [*problems[:MAX_COMPLAINTS], f"{plural(more, 'checkpoint')} more cannot be read either; using "]
+    for problem in problems:
+        say(f"{problem}{checkpoint.path.name} instead")
+    return checkpoint
+
+
+def find_exactly(place: Place, run_dir: Path | None = None) -> Checkpoint:
+    """The checkpoint of that name and no other."""
+    if not NAME.fullmatch(place.name) or not place.is_dir():
+        raise no_checkpoint(run_dir or place.path, place.name)
+    try:
+        return verify(place)
+    except (Unreadable, OSError) as error:
+        raise UsageError(f"checkpoint {place} is damaged: {error}") from None
+
+
+def no_checkpoint(run_dir: Path, name: str) -> UsageError:
+    names = ", ".join(place.name for place in list_checkpoints(run_dir)[:20]) or "none"
+    return UsageError(f"{run_dir} has no checkpoint {name!r}: it has {names}. Give 'last', 'best' or a name")
+
+
+def pointer_problem(folder: Place) -> str | None:
+    """What is wrong with `latest`. It may be missing or one checkpoint behind: a kill came before it was written."""
+    if not (folder / LATEST).exists():
+        return None
+    try:
+        pointer = read_canonical(folder / LATEST)
+        place = folder / str(pointer.get("checkpoint"))
+        if not NAME.fullmatch(place.name) or not place.is_dir():
+            return "it points to nothing"
+        same = digest((place / MANIFEST).read(MAX_MANIFEST_BYTES)) == pointer.get("sha256")
+        return None if same else f"it is not of this run's {place.name}"
+    except Unreadable as error:
+        return str(error)
+
+
+def check_is_run(run_dir: Path) -> None:
+    folder = Place(run_dir) / CHECKPOINTS
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a directory of its own: a link could lead to another run")
+    if not folder.is_dir() and not (folder.parent / CONFIG).exists():
+        raise not_a_run(run_dir)
+
+
+def not_a_run(path: Path) -> UsageError:
+    if (Place(path) / MANIFEST).is_file():
+        return UsageError(f"{path} is not a run but one of its checkpoints: give {path.absolute().parent.parent}")
+    why = f"it has no {CONFIG}" if path.is_dir() else "it is a file" if path.exists() else "there is no such directory"
+    return UsageError(f"{path} is not a run: {why}. Give a directory that train or save wrote")

@@ -1,7 +1,7 @@
-"""What went wrong in a phase that did not stay finite: the first bad tensor in the order of causes, and why it probably was.
+"""Why a phase did not stay finite: the first bad tensor in the order of causes, and the most likely cause.
 
-The order is that of the phase itself: step by step what the env showed, what the policy said of it and what the env paid;
-then minibatch by minibatch the estimates, the losses and the gradient; then parameters and statistics.
+The order is that of the phase itself: step by step observation, policy output and reward; then minibatch by minibatch
+estimates, losses and gradient; then parameters and statistics.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..engine.health import LOSSES, Culprit, first_bad_entry, first_index, over, place
+from ..engine.health import LOSSES, BadEntry, first_bad_entry, first_index, location, over_entries
 from ..models import ActorCritic
 from ..models.actor_critic import GaussianHead
 from ..types import Batch, Rollout, Spec
 from .config import Config
 from .given import check_command
 
-HUGE_REWARD, HUGE_OBSERVATION, HUGE_PARAMETER = 1e12, 1e8, 1e3  # what a network does not stand, if something broke
-SQUARE = 1e16  # beyond which statistics are of no help: they square things too, and a return is many rewards
-FAR = 1.0  # that no parameter moves in a sound phase
+HUGE_REWARD, HUGE_OBSERVATION, HUGE_PARAMETER = 1e12, 1e8, 1e3  # values that explain why something broke
+SQUARE = 1e16  # beyond which normalizing does not help: it squares values too, and a return is many rewards
+FAR = 1.0  # farther than a parameter moves in a sound phase
 WIDE = 20.0  # log_std whose exponential is far from any action
 HIGH_KL = 0.5
-LAST = 5  # phases whose KL is looked at
+LAST = 5  # phases whose KL divergence is compared
 MODERATE_RATE = 1e-3
 
 
 @dataclass
 class Evidence:
-    """What is known of a bad phase, on the CPU. `minibatch` and what follows it are of the first update that broke."""
+    """What is known of a bad phase, on the CPU. `minibatch`, `terms` and `gradient` are of the first bad update."""
 
     phase: int  # as rows of metrics count it, from 1
     parts: list[str]  # that the phase itself found bad
@@ -40,7 +40,7 @@ class Evidence:
     last_obs: Tensor  # after the last of them
     observation: Spec  # the space they are of
     before: dict[str, Tensor]  # parameters before the phase
-    after: dict[str, Tensor] = field(default_factory=dict)  # the same when it broke, or ended
+    after: dict[str, Tensor] = field(default_factory=dict)  # parameters when it broke, or ended
     statistics: dict[str, Tensor] = field(default_factory=dict)  # of the normalizers, then
     update: int | None = None  # how many whole updates came before it
     minibatch: Batch | None = None
@@ -51,49 +51,55 @@ class Evidence:
     note: str | None = None  # why there is less to know than there should be
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The first bad tensor, why, and what to do about it."""
+class Advice(NamedTuple):
+    """Why it happened, and what to do about it."""
 
-    phase: int
-    culprit: Culprit
     cause: str
     fix: str
     flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
     worth_resuming: bool = True  # whether the state before the phase is one to go on from
 
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first bad number of a phase, with advice."""
+
+    phase: int
+    bad: BadEntry
+    advice: Advice
+
     @property
     def first(self) -> str:
-        """What has to come before going on, which would be the same again otherwise."""
-        return "once it is mended," if self.culprit.kind in ("observation", "reward") else "then"
+        """What has to come before going on: a faulty env would give the same again."""
+        return "once it is fixed," if self.bad.kind in ("observation", "reward") else "then"
 
     def line(self) -> str:
-        cause = f": {self.cause}" if self.cause else ""
-        return f"phase {self.phase} is not finite: {self.culprit.words}{cause}; {self.fix}"
+        cause = f": {self.advice.cause}" if self.advice.cause else ""
+        return f"phase {self.phase} is not finite: {self.bad.words}{cause}; {self.advice.fix}"
 
 
 def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic) -> Diagnosis:
-    """From what was found, and the metrics of the phases before, to a word of advice."""
-    culprit = first_bad(evidence)
-    return Diagnosis(evidence.phase, culprit, *advice(culprit, evidence, config, rows, policy))
+    """Cause and fix, from the evidence and the metrics of the phases before."""
+    bad = first_bad(evidence)
+    return Diagnosis(evidence.phase, bad, advice(bad, evidence, config, rows, policy))
 
 
 # the first bad tensor ------------------------------------------------------------------------------------------------
 
 
-def first_bad(evidence: Evidence) -> Culprit:
+def first_bad(evidence: Evidence) -> BadEntry:
     """The first in the order of causes."""
     in_rollout = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation)
     for found in (in_rollout, in_update(evidence), in_model(evidence)):
         if found is not None:
             return found
     which = " and ".join(evidence.parts)
-    again = evidence.note or "but not when it was run again as written"
-    return Culprit(evidence.parts[0], f"{which}, {again}")
+    again = evidence.note or "but not when it was run again eagerly"
+    return BadEntry(evidence.parts[0], f"{which}, {again}")
 
 
-def in_update(evidence: Evidence) -> Culprit | None:
-    """The first bad thing in the update that broke."""
+def in_update(evidence: Evidence) -> BadEntry | None:
+    """The first bad tensor or loss in the update that broke."""
     minibatch = evidence.minibatch
     if minibatch is None:
         return None
@@ -102,56 +108,53 @@ def in_update(evidence: Evidence) -> Culprit | None:
         column = getattr(minibatch, name)
         at = first_index(column, getattr(minibatch, "alive", torch.ones_like(column, dtype=torch.bool)))
         if at is not None:
-            return Culprit("estimate", f"{name} is {column[at]:g} {where}")
+            return BadEntry("estimate", f"{name} is {column[at]:g} {where}")
     for name, value in list(evidence.terms.items())[:LOSSES]:
         if not math.isfinite(value):
-            return Culprit("loss", f"loss term {name} is {value:g} {where}")
+            return BadEntry("loss", f"loss term {name} is {value:g} {where}")
     return in_tensors("gradient", "gradient of", evidence.gradient, where, squared=True)
 
 
-def in_model(evidence: Evidence) -> Culprit | None:
-    """Parameters that a step made bad, or statistics that no number can hold."""
+def in_model(evidence: Evidence) -> BadEntry | None:
+    """Parameters or statistics that became bad in an update."""
     after = {"parameter": evidence.after, "statistics": evidence.statistics}
     found = (in_tensors(kind, kind, tensors, "after the updates") for kind, tensors in after.items())
-    return next((culprit for culprit in found if culprit is not None), None)
+    return next((bad for bad in found if bad is not None), None)
 
 
-def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, squared: bool = False) -> Culprit | None:
+def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, squared: bool = False) -> BadEntry | None:
     """The first bad one by name; with `squared`, failing that the largest, if its square is too much for float32."""
     for name, tensor in tensors.items():
         at = first_index(tensor)
         if at is not None:
-            return Culprit(kind, f"{words} {name} is {tensor[at]:g} {where}")
+            return BadEntry(kind, f"{words} {name} is {tensor[at]:g} {where}")
     if not squared or not tensors:
         return None
     name, largest = max(((name, extreme(tensor)) for name, tensor in tensors.items()), key=lambda x: x[1])
-    return Culprit(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
+    return BadEntry(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
 
 
 # why -----------------------------------------------------------------------------------------------------------------
 
 
-class Advice(NamedTuple):
-    cause: str
-    fix: str
-    flags: tuple[str, ...] = ()
-    worth_resuming: bool = True
-
-
 def advice(
-    culprit: Culprit, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
+    bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
 ) -> Advice:
-    """The env is at fault where it gave what is no number; otherwise the likeliest suspect is."""
+    """The env is at fault where it gave a non-finite number; otherwise the most likely suspect is."""
     spoilt = next((name for name, x in evidence.before.items() if not torch.isfinite(x).all()), None)
     if spoilt is not None:
         return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
-    if culprit.kind in ("observation", "reward"):
+    if bad.kind in ("observation", "reward"):
         return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
-    for suspect in (size_of_env(evidence, config), spread(evidence, config, policy), steps(evidence, config, rows)):
+    for suspect in (
+        size_of_env(evidence, config),
+        log_std_out_of_bounds(evidence, config, policy),
+        steps(evidence, config, rows),
+    ):
         if suspect is not None:
             return suspect
-    if culprit.kind == "value" or config.network.network is not None:
-        given = "observation" if culprit.kind == "value" else "minibatch"
+    if bad.kind == "value" or config.network.network is not None:
+        given = "observation" if bad.kind == "value" else "minibatch"
         layer = "" if evidence.bad_layer is None else f", first in its layer {evidence.bad_layer}"
         return Advice(f"the network made it of a finite {given}{layer}", "look for a root, log or division in it")
     return slower(config, "")
@@ -162,20 +165,20 @@ def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
     rollout = evidence.rollout
     reward, at = largest(rollout.reward, rollout.real)
     if abs(reward) > HUGE_REWARD:
-        cause = f"env gave reward {reward:g} {place(*at)}, whose square is too large"
+        cause = f"env gave reward {reward:g} {location(*at)}, whose square is too large"
         if abs(reward) > SQUARE or getattr(config.algorithm, "norm_reward", True):
             return Advice(cause, "scale or clip rewards in the env")
         return Advice(cause, "scale rewards, or set norm_reward", ("--norm-reward",))
     obs, at = largest(rollout.obs, rollout.real)
     if abs(obs) > HUGE_OBSERVATION:
-        cause = f"env gave observation {obs:g} {place(*at)}"
+        cause = f"env gave observation {obs:g} {location(*at)}"
         if abs(obs) > SQUARE or config.network.norm_obs:
             return Advice(cause, "scale or clip observations in the env")
         return Advice(cause, "scale observations, or set norm_obs", ("--norm-obs",))
     return None
 
 
-def spread(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
+def log_std_out_of_bounds(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
     """A Gaussian that has become endlessly wide or narrow."""
     if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
         return None
@@ -216,7 +219,7 @@ def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, 
     """The finite entry furthest from 0 among the rows that count, and where it is."""
     if not x.is_floating_point():
         return 0.0, ()
-    mask = torch.isfinite(x) if counts is None else torch.isfinite(x) & over(counts, x)
+    mask = torch.isfinite(x) if counts is None else torch.isfinite(x) & over_entries(counts, x)
     at = tuple(int(i) for i in torch.unravel_index(torch.where(mask, x, 0.0).abs().argmax(), x.shape))
     return float(x[at]), at
 

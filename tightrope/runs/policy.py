@@ -17,16 +17,15 @@ from ..engine.streams import initialising
 from ..envs.adapters.host import HostEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..envs.validate import in_short
-from ..errors import UsageError, warn
+from ..errors import UsageError, one_line, warn
 from ..models import ActorCritic, actor_critic
 from ..models.networks import is_image
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .checkpoint import MODEL, TRAINING, Checkpoint, one_line
+from .checkpoint import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
 from .export import Exported, export
 from .given import Network, own_network
 from .hints import known_arguments, missing_of_policy
-from .recover import MOST_HEADER
 
 if TYPE_CHECKING:
     import gymnasium
@@ -174,13 +173,12 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
         with initialising(0):  # first weights are drawn, and replaced
             policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic, trunk)
         expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
-        if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MOST_HEADER:
+        if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
             raise ValueError(f"{MODEL} is far larger than the settings make it")
         tensors = checkpoint.read(MODEL)
         policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in tensors.items()})
     except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
-        raise UsageError(f"the checkpoint in {checkpoint.path} does not fit the settings: {reason}") from None
+        raise checkpoint.misfit(one_line(error)) from None
     return Policy(policy.to(device).eval(), env, config, checkpoint)
 
 
@@ -210,7 +208,7 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
 
 
 def spec_of(words: Any) -> Spec:
-    """The space that `described` has put into words; a ValueError for others."""
+    """The space that `spec_to_json` has written; a ValueError for anything else."""
     if not isinstance(words, dict):
         raise ValueError("a space is not described")
     kind = words.get("kind")

@@ -31,14 +31,14 @@ from ..logging.report import (
     write_page,
 )
 from ..types import Settings
-from .checkpoint import MANIFEST, NAME, named, score_of
+from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
 from .config import Config, configure
 from .directory import METRICS, reason
 from .evaluate import Evaluation
 from .given import can_be_named, has_id, is_path, short_name
 from .lock import is_locked
+from .persistence import load_config
 from .presets import Traits
-from .recover import load_config
 from .target import target_of
 
 SCORES, VIDEOS = "scores.jsonl", "videos"
@@ -273,7 +273,7 @@ def clips(run_dir: Path) -> list[VideoFile]:
 
 def kept(run_dir: Path) -> list[CheckpointFile]:
     found = []
-    for path in named(run_dir)[:LISTED]:
+    for path in list_checkpoints(run_dir)[:LISTED]:
         match = NAME.fullmatch(path.name)
         if match is not None and (path / MANIFEST).is_file():
             found.append(CheckpointFile(path.name, int(match[2]), score_of(path)))

@@ -28,7 +28,7 @@ from ..processes import standing_still, start
 from .checkpoint import CONFIG
 from .config import Config
 from .directory import METRICS
-from .recover import load_config
+from .persistence import load_config
 from .reports import gathered, write_report
 from .signals import stop_signals
 

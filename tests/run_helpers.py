@@ -1,0 +1,69 @@
+"""What tests of runs share: advancing them, comparing their states and metrics, forging their checkpoints."""
+
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tightrope as tr
+from tightrope.algorithms import ALGORITHMS
+from tightrope.engine.metrics import read
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "reliability"))
+
+from forgery import forge, forge_config, forge_tensors, manifest_of, newest
+
+__all__ = ["forge", "forge_config", "forge_tensors", "manifest_of", "newest"]
+AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
+
+
+def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:
+    """The metrics of the next phases."""
+    loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)
+    return [read(metrics) for metrics in islice(loop, phases)]
+
+
+def state_after(phases: int, agent: tr.Agent) -> dict[str, Tensor]:
+    advance(agent, phases)
+    return agent.state.state_dict()
+
+
+def assert_same_state(one: Any, other: Any, but: tuple[str, ...] = ("run.seconds",)) -> None:
+    """Two agents, or two states of them, are equal bit for bit."""
+    mine, theirs = (x.state.state_dict() if isinstance(x, tr.Agent) else x for x in (one, other))
+    assert mine.keys() == theirs.keys()
+    for name in mine.keys() - {*but}:
+        assert mine[name].dtype == theirs[name].dtype, name
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """The metrics file, without what the clock says."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
+
+
+class Spoiled(tr.envs.Pendulum):
+    """Four pendulums, one of which gives a bad number at a known step of its life."""
+
+    pure = False  # what they do depends on the clock
+    what, at, value = "reward", 19, float("nan")
+
+    def spoil(self, x: Tensor, entry: tuple[int, ...] = ()) -> Tensor:
+        if len(x) < 4:
+            return x
+        x, where = x.clone(), (3, *entry)
+        x[where] = torch.where(self.clock[3] == self.at, torch.full_like(x[where], self.value), x[where])
+        return x
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        reward = super().reward(state, action, next_state)
+        return self.spoil(reward) if self.what == "reward" else reward
+
+    def observe(self, state: Tensor) -> Tensor:
+        obs = super().observe(state)
+        return self.spoil(obs, (1,)) if self.what == "observation" else obs
