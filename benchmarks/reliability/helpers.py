@@ -1,4 +1,4 @@
-"""Helper processes (workers of environments, the painter of videos) that are signalled, stopped, hung or left alone.
+"""Helper processes (workers of environments, the renderer of videos) that are signalled, stopped, hung or left alone.
 
 python benchmarks/reliability/helpers.py
 """
@@ -129,22 +129,22 @@ def stopped_worker(path: Path) -> Any:
 def endless_drawing(path: Path) -> Any:
     run = path / "run"
     process = training("helpers:EndlessDrawing", FILMED, run)
-    until(lambda: children(process) and is_quiet(run / "metrics.jsonl"), process)  # it waits for the painter
-    painter = children(process)
+    until(lambda: children(process) and is_quiet(run / "metrics.jsonl"), process)  # it waits for the renderer
+    renderer = children(process)
     yield process
     process.send(signal.SIGTERM)
     assert process.wait(LIMIT) == 143, (process.code, process.output)
     assert check_all_is_whole(run) is not None
     assert process.output.count("warning: ") == 1, process.output
-    assert "warning: video failed and is left out from here on: a picture is not drawn after" in process.output
-    gone(painter)
+    assert "warning: video failed and is left out from here on: no frame was drawn in" in process.output
+    gone(renderer)
 
 
 def is_quiet(path: Path) -> bool:
     return path.exists() and time.time() - path.stat().st_mtime > 0.3
 
 
-def stopped_painter(path: Path) -> Any:
+def stopped_renderer(path: Path) -> Any:
     run = path / "run"
     process = training("CartPole-v1", FILMED, run, steps=32 * 40)
     until(lambda: children(process), process)
@@ -176,8 +176,8 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "async, SIGINT to the group": signalled(signal.SIGINT),
     "async, a stopped worker and SIGTERM": stopped_worker,
     "draw() that never returns and SIGTERM": endless_drawing,
-    "a stopped painter: training goes on": stopped_painter,
-    "the painter of a killed trainer is gone": killed_trainer("helpers:EndlessDrawing", FILMED),
+    "a stopped renderer: training goes on": stopped_renderer,
+    "the renderer of a killed trainer is gone": killed_trainer("helpers:EndlessDrawing", FILMED),
     "the workers of a killed trainer are gone": killed_trainer("LongStep-v0", ASYNC),
 }
 

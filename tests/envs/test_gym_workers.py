@@ -139,10 +139,12 @@ def test_who_takes_long_is_named_before_it_is_given_up(
     env.reset(seed=1)
     stop_one(env, 2)
     process = env.engine.processes[2]
-    multiprocessing.get_context("fork").Process(
+    waker = multiprocessing.get_context("fork").Process(
         target=lambda: (time.sleep(1.5), os.kill(process.pid, signal.SIGCONT)), daemon=True
-    ).start()
+    )
+    waker.start()
     env.step(torch.tensor([0, 1, 0]))
+    waker.join()
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "number 2 has not answered for 0 s, its process is stopped; after 600 s it is given up" in said[0]

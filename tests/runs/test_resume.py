@@ -298,18 +298,10 @@ class Windy(Keeping, Drawing):
     """Keeps attributes and draws from the process's streams."""
 
 
-class Trembling(Noisy):
-    """Draws only as it looks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = 0.1
-
-
 def test_code_of_ones_own_in_another_process(tmp_path: Path) -> None:
-    settings = dict(EVALUATED, network=f"{__name__}:Trembling")
+    settings = dict(EVALUATED, network=f"{__name__}:Noisy")
     new("ppo", Windy, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "pieces", quiet=True)
-    given = ["--env", f"{__name__}:Windy", "--network", f"{__name__}:Trembling"]
+    given = ["--env", f"{__name__}:Windy", "--network", f"{__name__}:Noisy"]
     resumed = started(tmp_path, "-m", "tightrope", "resume", "pieces", *given, "--quiet")
     one = whole(tmp_path, "ppo", Windy, **settings)
     output_of(resumed)

@@ -142,11 +142,17 @@ _in_force = InForce()
 
 @contextmanager
 def initialising(seed: int) -> Iterator[None]:
-    """Inside, torch's generator on the CPU starts from this seed, one thread at a time: layers draw their first weights from
-    it. Outside, nothing has happened."""
+    """Inside, the process's generators on the CPU start from this seed, one thread at a time: layers draw their first weights
+    from torch's, and a network of a user's own may draw from NumPy's and Python's. Outside, nothing has happened."""
     with _in_force.lock, torch.random.fork_rng(devices=[]):
+        before = from_python(random) | from_numpy(np.random)
         torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            into(before, random, np.random)
 
 
 @contextmanager

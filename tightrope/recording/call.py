@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,19 +99,14 @@ def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 
 
 def runner(calls: list[Call]) -> Callable[[], None]:
-    """A function that makes all calls, one after the other: a line each, which costs less than a loop over them."""
-    names: dict[str, Any] = {}
-    functions: dict[Callable[..., Any], str] = {}
-    lines = ["def run():", " pass"]
-    for i, each in enumerate(calls):
+    """A function that makes all calls, one after the other."""
+    steps = []
+    for each in calls:
         function, args, keyword = each.source
-        name = functions.setdefault(function, f"f{len(functions)}")
-        names[name] = function
-        given = [f"a{i}_{j}" for j in range(len(args))]
-        names.update(zip(given, args, strict=True))
-        if keyword:
-            given[-1] = f"{keyword}={given[-1]}"
-        lines.append(f" {name}({', '.join(given)})")
-    exec("\n".join(lines), names)  # nothing of it comes from outside
-    run: Callable[[], None] = names["run"]
+        steps.append((partial(function, **{keyword: args[-1]}), args[:-1]) if keyword else (function, args))
+
+    def run() -> None:
+        for function, args in steps:
+            function(*args)
+
     return run
