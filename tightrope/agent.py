@@ -109,7 +109,7 @@ class Agent(metaclass=AgentType):
         self.training: Training | None = None  # under way
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
-        self.notes: list[str] = []  # what whoever goes on with a saved run should know
+        self.notes: list[str] = []  # what the user of a loaded run should know
         count = per_rank_config(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else from_user(env, config, count)
         if given is not None and given.num_envs != count:
@@ -200,7 +200,7 @@ class Agent(metaclass=AgentType):
             )
         if outcome.interrupted == signal.SIGINT:
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
-        if outcome.interrupted is not None:  # whoever sent it wants the process to end
+        if outcome.interrupted is not None:  # the sender wants the process to end
             raise SystemExit(128 + outcome.interrupted)
 
     def train(

@@ -1,4 +1,4 @@
-"""Mistakes in what was asked for, as a single line that names the setting, the value and a fix; and what fails on the way."""
+"""Errors: a user's mistake as a single line that names the setting, the value and a fix; and failures while a run trains."""
 
 import difflib
 import operator

@@ -1,4 +1,4 @@
-"""Safe access to a run's directory, whoever wrote what is there.
+"""Safe access to a run's directory, whose files may come from a stranger.
 
 A `Place` is a name below a root directory. The user chooses the root, which may be a link. Below it every directory is opened
 relative to the one before it and no link is followed. Only regular files of a limited size are opened: a pipe or a device could

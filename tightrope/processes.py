@@ -200,7 +200,7 @@ def _watch(parent: int, number: int) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and has not ended; one that has, but that nobody has asked how, counts as gone."""
+    """Whether a process is running; one that has ended but was not waited for (a zombie) is not."""
     if (PROC / "self/stat").exists():
         return _state(pid) not in ("", "Z", "X")
     try:

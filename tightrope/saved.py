@@ -1,4 +1,4 @@
-"""Loading an agent or a policy from a run's directory, whoever wrote it."""
+"""Loading an agent or a policy from a run's directory, which may come from a stranger."""
 
 from __future__ import annotations
 

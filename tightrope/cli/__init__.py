@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command; a mistake in what was asked for is one line and exit code 2."""
+    """Run a command; a user's mistake is one line and exit code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -142,7 +142,7 @@ def exit_code(args: list[str]) -> int:
         while origin.__cause__ is not None:
             origin = origin.__cause__
         if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
-            lines = "".join(traceback.format_exception(origin))  # the environment's own, for whoever has to mend it
+            lines = "".join(traceback.format_exception(origin))  # the environment's own, for its author
             print(plain_lines(lines), end="", file=sys.stderr)
         complain(error)
         return 1

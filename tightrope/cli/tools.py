@@ -123,7 +123,7 @@ def probe(args: list[str]) -> int:
             failures += 1
             if failures == 1:  # later probes need what the first failing one needs
                 print(f"     look at {one.meaning}")
-    print("all probes passed" if not failures else f"{failures} failed: mend the first one first")
+    print("all probes passed" if not failures else f"{failures} failed: fix the first one first")
     return 1 if failures else 0
 
 

@@ -177,7 +177,7 @@ def resume(args: list[str]) -> int:
 
 
 def config_of(run_dir: Path) -> Config:
-    """The settings of a run that nobody trains at the moment: whoever does is named before anything is made."""
+    """The settings of a run. An error names the process that is training it, if there is one."""
     saved = find(run_dir, say=lambda line: None) if has_begun(run_dir) else None  # `load` will say it
 
     def check_lock() -> bytes:

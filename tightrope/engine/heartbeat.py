@@ -96,7 +96,7 @@ class Heartbeat:
             raise RankLost(f"{names} has ended its program while others still train") from error
 
     def _at_exit(self) -> None:
-        """The interpreter ends, and nobody has called `stop`."""
+        """The interpreter ends without a call of `stop`."""
         if self._resigned:
             time.sleep(LINGER_SECONDS * self._prints)
             exit_at_once()  # what else would end in order may wait for the rank that is gone

@@ -196,8 +196,7 @@ def optimize(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor 
 @torch.no_grad()
 @np.errstate(all="ignore")  # what is not finite is for the learner to report
 def clipped_adam_on_host(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
-    """The same where numbers can be looked at, and by one call of torch's: amid arrays each costs ten times what it does
-    amid its like."""
+    """`clipped_adam` on the CPU, with a single call of torch: between NumPy calls each one costs ten times as much."""
     o, grad, count = optimizer, optimizer.grad.numpy(), optimizer.step.numpy()
     norm = math.sqrt(grad.dot(grad))
     if stopped is None or not stopped:

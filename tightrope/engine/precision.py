@@ -1,4 +1,4 @@
-"""The arithmetic of matrix products and convolutions: fp32 unless something faster is asked for."""
+"""The arithmetic of matrix products and convolutions: fp32, or something faster where `precision` says so."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,7 @@
 """The process's own random streams: Python's, NumPy's, torch's on the CPU and on the run's device.
 
 Tightrope draws nothing from them (see `noise`), but an environment or a network of a user's own may. While a run trains they
-are the run's: they start from its seed, are saved with it and go on where they were; whoever called finds theirs untouched.
+are the run's: they start from its seed, are saved with it and go on where they were; the caller's are left untouched.
 
 A process has one of each. Two threads that train at the same time share them: where neither draws from them, nothing is
 lost; where one does, each draws numbers that were the other's, and a warning says so.

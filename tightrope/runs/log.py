@@ -46,7 +46,7 @@ class Log:
         return time.perf_counter() - self.began
 
     def add(self, state: State, reading: Reading) -> dict[str, Any]:
-        """Begin the row of the phase that has just been asked for; what else is known of it may be put in."""
+        """Begin the row of the phase that was just started; other columns may be added."""
         row: dict[str, Any] = {"step": state.steps, "phase": state.phase}
         self.unread.append((row, reading))
         state.seconds = self.seconds_before + self.elapsed

@@ -44,7 +44,7 @@ from .target import target_of
 SCORES, VIDEOS = "scores.jsonl", "videos"
 MOST_SCORES = 1 << 24  # bytes
 MOST_COUNT = 2**62  # steps or episodes
-OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # what is settled by rules where nobody has said
+OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # chosen by rules where the user has not set them
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:

@@ -38,7 +38,7 @@ TAIL = 1 << 16  # bytes of a metrics file that are looked at
 LOOK = 0.2  # seconds
 ENDING = 60.0  # seconds that a run has for its last phase once it was asked to stop
 STANDING = 5.0  # the same, if its process is seen to be stopped
-SETTLED = ("device", "accelerate", "threads", "backend", "seed")  # may be otherwise in a run than they were asked for
+SETTLED = ("device", "accelerate", "threads", "backend", "seed")  # may differ in a run from what was given
 
 
 def read_seeds(text: str) -> list[int]:
@@ -116,7 +116,7 @@ class Seed:
             return False
         record = gathered(self.run_dir)
         scored = {score.step for score in record.files.scores}
-        unscored = record.info.settings["eval_episodes"] == 0  # as it was asked for
+        unscored = record.info.settings["eval_episodes"] == 0  # as was set
         return record.status.kind in ("ended", "solved") and (unscored or record.columns.last("step") in scored)
 
     def progress(self) -> tuple[int, float | None]:
@@ -152,7 +152,7 @@ def tail(place: Place) -> list[dict[str, Any]]:
 
 
 def check_same(seeds: Sequence[Seed], config: Config) -> None:
-    """That runs which are there already are those that were asked for."""
+    """Check that runs which are there already have the given settings."""
     asked = config.flat()
     for seed in seeds:
         if not (seed.run_dir / CONFIG).exists():

@@ -236,16 +236,8 @@ def test_a_run_half_way_is_not_told_to_train_longer() -> None:
 
 @pytest.mark.parametrize(("algo", "settings"), [("ppo", {}), ("vpg", {"total_timesteps": 250_000})])
 def test_the_presets_raise_no_alarm(algo: str, settings: dict[str, Any]) -> None:
-    rows: list[dict[str, Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        class Ear(tr.logging.Callback):
-            def on_phase(self, row: dict[str, Any]) -> None:
-                rows.append(row)
-
-        patch.setattr("tightrope.runs.train.built_in_callbacks", lambda *_: [Ear()])
-        agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]("CartPole-v1", device="cpu", **settings)
-        agent.learn(quiet=True)
+    agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]("CartPole-v1", device="cpu", **settings)
+    rows = list(agent.phases())
     settings, target = agent.config.flat(), target_of(agent.config)
     assert [f.what for f in health_findings(Columns(rows), settings) if f.level == "warning"] == []
     (solved,) = health_findings(Columns(rows), settings, target)
@@ -253,15 +245,7 @@ def test_the_presets_raise_no_alarm(algo: str, settings: dict[str, Any]) -> None
 
 
 def test_a_learning_rate_far_too_high_is_found() -> None:
-    rows: list[dict[str, Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        class Ear(tr.logging.Callback):
-            def on_phase(self, row: dict[str, Any]) -> None:
-                rows.append(row)
-
-        patch.setattr("tightrope.runs.train.built_in_callbacks", lambda *_: [Ear()])
-        agent = tr.PPO("CartPole-v1", device="cpu", learning_rate=0.3, total_timesteps=50_000)
-        agent.learn(quiet=True)
+    agent = tr.PPO("CartPole-v1", device="cpu", learning_rate=0.3, total_timesteps=50_000)
+    rows = list(agent.phases())
     warnings = [f for f in health_findings(Columns(rows), agent.config.flat()) if f.level == "warning"]
     assert any("lower learning_rate (now 0.3)" in f.advice for f in warnings)

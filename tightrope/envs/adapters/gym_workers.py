@@ -1,4 +1,4 @@
-"""Gymnasium environments in processes of their own, with time limits for their replies, whoever started them."""
+"""Gymnasium environments in processes of their own, with time limits for their replies."""
 
 from __future__ import annotations
 
