@@ -120,6 +120,7 @@ def stopped_worker(path: Path) -> Any:
     workers = sorted(children(process))
     yield process
     os.kill(workers[1], signal.SIGSTOP)
+    until(lambda: is_quiet(run / "metrics.jsonl"), process)  # it waits for that worker
     process.send(signal.SIGTERM, group=True)
     check_stopped(process, run, signal.SIGTERM, "env 'CartPole-v1' number 1 failed")
     assert "its process is stopped" in process.output, process.output
