@@ -16,7 +16,7 @@ from engines_overlapped import engine_alone, made, timed
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.engine import Accelerate, Execution, Precision, chosen_mode
+from tightrope.engine import Accelerate, Runtime, Precision, chosen_mode
 
 WARM_UP = 3  # rollouts: as written, captured, replayed
 
@@ -35,7 +35,7 @@ def engine_speed(backend: str, env_id: str, num_envs: int, seconds: float, steps
 def training_speed(agent: tr.PPO, mode: Accelerate, precision: Precision, seconds: float) -> float:
     """Steps per second of the agent's training from where it is, executed in this way."""
     device = agent.state.env.device
-    agent.state.execution = Execution(chosen_mode(mode, device), "part", precision, device)
+    agent.state.runtime = Runtime(chosen_mode(mode, device), "part", precision, device)
     phases = ppo(agent.state, agent.config.algorithm)
     for metrics in islice(phases, WARM_UP):
         float(metrics.grad_norm)
@@ -68,7 +68,7 @@ def main() -> None:
         )  # fmt: skip
         for mode, precision in product(args.accelerate, args.precision):
             training = training_speed(agent, mode, precision, args.seconds)
-            row = f"| {num_envs} | {agent.state.execution.mode} | {precision} "
+            row = f"| {num_envs} | {agent.state.runtime.mode} | {precision} "
             print(f"{row}| {engine:,.0f} | {training:,.0f} | {training / engine:.2f} |", flush=True)
         agent.state.env.close()
 

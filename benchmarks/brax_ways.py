@@ -19,7 +19,7 @@ from brax_tasks import SAME
 
 import tightrope as tr
 from tightrope.algorithms import ppo
-from tightrope.engine import Execution, chosen_mode
+from tightrope.engine import Runtime, chosen_mode
 
 WARM_UP, APART = 4, 20  # phases
 
@@ -41,23 +41,25 @@ def timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 def clocks() -> Iterator[dict[str, float]]:
     """Seconds that the phases inside spend collecting and learning."""
     seconds = {"collect": 0.0, "learn": 0.0}
-    originals = {name: getattr(ppo, name) for name in seconds}
+    originals = {"collect": Runtime.collect, "learn": Runtime.run}
 
-    def clocked(name: str) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            result, taken = timed(originals[name], *args)
-            seconds[name] += taken
-            return result
+    def collect(self: Runtime, *args: Any) -> Any:
+        result, taken = timed(originals["collect"], self, *args)
+        seconds["collect"] += taken
+        return result
 
-        return call
+    def run(self: Runtime, unit: Any, function: Any, *args: Any) -> Any:
+        if function.__name__ != "learn":
+            return originals["learn"](self, unit, function, *args)
+        result, taken = timed(originals["learn"], self, unit, function, *args)
+        seconds["learn"] += taken
+        return result
 
+    Runtime.collect, Runtime.run = collect, run  # type: ignore[assignment, method-assign]
     try:
-        for name in seconds:
-            setattr(ppo, name, clocked(name))
         yield seconds
     finally:
-        for name, function in originals.items():
-            setattr(ppo, name, function)
+        Runtime.collect, Runtime.run = originals["collect"], originals["learn"]  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -73,7 +75,7 @@ def main() -> None:
     env, config = agent.state.env, agent.config.algorithm
     print("| mode | precision | set-up, s | steps/s | ms a phase | collecting, ms | learning, ms |\n|" + "---|" * 7)
     for mode, precision in product(args.modes, args.precision):
-        agent.state.execution = Execution(chosen_mode(mode, env.device), "part", precision, env.device)
+        agent.state.runtime = Runtime(chosen_mode(mode, env.device), "part", precision, env.device)
         loop = ppo.ppo(agent.state, config)
         _, setup = timed(list, islice(loop, WARM_UP))
         _, steady = timed(list, islice(loop, args.phases))
@@ -82,7 +84,7 @@ def main() -> None:
         ms = [1e3 * steady / args.phases, *(1e3 * taken / APART for taken in seconds.values())]
         speed = args.phases * config.batch_size / steady
         cells = " | ".join(f"{x:.2f}" for x in ms)
-        print(f"| {agent.state.execution.mode} | {precision} | {setup:.1f} | {speed:,.0f} | {cells} |", flush=True)
+        print(f"| {agent.state.runtime.mode} | {precision} | {setup:.1f} | {speed:,.0f} | {cells} |", flush=True)
     action = torch.zeros(env.num_envs, *env.action.shape, device=env.device)
     for _ in range(WARM_UP):
         env.step(action)

@@ -21,8 +21,8 @@ from functools import partial
 
 import torch
 
-from tightrope.engine import Execution, chosen_mode, collect, draw_noise, threads
-from tightrope.engine.players import act
+from tightrope.engine import Runtime, chosen_mode, draw_noise, threads
+from tightrope.engine.rollout_policy import act
 from tightrope.envs import EnvOptions
 from tightrope.envs.adapters.groups import Grouped
 from tightrope.envs.adapters.host import HostEnv
@@ -63,17 +63,18 @@ def collection(env: HostEnv, steps: int) -> tuple[Callable[[], None], Callable[[
     rollout, obs = Rollout.allocate(steps, env), env.reset(seed=0)
     noise = draw_noise(env, policy.head.noise, steps, (1, 1), 0, 0)
 
-    execution = Execution(chosen_mode("auto", env.device), "part", device=env.device)
+    runtime = Runtime(chosen_mode("auto", env.device), "part", device=env.device)
 
     def go() -> None:
-        last, _ = execution.run(collect, env, policy, rollout, obs, noise)
+        with runtime.arithmetic():
+            last, _ = runtime.collect(env, policy, rollout, obs, noise)
         obs.copy_(last)
         float(rollout.value.sum())  # waits for a device
 
     @torch.no_grad()
     def policy_alone() -> None:
         for t in range(steps):
-            execution.run(act, policy, obs, noise.action[t])[0].cpu()
+            runtime.run("part", act, policy, obs, noise.action[t])[0].cpu()
 
     return go, policy_alone
 

@@ -87,6 +87,41 @@ def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
     ), ours
 
 
+# one place that decides, and pages that are read at a glance --------------------------------------------------------------
+
+PAGES = [m for m in MODULES if room_of(m) == "algorithms" and not m.endswith(("algorithms", ".common"))]
+DECIDES = "tightrope.engine.runtime"
+CONTEXT_VARIABLES = {"tightrope.draw.canvas"}  # the scale of the picture being drawn
+GLOBALS = {"tightrope.engine.distributed"}  # the ranks that this process has joined
+
+
+@pytest.mark.parametrize("module", PAGES)
+def test_a_page_is_short_and_looks_at_few_modules(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= 150
+    ours = {i for i in imports_of(module) if i.startswith("tightrope")}
+    assert len(ours) <= 4, ours
+
+
+@pytest.mark.parametrize("module", [*PAGES, "tightrope.algorithms.common"])
+def test_a_page_asks_neither_for_the_device_nor_for_ranks(module: str) -> None:
+    names = {node.attr for node in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(node, ast.Attribute)}
+    assert names.isdisjoint({"type", "is_cuda", "is_distributed", "mode", "precision", "compiles", "on_device"})
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_no_hidden_state(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    assert module in GLOBALS or not any(isinstance(node, ast.Global) for node in ast.walk(tree))
+    assert module in CONTEXT_VARIABLES or "contextvars" not in imports_of(module)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ("engine", "algorithms", "runs")])
+def test_only_the_runtime_decides_how_functions_are_executed(module: str) -> None:
+    called = {ast.unparse(n.func) for n in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(n, ast.Call)}
+    deciding = {"torch.compile", "torch.compiler.is_compiling", "torch.is_autocast_enabled", "Graph", "RecordedGradients"}
+    assert module == DECIDES or called.isdisjoint(deciding), called & deciding
+
+
 @pytest.mark.parametrize("module", list(MODULES))
 def test_every_module_says_what_it_is(module: str) -> None:
     tree = ast.parse(MODULES[module].read_text())

@@ -449,6 +449,13 @@ class VPG(Agent):
 AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 
 
+def agent_class(algo: str) -> type[Agent]:
+    """The class of an algorithm's agents, made for an algorithm that has none here."""
+    if algo not in AGENTS:
+        AGENTS[algo] = type(Agent)(algo.upper(), (Agent,), {"algo": algo, "__doc__": f"Agents of {algo}."})
+    return AGENTS[algo]
+
+
 def check_episodes(episodes: int) -> None:
     if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
         raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MOST_EPISODES:,}")

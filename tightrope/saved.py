@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .agent import AGENTS, Agent
+from .agent import Agent, agent_class
 from .engine import world
 from .engine.distributed import join
 from .envs.registry import BACKENDS
@@ -215,7 +215,8 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> 
     if is_ours(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # as many as were trained on
     try:
-        agent = AGENTS[config.algo].__new__(AGENTS[config.algo])
+        kind = agent_class(config.algo)
+        agent = kind.__new__(kind)
         agent._setup(config, env, network)  # not as a user's settings, which may import
         return agent
     except (NotImplementedError, AttributeError, TypeError) as error:

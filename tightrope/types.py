@@ -153,7 +153,7 @@ class Row(NamedTuple):
         self.obs.copy_(obs)
         self.action.copy_(action)
 
-    def write_judgement(self, log_prob: Tensor | None = None, value: Tensor | None = None) -> None:
+    def write_evaluation(self, log_prob: Tensor | None = None, value: Tensor | None = None) -> None:
         """How likely it was and what the critic said, where that is known already."""
         if log_prob is not None and value is not None:
             self.log_prob.copy_(log_prob)

@@ -50,7 +50,7 @@ def measure(way: str, device: str, num_envs: int, mode: str, seconds: float) -> 
             wait(metrics)
             phases += 10
         taken = time.perf_counter() - began
-    kl, unit = float(metrics.terms.approx_kl), agent.state.execution.unit
+    kl, unit = float(metrics.terms.approx_kl), agent.state.runtime.unit
     found = {
         "way": way,
         "sends": world.is_distributed,

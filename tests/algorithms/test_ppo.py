@@ -7,7 +7,7 @@ import torch
 
 import tightrope as tr
 from tightrope.algorithms import PPOConfig, ppo
-from tightrope.engine import draw_noise, players
+from tightrope.engine import Runtime, draw_noise
 from tightrope.engine.metrics import read
 from tightrope.envs import ENVS, Pendulum, TensorEnv
 from tightrope.runs.build import build
@@ -84,19 +84,19 @@ def test_ratio_is_1_on_the_first_minibatch_of_every_phase(env, normalize, record
     """Exactly, where the policy plays as it is written; to float32's rounding, where a recording plays for it."""
     tolerance = 3e-6 if recorded else 0.0
     if not recorded:
-        monkeypatch.setattr(players, "recorded_policy", lambda *_: None)
+        monkeypatch.setattr("tightrope.engine.runtime.recorded_policy", lambda *_: None)
     seen = []
-    original = ppo.gradient
+    original = Runtime.gradient
 
-    def watching(loss, policy, batch, optimizer):
+    def watching(self, loss, policy, batch, optimizer):
         with torch.no_grad():
             distribution, value = policy(batch.obs)
             ratio = (distribution.log_prob(batch.action) - batch.log_prob).exp()
             near = torch.allclose(value, batch.value, rtol=tolerance, atol=tolerance)
             seen.append((bool(((ratio - 1).abs() <= tolerance).all()), near))
-        return original(loss, policy, batch, optimizer)
+        return original(self, loss, policy, batch, optimizer)
 
-    monkeypatch.setattr(ppo, "gradient", watching)
+    monkeypatch.setattr(Runtime, "gradient", watching)
     state, config = new_state(env, norm_obs=normalize, norm_reward=normalize, learning_rate=1e-3)
     run(state, config)
     first = seen[:: config.updates_per_phase]
@@ -113,12 +113,14 @@ def test_target_kl_stops_a_phase_and_breaking_out_equals_masking(monkeypatch):
         new_state(**{**settings, "target_kl": None}),
     )
     steps = []
-    original = ppo.optimize
-    monkeypatch.setattr(ppo, "optimize", lambda *a: steps.append(1) or original(*a))
+    original = Runtime.step
+    monkeypatch.setattr(Runtime, "step", lambda *a: steps.append(1) or original(*a))
     rows = run(broken, config)
     assert 0 < len(steps) < config.phases * config.updates_per_phase
     assert broken.optimizer.step == len(steps)
-    monkeypatch.setattr(ppo, "halted", lambda stopped: False)  # as on a device, where looking would synchronise
+    monkeypatch.setattr(
+        Runtime, "halted", lambda self, stopped: False
+    )  # as on a device, where looking would synchronise
     masked_rows = run(masked, config)
     assert torch.equal(broken.optimizer.flat, masked.optimizer.flat)
     assert torch.equal(broken.optimizer.first_moment, masked.optimizer.first_moment)
@@ -172,11 +174,11 @@ def test_advantage_of_a_truncated_step_uses_the_final_observation(monkeypatch):
     monkeypatch.setattr(state.policy, "_value", lambda obs: obs[:, 0])
     batches = []
 
-    def watching(loss, policy, batch, optimizer):
+    def watching(self, loss, policy, batch, optimizer):
         batches.append((batch.obs.clone(), batch.target.clone()))
         return tr.functional.PPOTerms(*torch.zeros(5))
 
-    monkeypatch.setattr(ppo, "gradient", watching)
+    monkeypatch.setattr(Runtime, "gradient", watching)
     next(ppo.ppo(state, config))
     obs, target = batches[0]  # target = A + V = r + gamma V(successor) when lambda is 0
     expected = {10.0: 0.5 * 1, 1.0: 0.5 * 2, 2.0: 0.5 * 3}
@@ -233,13 +235,13 @@ def test_raw_actions_are_kept_and_clipped_ones_are_played():
 def test_advantages_and_targets_stay_what_they_were_through_all_epochs(monkeypatch):
     """Estimated once from the critic that acted, not again from the one being changed."""
     seen = []
-    original = ppo.gradient
+    original = Runtime.gradient
 
-    def watching(loss, policy, batch, optimizer):
+    def watching(self, loss, policy, batch, optimizer):
         seen.append(sorted(batch.target.tolist()))
-        return original(loss, policy, batch, optimizer)
+        return original(self, loss, policy, batch, optimizer)
 
-    monkeypatch.setattr(ppo, "gradient", watching)
+    monkeypatch.setattr(Runtime, "gradient", watching)
     state, config = new_state(num_minibatches=1, learning_rate=1e-2)
     next(ppo.ppo(state, config))
     assert len(seen) == config.update_epochs
@@ -285,6 +287,7 @@ def test_a_phase_can_be_captured_and_equals_eager():
         shuffle = (config.update_epochs, config.batch_size)
         return draw_noise(state.env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
 
+    graphed.runtime = Runtime(device=graphed.env.device)  # which captures nothing itself
     start, noise = graphed.state_dict(), draw(graphed)
     ppo.schedule(graphed, config)
     side = torch.cuda.Stream()
@@ -301,6 +304,6 @@ def test_a_phase_can_be_captured_and_equals_eager():
         for mine, fresh in zip(noise, draw(graphed), strict=True):
             mine.copy_(fresh)
         graph.replay()
-        graphed.phase += 1
+        graphed.phase, graphed.steps = graphed.phase + 1, graphed.steps + config.batch_size
     torch.cuda.synchronize()
     assert torch.allclose(eager.optimizer.flat, graphed.optimizer.flat, atol=1e-5)

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.engine import collect, draw_noise, final_values
+from tightrope.engine import Runtime, draw_noise
 from tightrope.envs.adapters.gym import from_object
 from tightrope.functional import gae, successor_values
 from tightrope.models import NetworkConfig, actor_critic
@@ -226,9 +226,9 @@ def rollout_of(env: Env, steps: int) -> tuple[Rollout, Tensor]:
         policy.value_head.bias.zero_()
     rollout = Rollout.allocate(steps, env)
     noise = draw_noise(env, policy.head.noise, steps, (1, 1), seed=3, phase=0)
-    obs, _ = collect(env, policy, rollout, env.reset(seed=3), noise)
+    obs, _ = Runtime().collect(env, policy, rollout, env.reset(seed=3), noise)
     with torch.no_grad():
-        following = successor_values(rollout.value, policy.value(obs), rollout.done, final_values(policy, rollout))
+        following = successor_values(rollout.value, policy.value(obs), rollout.done, Runtime().final_values(policy, rollout))
         advantage = gae(rollout.reward, rollout.value, following, rollout.terminated, rollout.done, GAMMA, 0.8)
     return rollout, advantage
 

@@ -5,6 +5,7 @@ import torch
 
 import tightrope as tr
 from tightrope.algorithms import VPGConfig, vpg
+from tightrope.engine import Runtime
 from tightrope.engine.metrics import read
 from tightrope.envs import CartPole, TensorEnv
 from tightrope.errors import UsageError
@@ -32,10 +33,13 @@ def run(state, config):
 def learned_from(monkeypatch, state, config):
     """The batches that one phase learns from."""
     batches = []
-    original = vpg.gradient
-    monkeypatch.setattr(
-        vpg, "gradient", lambda loss, policy, batch, o, **_: batches.append(batch) or original(loss, policy, batch, o)
-    )
+    original = Runtime.gradient
+
+    def watching(self, loss, policy, batch, optimizer):
+        batches.append(batch)
+        return original(self, loss, policy, batch, optimizer)
+
+    monkeypatch.setattr(Runtime, "gradient", watching)
     metrics = next(vpg.vpg(state, config))
     return batches, metrics
 
@@ -104,10 +108,8 @@ def test_stopping_early_equals_masking_what_came_after(settings, monkeypatch):
     """On the CPU collection breaks off; on a device it runs on and the masks take the rest out. Over several phases."""
     (broken, config), (masked, _) = (new_state(dead_fraction=0.5, seed=3, **settings) for _ in range(2))
     rows = run(broken, config)
-    original = vpg.collect
-    monkeypatch.setattr(
-        vpg, "collect", lambda env, policy, rollout, obs, noise, fraction: original(env, policy, rollout, obs, noise)
-    )
+    original = Runtime.collect
+    monkeypatch.setattr(Runtime, "collect", lambda *args: original(*args[:-1]))  # without the fraction
     masked_rows = run(masked, config)
     assert masked.steps == broken.steps
     assert torch.allclose(broken.optimizer.flat, masked.optimizer.flat, atol=1e-4)

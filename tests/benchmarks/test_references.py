@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tightrope.algorithms.ppo import PPOConfig
-from tightrope.engine import Optimizer, optimize
+from tightrope.engine import Optimizer, Runtime
 from tightrope.envs import CartPole
 from tightrope.functional import PPOLoss, explained_variance, gae, standardize, successor_values
 from tightrope.models.distributions import Categorical
@@ -109,7 +109,7 @@ def test_an_update_is_the_library_s() -> None:
         adam, row = functional.update(adam, torch.tensor(1e-3), batch)
         total, terms = loss(lambda obs: (Categorical(actor(obs)), critic(obs).squeeze(-1)), ours)
         torch.cat([g.flatten() for g in torch.autograd.grad(total, optimizer.parameters)], out=optimizer.grad)
-        norm = optimize(optimizer, recipe.MAX_NORM)
+        norm = Runtime().step(optimizer, recipe.MAX_NORM)
         torch.testing.assert_close(row, torch.stack([*terms, norm]), **CLOSE)
     torch.testing.assert_close(torch.cat([p.flatten() for p in adam.parameters]), optimizer.flat, **CLOSE)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tightrope as tr
-from tightrope.engine import Optimizer, gradient
+from tightrope.engine import Optimizer, Runtime
 from tightrope.engine.closed_form import ClosedForm, has_closed_form
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss
@@ -21,10 +21,10 @@ CASES = list(
 )
 
 
-@pytest.fixture(autouse=True)
-def as_on_a_device(monkeypatch):
+@pytest.fixture
+def runtime() -> Runtime:
     """Where numbers cannot be looked at."""
-    monkeypatch.setattr(sys.modules["tightrope.engine.optimize"], "reads_are_free", lambda device: False)
+    return Runtime(on_device=True)
 
 
 def a_policy(action: Spec, sizes: tuple[int, ...], activation: str, share: bool, norm: bool) -> ActorCritic:
@@ -77,36 +77,36 @@ def test_rounding_within_the_clip_interval_costs_no_row_its_gradient():
     torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
 
 
-def test_what_it_returns_is_not_overwritten_by_the_next_call():
+def test_what_it_returns_is_not_overwritten_by_the_next_call(runtime):
     policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
     optimizer, loss = Optimizer(policy), PPOLoss(0.2, 0.5, 0.01, False)
-    terms = gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
+    terms = runtime.gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
     kept = torch.stack([*terms])
-    gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
+    runtime.gradient(loss, policy, a_batch(policy, CHOICE), optimizer)
     assert torch.equal(torch.stack([*terms]), kept)
 
 
-def test_another_loss_or_policy_is_looked_at_anew():
+def test_another_loss_or_policy_is_looked_at_anew(runtime):
     policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
     optimizer, batch = Optimizer(policy), a_batch(policy, CHOICE)
-    gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
-    assert optimizer.closed_form is not None
-    gradient(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
-    assert optimizer.closed_form is None
+    runtime.gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    assert runtime.analytic.form is not None
+    runtime.gradient(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    assert runtime.analytic.form is None
 
 
-def test_it_follows_the_parameters_as_they_move():
+def test_it_follows_the_parameters_as_they_move(runtime):
     policy = a_policy(TORQUE, (16, 8), "tanh", False, False)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.01, False)
-    gradient(loss, policy, batch, optimizer)
+    runtime.gradient(loss, policy, batch, optimizer)
     optimizer.flat.add_(0.1 * torch.randn_like(optimizer.flat))
-    gradient(loss, policy, batch, optimizer)
+    runtime.gradient(loss, policy, batch, optimizer)
     moved = optimizer.grad.clone()
     autograd(loss, policy, batch, optimizer)
     torch.testing.assert_close(moved, optimizer.grad, rtol=1e-4, atol=2e-6)
 
 
-def test_it_follows_the_moments_of_observations_as_they_move():
+def test_it_follows_the_moments_of_observations_as_they_move(runtime):
     policy = a_policy(TORQUE, (16, 8), "tanh", False, True)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.01, False)
     assert policy.normalizer is not None
@@ -114,10 +114,10 @@ def test_it_follows_the_moments_of_observations_as_they_move():
         lambda n: n.merge(torch.randn(300, 2, 3) - 2),
         lambda n: n.load_state_dict({**n.state_dict(), "variance": torch.rand(2, 3) + 0.1}),
     ):
-        gradient(loss, policy, batch, optimizer)
+        runtime.gradient(loss, policy, batch, optimizer)
         before = optimizer.grad.clone()
         change(policy.normalizer)
-        gradient(loss, policy, batch, optimizer)
+        runtime.gradient(loss, policy, batch, optimizer)
         moved = optimizer.grad.clone()
         autograd(loss, policy, batch, optimizer)
         torch.testing.assert_close(moved, optimizer.grad, rtol=1e-4, atol=2e-6)
@@ -156,33 +156,39 @@ def test_anything_unknown_means_autograd():
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_three_phases_agree_with_autograd(env, monkeypatch):
     settings = dict(num_envs=8, num_steps=16, total_timesteps=3 * 128, norm_obs=True, device="cpu", learning_rate=1e-3)
-    ours = tr.PPO(env, **settings).learn(quiet=True).state.optimizer.flat
-    monkeypatch.setattr(sys.modules["tightrope.engine.optimize"], "has_closed_form", lambda loss, policy: False)
-    theirs = tr.PPO(env, **settings).learn(quiet=True).state.optimizer.flat
+
+    def trained() -> torch.Tensor:
+        agent = tr.PPO(env, **settings)
+        agent.state.runtime = Runtime(on_device=True)
+        return agent.learn(quiet=True).state.optimizer.flat
+
+    ours = trained()
+    monkeypatch.setattr(sys.modules["tightrope.engine.analytic"], "has_closed_form", lambda loss, policy: False)
+    theirs = trained()
     assert not torch.equal(ours, tr.PPO(env, **settings).state.optimizer.flat)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("broken", ["clipped_surrogate", "value_loss", "entropy_bonus", "approx_kl"])
-def test_an_equation_that_someone_changed_is_the_one_that_counts(broken, monkeypatch):
+def test_an_equation_that_someone_changed_is_the_one_that_counts(broken, monkeypatch, runtime):
     """Who breaks a loss to see what happens must see it happen."""
     losses = sys.modules["tightrope.functional.losses"]
     original = getattr(losses, broken)
     monkeypatch.setattr(losses, broken, lambda *args: -original(*args))
     policy = a_policy(CHOICE, (16, 8), "tanh", False, False)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, CHOICE), PPOLoss(0.2, 0.5, 0.3, False)
-    terms = gradient(loss, policy, batch, optimizer)
+    terms = runtime.gradient(loss, policy, batch, optimizer)
     given = optimizer.grad.clone()
     assert torch.equal(torch.stack([*terms]), torch.stack([*autograd(loss, policy, batch, optimizer)]))
     assert torch.equal(given, optimizer.grad)
 
 
-def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch):
+def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, runtime):
     losses = sys.modules["tightrope.functional.losses"]
     original = losses.clipped_surrogate
     monkeypatch.setattr(losses, "clipped_surrogate", lambda a, b, c, clip: original(a, b, c, 2 * clip))
     policy = a_policy(TORQUE, (16, 8), "tanh", False, False)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, TORQUE), PPOLoss(0.2, 0.5, 0.0, False)
     batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
-    gradient(loss, policy, batch, optimizer)
-    assert optimizer.closed_form is None
+    runtime.gradient(loss, policy, batch, optimizer)
+    assert runtime.analytic.form is None

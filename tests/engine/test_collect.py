@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tightrope.engine import Noise, collect, draw_noise
+from tightrope.engine import Noise, Runtime, draw_noise
 from tightrope.envs import CartPole, Pendulum
 from tightrope.envs.adapters.groups import Grouped
 from tightrope.envs.adapters.gym import from_object
@@ -62,7 +62,7 @@ def collected(env: Env, steps: int = STEPS, phases: int = 2) -> tuple[Rollout, T
     policy, rollout = policy_for(env), Rollout.allocate(steps, env)
     obs = env.reset(seed=5)
     for phase in range(phases):
-        obs, taken = collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
+        obs, taken = Runtime().collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
         assert taken == steps
     return rollout, obs, policy
 
@@ -110,7 +110,7 @@ def test_a_shared_trunk_is_asked_once_and_all_rows_are_written(sizes: list[int])
     rollout = Rollout.allocate(STEPS, env)
     rollout.log_prob.fill_(torch.nan)
     rollout.value.fill_(torch.nan)
-    collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy))
+    Runtime().collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy))
     with torch.no_grad():
         distribution, value = policy(rollout.obs.flatten(0, 1))
     torch.testing.assert_close(value.view_as(rollout.value), rollout.value)
@@ -166,7 +166,7 @@ def test_groups_work_while_the_policy_acts_for_others() -> None:
 def test_a_rollout_that_may_break_off_is_not_collected_by_turns() -> None:
     env = counters([2, 2])
     policy, rollout = policy_for(env), Rollout.allocate(STEPS, env)
-    obs, taken = collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy), dead_fraction=0.25)
+    obs, taken = Runtime().collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy), dead_fraction=0.25)
     assert 1 < taken < STEPS
     assert torch.equal(obs[~rollout.done[taken - 1]], rollout.final_obs[taken - 1][~rollout.done[taken - 1]])
 

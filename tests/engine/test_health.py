@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
+from tightrope.engine import Runtime
 from tightrope.engine.health import LOSSES, health, total, unhealthy
 from tightrope.engine.metrics import Reading
 from tightrope.functional import PPOTerms, VPGTerms
@@ -26,7 +27,7 @@ def agent_of(algo: str = "ppo", env: str = "Pendulum-v1", **settings: Any) -> tr
 
 def bad_parts(agent: tr.Agent, means: Tensor | None = None, learned: Tensor | None = None) -> list[str]:
     learned = agent.state.rollout.real if learned is None else learned
-    return unhealthy(health(agent.state, learned, torch.zeros(6) if means is None else means).tolist())
+    return unhealthy(health(agent.state, learned, torch.zeros(6) if means is None else means)[0].tolist())
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -110,14 +111,14 @@ def test_a_constant_target_and_no_finished_episode_are_no_alarm() -> None:
 
 def test_a_step_that_the_kl_limit_forbade_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device terms of later minibatches are still computed, under a mask; they may be anything."""
-    monkeypatch.setattr("tightrope.algorithms.ppo.halted", lambda stopped: False)
-    original, count = tr.algorithms.ppo.gradient, iter(range(1000))
+    original, count = Runtime.gradient, iter(range(1000))
 
     def overflowing(*args: Any) -> Any:
         terms = original(*args)
         return terms._replace(approx_kl=torch.tensor(INF), policy_loss=torch.tensor(INF)) if next(count) else terms
 
-    monkeypatch.setattr("tightrope.algorithms.ppo.gradient", overflowing)
+    monkeypatch.setattr(Runtime, "gradient", overflowing)
+    monkeypatch.setattr(Runtime, "halted", lambda self, stopped: False)
     agent = agent_of(target_kl=0.1)
     metrics = next(ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm))
     assert Reading(metrics).unhealthy() == []

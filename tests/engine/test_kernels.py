@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tightrope.engine import Optimizer, moments, optimize
+from tightrope.engine import Optimizer, Runtime, moments
+from tightrope.engine.analytic import agrees
 from tightrope.engine.kernels import (
     FusedGradient,
     FusedPolicy,
@@ -21,7 +22,7 @@ from tightrope.engine.kernels import (
     has_fused,
     standardized,
 )  # fmt: skip
-from tightrope.engine.optimize import agrees, autograd
+from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Batch, Box, Discrete, MultiDiscrete, Spec
@@ -158,7 +159,9 @@ def test_the_step_is_that_of_torch(device, max_grad_norm, with_squares):
         squares = grad.square().view(-1, 1) if with_squares else None
         before = ours.flat.clone()
         norm = clip_and_adam(ours, max_grad_norm, stopped, squares)
-        torch.testing.assert_close(norm, optimize(theirs, max_grad_norm, stopped), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(
+            norm, Runtime(device=theirs.flat.device).step(theirs, max_grad_norm, stopped), rtol=1e-5, atol=0.0
+        )
         for name in ("flat", "first_moment", "second_moment", "step"):
             torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-7)
         assert torch.equal(before, ours.flat) == (k in (2, 3))
@@ -179,7 +182,7 @@ def test_gradient_and_step_together_learn_as_the_plain_ones(device):
         fused(loss, batch)
         autograd(loss, theirs, batch, their_optimizer)
         clip_and_adam(our_optimizer, 0.5, squares=fused.squares)
-        optimize(their_optimizer, 0.5)
+        Runtime(device=their_optimizer.flat.device).step(their_optimizer, 0.5)
     assert (our_optimizer.flat - start).norm() > 0.1
     torch.testing.assert_close(our_optimizer.flat, their_optimizer.flat, rtol=1e-3, atol=1e-4)
 
@@ -209,7 +212,7 @@ def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, act
     (taken,) = fused.act(obs, noise)
     assert taken.dtype == expected.dtype
     torch.testing.assert_close(taken, expected, rtol=1e-5, atol=1e-5)
-    judged = fused.judge(obs, expected)
+    judged = fused.evaluate_actions(obs, expected)
     torch.testing.assert_close(judged, (log_prob, value), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(fused.value(obs), value, rtol=1e-5, atol=1e-5)
 

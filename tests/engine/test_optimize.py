@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tightrope.engine import Optimizer, gradient, halted, optimize
+from tightrope.engine import Optimizer, Runtime
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Discrete
 
+RUNTIME = Runtime()
 MOMENTS = ("first_moment", "second_moment", "step")
 
 
@@ -29,8 +30,8 @@ def squares(net: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
 
 
 def step(optimizer: Optimizer, net: nn.Module, x: Tensor, limit: float | None = None, stopped=None) -> Tensor:
-    gradient(squares, net, x, optimizer)
-    return optimize(optimizer, limit, stopped)
+    RUNTIME.gradient(squares, net, x, optimizer)
+    return RUNTIME.step(optimizer, limit, stopped)
 
 
 def trained(steps: int = 3) -> tuple[nn.Module, Optimizer]:
@@ -69,18 +70,18 @@ def test_epsilon_is_1e_5():
     before = optimizer.flat.clone()
     optimizer.learning_rate.fill_(1.0)
     optimizer.grad.fill_(1e-5)
-    optimize(optimizer, None)
+    RUNTIME.step(optimizer, None)
     torch.testing.assert_close(before - optimizer.flat, torch.full((2,), 0.5), rtol=1e-4, atol=0)
 
 
 def test_gradient_is_that_of_autograd_in_the_order_of_the_parameters():
     net = network()
     optimizer = Optimizer(net)
-    terms = gradient(squares, net, data(), optimizer)
+    terms = RUNTIME.gradient(squares, net, data(), optimizer)
     expected = torch.autograd.grad(squares(net, data())[0], list(net.parameters()))
     assert torch.equal(optimizer.grad, torch.cat([g.flatten() for g in expected]))
     assert torch.equal(terms[0], squares(net, data())[1][0])
-    gradient(squares, net, data(), optimizer)
+    RUNTIME.gradient(squares, net, data(), optimizer)
     assert torch.equal(optimizer.grad, torch.cat([g.flatten() for g in expected]))  # written, not added up
 
 
@@ -115,8 +116,8 @@ def test_parameters_without_gradient_stay_put():
     optimizer = Optimizer(net)
     optimizer.learning_rate.fill_(0.1)
     for i in range(5):
-        gradient(lambda n, x: squares(n["used"], x), net, data(i), optimizer)
-        optimize(optimizer, 0.5)
+        RUNTIME.gradient(lambda n, x: squares(n["used"], x), net, data(i), optimizer)
+        RUNTIME.step(optimizer, 0.5)
     assert torch.equal(net["idle"].weight, idle)
     assert not torch.equal(net["used"].weight, used)
 
@@ -125,7 +126,7 @@ def test_parameters_without_gradient_stay_put():
 def test_only_a_gradient_longer_than_the_limit_is_shortened(limit, scale):
     optimizer = Optimizer(nn.Linear(1, 1))
     optimizer.grad.copy_(torch.tensor([3.0, 4.0]))
-    assert float(optimize(optimizer, limit)) == 5
+    assert float(RUNTIME.step(optimizer, limit)) == 5
     torch.testing.assert_close(optimizer.grad, scale * torch.tensor([3.0, 4.0]))
 
 
@@ -161,12 +162,12 @@ def test_shared_parameters_are_once_in_the_buffer_and_once_in_the_norm():
         distribution, value = policy(obs)
         return distribution.logits.square().sum() + value.square().sum(), ()
 
-    gradient(loss, policy, data(), optimizer)
+    RUNTIME.gradient(loss, policy, data(), optimizer)
     total, _ = loss(policy, data())
     total.backward()
     unique = {id(p): p.grad for p in policy.parameters()}.values()
     expected = sum(float(g.square().sum()) for g in unique) ** 0.5
-    assert float(optimize(optimizer, None)) == pytest.approx(expected, rel=1e-5)
+    assert float(RUNTIME.step(optimizer, None)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_run_restored_from_its_state_goes_on_bit_for_bit():
@@ -194,6 +195,6 @@ def test_a_saved_state_is_a_copy():
 
 
 def test_on_the_cpu_learning_breaks_off_as_soon_as_it_is_stopped():
-    assert halted(torch.ones(())) is True
-    assert halted(torch.zeros(())) is False
-    assert halted(torch.ones((), device="meta")) is False
+    assert RUNTIME.halted(torch.ones(())) is True
+    assert RUNTIME.halted(torch.zeros(())) is False
+    assert Runtime(on_device=True).halted(torch.ones((), device="meta")) is False

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.engine import Optimizer, gradient
+from tightrope.engine import Optimizer, Runtime
 from tightrope.engine.optimize import autograd
 from tightrope.engine.recorded import BLOCK
 from tightrope.engine.recorded_gradient import RecordedGradient
@@ -25,6 +25,7 @@ from tightrope.models import ActorCritic, Categorical, NetworkConfig, actor_crit
 from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec, Trajectories
 
 CHOICE, TORQUE, SEVERAL, SHOWN = Discrete(4), Box((3,), -2.0, 2.0), MultiDiscrete((2, 3)), Box((2, 3))
+RUNTIME = Runtime()
 PARTS = Composite((("speed", Box((3,))), ("gear", Discrete(3))))
 
 
@@ -76,7 +77,7 @@ def a_batch(policy: ActorCritic, observation: Spec = SHOWN, rows: int = 64, kind
 
 
 def recordings(optimizer: Optimizer) -> list[Any]:
-    return [found for found in optimizer.recorded.kept.values() if found is not None]
+    return [found for found in RUNTIME.recorded.kept.values() if found is not None]
 
 
 def held_to_autograd(loss: Any, policy: ActorCritic, batch: Any, optimizer: Optimizer) -> None:
@@ -87,7 +88,7 @@ def held_to_autograd(loss: Any, policy: ActorCritic, batch: Any, optimizer: Opti
     expected_terms = torch.stack([*autograd(loss, policy, batch, optimizer)])
     expected = optimizer.grad.clone()
     optimizer.grad.fill_(torch.nan)  # every entry must be written
-    terms = gradient(loss, policy, batch, optimizer)
+    terms = RUNTIME.gradient(loss, policy, batch, optimizer)
     assert type(terms) is type(loss(policy, batch)[1])
     assert not any(term.requires_grad for term in terms)
     assert (optimizer.grad - expected).norm() <= 1e-6 * expected.norm() + 5 * (other - expected).norm()
@@ -204,9 +205,9 @@ def test_trajectories_are_not_cut_where_rows_depend_on_each_other(
 def test_what_it_returns_is_not_overwritten_by_the_next_call() -> None:
     policy = a_policy(CHOICE)
     optimizer, loss = Optimizer(policy), LOSSES["ppo"][0]
-    terms = gradient(loss, policy, a_batch(policy), optimizer)
+    terms = RUNTIME.gradient(loss, policy, a_batch(policy), optimizer)
     kept = torch.stack([*terms])
-    gradient(loss, policy, a_batch(policy), optimizer)
+    RUNTIME.gradient(loss, policy, a_batch(policy), optimizer)
     assert torch.equal(torch.stack([*terms]), kept)
 
 
@@ -292,7 +293,7 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
     policy = a_policy(CHOICE, network=network())
     optimizer, batch, loss = Optimizer(policy), a_batch(policy), LOSSES["ppo"][0]
     outcomes = []
-    for compute in (lambda *given: gradient(*given), lambda *given: autograd(*given)):
+    for compute in (lambda *given: RUNTIME.gradient(*given), lambda *given: autograd(*given)):
         twin = copy.deepcopy(policy)
         optimizer = Optimizer(twin)
         torch.manual_seed(5)
@@ -307,10 +308,10 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
 def test_hooks_are_called() -> None:
     policy, seen = a_policy(CHOICE), []
     optimizer, batch = Optimizer(policy), a_batch(policy)
-    gradient(LOSSES["ppo"][0], policy, batch, optimizer)
+    RUNTIME.gradient(LOSSES["ppo"][0], policy, batch, optimizer)
     policy.actor.register_forward_hook(lambda *_: seen.append(1))
     for _ in range(2):
-        gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+        RUNTIME.gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert len(seen) == 2
 
 
@@ -331,7 +332,7 @@ def test_an_equation_that_someone_changed_is_the_one_that_counts(broken: str, mo
 def test_three_phases_agree_with_autograd(env: str, algo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = dict(num_envs=8, num_steps=16, total_timesteps=3 * 128, norm_obs=True, device="cpu", learning_rate=1e-3)
     ours = algo(env, **settings).learn(quiet=True).state.optimizer.flat
-    monkeypatch.setattr(sys.modules["tightrope.engine.optimize"].RecordedGradients, "find", lambda *_: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys.modules["tightrope.engine.recorded_gradient"].RecordedGradients, "find", lambda *_: None)  # type: ignore[attr-defined]
     theirs = algo(env, **settings).learn(quiet=True).state.optimizer.flat
     assert not torch.equal(ours, algo(env, **settings).state.optimizer.flat)
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
@@ -367,7 +368,7 @@ def test_it_says_what_the_policy_says(head: str, network: str, rows: int) -> Non
     torch.testing.assert_close(sampled, distribution.sample(noise), rtol=1e-4, atol=1e-5)
     _, given = player.choose(obs.numpy(), noise.numpy())
     torch.testing.assert_close(torch.from_numpy(given.copy()), policy.head.to_env(sampled), rtol=1e-4, atol=1e-5)
-    log_prob, worth = player.judge(obs, sampled)
+    log_prob, worth = player.evaluate_actions(obs, sampled)
     torch.testing.assert_close(log_prob, distribution.log_prob(sampled), rtol=1e-4, atol=2e-5)
     torch.testing.assert_close(worth, value, rtol=1e-4, atol=1e-5)
 
@@ -379,7 +380,7 @@ def test_a_rollout_is_evaluated_in_blocks() -> None:
     assert player is not None
     for rows in (3, BLOCK, BLOCK + 1, 3 * BLOCK):
         obs, action = torch.randn(rows, 2, 3), torch.randn(rows, 3)
-        log_prob, worth = player.judge(obs, action)
+        log_prob, worth = player.evaluate_actions(obs, action)
         distribution, value = policy(obs)
         torch.testing.assert_close(log_prob, distribution.log_prob(action), rtol=1e-4, atol=2e-5)
         torch.testing.assert_close(worth, value, rtol=1e-4, atol=1e-5)
@@ -390,7 +391,7 @@ def test_without_a_critic_everything_is_worth_nothing() -> None:
     policy = a_policy(CHOICE, critic=False)
     player = player_of(policy, torch.randn(4, 2, 3))
     assert player is not None
-    assert player.judge(torch.randn(4, 2, 3), torch.zeros(4, dtype=torch.int64))[1].tolist() == [0.0] * 4
+    assert player.evaluate_actions(torch.randn(4, 2, 3), torch.zeros(4, dtype=torch.int64))[1].tolist() == [0.0] * 4
 
 
 class Mixing(Own):
@@ -431,7 +432,7 @@ def test_a_policy_is_played_as_it_is_in_each_rollout(name: str) -> None:
     CHANGES[name](policy, optimizer)
     player = player_of(policy, obs)
     assert player is not None
-    torch.testing.assert_close(player.judge(obs, action)[1], policy.value(obs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(player.evaluate_actions(obs, action)[1], policy.value(obs), rtol=1e-4, atol=1e-5)
     twin = copy.deepcopy(policy)
     assert not twin.recordings
 
@@ -446,9 +447,9 @@ def test_two_phases_are_those_of_the_page_as_on_a_device(
         hidden_sizes=(16, 16), learning_rate=1e-3, device="cpu",
     )  # fmt: skip
     ours = tr.PPO(env, **settings).learn(quiet=True).state
-    for name in ("collect", "optimize", "players"):
-        monkeypatch.setattr(sys.modules[f"tightrope.engine.{name}"], "reads_are_free", lambda device: False)
-    theirs = tr.PPO(env, **settings).learn(quiet=True).state
+    other = tr.PPO(env, **settings)
+    other.state.runtime = Runtime(on_device=True)
+    theirs = other.learn(quiet=True).state
     for name in ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated", "final_obs"):
         mine, other = getattr(ours.rollout, name), getattr(theirs.rollout, name)
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")

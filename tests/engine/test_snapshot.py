@@ -128,5 +128,5 @@ def test_it_comes_back_on_a_device_under_graphs() -> None:
     snapshot.restore()
     assert_same_state(before, agent, but=())
     advance(agent, 2)
-    assert agent.state.execution.graphs
+    assert agent.state.runtime.graphs
     assert_same_state(after, agent, but=())

@@ -20,6 +20,7 @@ from tightrope.functional import (
     explained_variance,
     gae,
     masked_mean,
+    mean_of_taken,
     running_mask,
     running_returns,
     standardize,
@@ -264,6 +265,11 @@ def test_a_fraction_of_the_columns_is_counted_exactly(fraction, columns, deaths)
     """0.07 * 100 is a little over 7 in floating point; the seventh death still ends the rollout."""
     one_dies_each_step = torch.eye(columns, dtype=torch.bool)
     assert int(running_mask(one_dies_each_step, fraction).sum()) == deaths
+
+
+def test_the_mean_of_steps_taken_leaves_out_the_others_whatever_they_hold():
+    x = torch.tensor([[1.0, 2.0], [math.inf, math.nan], [3.0, 8.0]])
+    assert mean_of_taken(x, torch.tensor([0.0, 1.0, 0.0])).tolist() == [2.0, 5.0]
 
 
 @given(shapes.flatmap(lambda shape: st.tuples(numbers(shape), flags(shape))))

@@ -19,7 +19,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def weights(algo: str, mode: str) -> tuple[torch.Tensor, str | None]:
     agent = agents[algo]("CartPole-v1", device="cuda", accelerate=mode, seed=451, **SIZES[algo])
     agent.learn(quiet=True)
-    return agent.state.optimizer.flat.double().cpu(), agent.state.execution.unit
+    return agent.state.optimizer.flat.double().cpu(), agent.state.runtime.unit
 
 
 def main() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope import engine
-from tightrope.algorithms import ALGORITHMS
+from tightrope.algorithms import ALGORITHMS, common
 from tightrope.engine import Optimizer, distributed
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
@@ -58,7 +58,8 @@ def statistics() -> None:
     for function, columns in cases.items():
         together = function(*(mine(column, halves, 1) for column in columns))
         compare(function.__name__, together, partial(function, *columns))
-    compare("standardized", engine.standardized(mine(x, halves, 1)), lambda: mine(engine.standardized(x), halves, 1))
+    standardized = engine.Runtime().standardized
+    compare("standardized", standardized(mine(x, halves, 1)), lambda: mine(standardized(x), halves, 1))
     running = engine.running_mask(mine(died, (6, 6), 1), 0.3)
     compare("running_mask", running.float(), lambda: engine.running_mask(died, 0.3).float())
     for sizes in ((12, 12), (11, 13)):  # equal minibatches, and such as differ by a row
@@ -100,8 +101,10 @@ def gradients() -> None:
 
 
 def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, share: Batch, whole: Batch) -> None:
+    runtime = engine.Runtime()
+
     def of(batch: Batch) -> tuple[Tensor, ...]:
-        terms = torch.stack([*engine.gradient(loss, policy, batch, optimizer)])
+        terms = torch.stack([*runtime.gradient(loss, policy, batch, optimizer)])
         return optimizer.grad.clone(), terms
 
     for again in ("", " again"):  # the second time without asking whether the closed form agrees
@@ -115,8 +118,8 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
     with as_the_only_one():
         whole = agents[algo]("CartPole-v1", **settings)
         state, config = whole.state, whole.config.algorithm
-        noise = page["draw_noise"](state.env, state.policy.head.noise, 16, (1, 1), 451, 0)
-        obs, _ = page["collect"](state.env, state.policy, state.rollout, state.obs, noise)
+        noise = engine.draw_noise(state.env, state.policy.head.noise, 16, (1, 1), 451, 0)
+        obs, _ = state.runtime.collect(state.env, state.policy, state.rollout, state.obs, noise)
         state.obs.copy_(obs)
     agent = agents[algo]("CartPole-v1", **settings)
     part = slice(0, 4) if world.rank == 0 else slice(4, 8)
@@ -125,8 +128,9 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
     for name in Row._fields:
         getattr(agent.state.rollout, name).copy_(getattr(state.rollout, name)[:, part])
     agent.state.obs.copy_(state.obs[part])
-    page["schedule"](state, config)
-    page["schedule"](agent.state, agent.config.algorithm)
+    schedule = page.get("schedule", common.schedule)
+    schedule(state, config)
+    schedule(agent.state, agent.config.algorithm)
     rows = [agent.state.env.num_envs * 16 if algo == "ppo" else 4, 128 if algo == "ppo" else 8]
     passes = getattr(config, "update_epochs", getattr(config, "rollout_uses", 1))
     shuffles = [torch.rand(passes, n) for n in rows]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tightrope.algorithms import ppo
 from tightrope.cli import main
 from tightrope.engine.recorded_policy import RecordedPolicy
 from tightrope.envs import CartPole
@@ -19,7 +18,6 @@ SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, update_
 
 @pytest.mark.parametrize(("algo", "settings"), [("ppo", SMALL), ("vpg", dict(num_envs=8, num_steps=16, device="cpu"))])
 def test_a_phase_is_split_into_its_parts(algo: str, settings: dict[str, Any]) -> None:
-    before = ppo.learn, ppo.collect
     found = bench("CartPole-v1", algo, settings, seconds=0.1)
     assert set(found.split) == {"environment", "policy", "advantages", "learning", "rest"}
     assert sum(found.split.values()) == pytest.approx(1)
@@ -27,7 +25,6 @@ def test_a_phase_is_split_into_its_parts(algo: str, settings: dict[str, Any]) ->
     assert found.steps_per_second > 100
     assert found.launches > 100
     assert found.syncs == found.graphs == 0
-    assert (ppo.learn, ppo.collect) == before
 
 
 def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tightrope.cli import main
 from tightrope.errors import UsageError
 from tightrope.runs import config as config_module
 from tightrope.runs.build import build, check_env
-from tightrope.runs.config import NETWORK_DEFAULTS, RunConfig, coerce, configure, parts_of, settings_of
+from tightrope.runs.config import RunConfig, coerce, configure, parts_of, settings_of
 from tightrope.runs.devices import resolve_device
 from tightrope.runs.presets import ELSEWHERE, PRESETS
 from tightrope.runs.settings_file import read_settings
@@ -488,7 +488,7 @@ def test_settings_are_one_namespace(algo: str) -> None:
     assert {"env", "algo"}.isdisjoint(names)
     assert list(settings_of(algo)) == names
     assert set(configure("CartPole-v1", algo).flat()) == {"env", "algo", *names}
-    assert set(NETWORK_DEFAULTS.get(algo, {})) <= set(names)
+    assert set(parts_of(algo)[0].network_defaults) <= set(names)
 
 
 def test_every_setting_that_fingers_know_is_there() -> None:

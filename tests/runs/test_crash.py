@@ -338,7 +338,7 @@ def test_what_comes_next_is_what_a_sound_run_would_have_done() -> None:
     mended = tr.PPO(Once(4), **SMALL)
     mended.state.env.value = 0.0
     assert_same_state(state_after(2, agent), state_after(2, mended))
-    assert all(agent.state.optimizer.recorded.kept.values())
+    assert all(agent.state.runtime.recorded.kept.values())
 
 
 def test_nothing_bad_is_scored_or_kept_as_the_best(tmp_path: Path) -> None:

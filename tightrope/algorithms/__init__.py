@@ -1,4 +1,4 @@
-"""The pages: each algorithm is one file, from its configuration to its loop. Adding one is a file and a line here."""
+"""The pages: each algorithm is one file, from its settings to its loop. To add one, write its file and a line below."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import ppo, vpg
+from .common import OnPolicyConfig, finished, start
 from .ppo import PPOConfig, PPOMetrics
-from .settings import AlgorithmConfig
 from .vpg import VPGConfig, VPGMetrics
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a page offers: its settings, the state before the first phase, the loop, and whether the plan is done."""
+    """What a page offers: its settings and its loop; the state before the first phase and whether the plan is done."""
 
-    config: type[Any]
-    start: Callable[..., Any]
+    config: type[OnPolicyConfig]
     loop: Callable[..., Any]
-    finished: Callable[..., bool]
+    start: Callable[..., Any] = start
+    finished: Callable[..., bool] = finished
 
 
 ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo.start, ppo.ppo, ppo.finished),
-    "vpg": Algorithm(VPGConfig, vpg.start, vpg.vpg, vpg.finished),
+    "ppo": Algorithm(PPOConfig, ppo.ppo),
+    "vpg": Algorithm(VPGConfig, vpg.vpg),
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmConfig", "PPOConfig", "PPOMetrics", "VPGConfig", "VPGMetrics"]
+__all__ = ["ALGORITHMS", "Algorithm", "OnPolicyConfig", "PPOConfig", "PPOMetrics", "VPGConfig", "VPGMetrics"]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..agent import AGENTS, Agent
+from ..agent import Agent, agent_class
 from ..engine import choose_threads
 from ..errors import UsageError, plain, plural
 from ..runs import seeds as many
@@ -127,10 +127,10 @@ def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Se
     """(the usual settings, a maker of untrained agents that differ from them in some)."""
     if is_path(env):
         own = imported(env)
-        first: Agent = AGENTS[algo](env, **given)
+        first: Agent = agent_class(algo)(env, **given)
         config = first.config
         first.close()
-        return config, lambda settings: AGENTS[algo](own, **{**given, **settings})
+        return config, lambda settings: agent_class(algo)(own, **{**given, **settings})
     check_env(env, str(given.get("backend", "auto")))
     config = configured(env, algo, given)
-    return config, lambda settings: AGENTS[algo].from_config(config.changed(**settings), network=config.network.network)
+    return config, lambda settings: agent_class(algo).from_config(config.changed(**settings), network=config.network.network)

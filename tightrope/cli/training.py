@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from ..agent import AGENTS, Agent
+from ..agent import Agent, agent_class
 from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plain
@@ -103,9 +103,9 @@ def train(args: list[str]) -> int:
         return go_on(begun, named_by_user(env) if is_path(env) else None, config.network.network, own, quiet)
     run_dir = new_run_dir(chosen_dir, config)
     if is_path(env):
-        agent: Agent = AGENTS[algo](env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
+        agent: Agent = agent_class(algo)(env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
     else:
-        agent = AGENTS[algo].from_config(config, network=config.network.network)
+        agent = agent_class(algo).from_config(config, network=config.network.network)
     return trained(agent, quiet, run_dir, run_dir)
 
 

@@ -1,16 +1,14 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
-from .accelerate import Accelerate, Execution, Mode, Unit, capturable, chosen_mode, compilable
 from .agreement import broadcast_after_work
-from .collect import collect, final_values
-from .device import reads_are_free
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
 from .guard import Guard, guarded, unguarded
 from .health import health
 from .noise import Noise, draw_noise, stream, stream_seed
-from .optimize import Optimizer, gradient, halted, optimize
+from .optimize import Optimizer
 from .precision import Precision
 from .recorded_policy import why_as_written
+from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
 from .state import Snapshot, State
 from .statistics import (
     advantage_scales,
@@ -20,7 +18,6 @@ from .statistics import (
     merge,
     moments,
     running_mask,
-    standardized,
     timestep_mean,
     update_statistics,
 )
@@ -29,12 +26,12 @@ from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
     "Accelerate",
-    "Execution",
     "Guard",
     "Mode",
     "Noise",
     "Optimizer",
     "Precision",
+    "Runtime",
     "Snapshot",
     "State",
     "Unit",
@@ -45,28 +42,21 @@ __all__ = [
     "any_rank",
     "apart",
     "broadcast_after_work",
-    "capturable",
+    "choose_runtime",
     "choose_threads",
     "chosen_mode",
-    "collect",
-    "compilable",
     "cores",
     "draw_noise",
     "explained_variance",
-    "final_values",
-    "gradient",
     "guarded",
-    "halted",
     "health",
     "masked_mean",
     "masked_moments",
     "merge",
     "moments",
-    "optimize",
-    "reads_are_free",
+    "run_as",
     "running_mask",
     "shared_cores",
-    "standardized",
     "stream",
     "stream_seed",
     "threads",

@@ -17,7 +17,6 @@ from ..errors import NotFinite, plain
 from ..output import print_line
 from ..types import Env
 from . import distributed
-from .device import reads_are_free
 from .distributed import world
 from .health import first_bad_entry
 from .metrics import Reading
@@ -50,7 +49,7 @@ def unguarded(loop: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]
 def lateness(env: Env) -> int:
     """How many phases later metrics may be read. A device gets the next phase before the last is read, unless the env cannot be
     put back: its rollout, which the next phase overwrites, is then the only record of a bad phase."""
-    return 0 if reads_are_free(env.device) or not env.resumable else 1
+    return 0 if env.device.type == "cpu" or not env.resumable else 1
 
 
 class Guard:
@@ -150,8 +149,6 @@ def restore_to(snapshot: Snapshot) -> None:
     """Restore the state from before a bad phase, ready to go on from."""
     state = snapshot.state
     snapshot.restore()
-    if state.optimizer.closed_form is None:
-        state.optimizer.asked = None  # whether there is one that agrees cannot be decided on a bad batch
     if not state.env.resumable:  # fresh episodes, as when a run is resumed
         with suppress(Exception):  # an env may be too broken for that
             state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..envs.validate import in_short
 from ..types import Discrete, MultiDiscrete, Rollout, Spec
+from .distributed import all_gather
 from .state import State
 
 PARTS = (
@@ -28,7 +29,7 @@ LOSSES = (
 
 
 def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
-    """One number for each of PARTS, finite if all of that part was.
+    """One number of each rank for each of PARTS, finite if all of that part was. (ranks, parts)
 
     `learned` (T, N) marks the steps that were learned from; others do not count. `means` are the phase's losses and further
     terms, averaged over its updates, with the norm of the gradient last.
@@ -36,7 +37,7 @@ def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
     policy, rollout = state.policy, state.rollout.first(len(learned))
     mask = None if learned is rollout.real and not rollout.skips else learned
     scaler, normalizer = policy.reward_scaler, policy.normalizer
-    return torch.stack(
+    sums = torch.stack(
         [
             total(rollout.obs, mask),
             total(state.obs, None if mask is None else mask[-1]),
@@ -49,6 +50,7 @@ def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
             scaler.variance if normalizer is None else normalizer.variance.sum(),
         ]
     )
+    return all_gather(sums)
 
 
 def total(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -106,9 +106,9 @@ def shapes_of(given: Sequence[Tensor]) -> tuple[Any, ...]:
 def made_up(like: Tensor, generator: torch.Generator, simple: bool) -> Tensor:
     """Random numbers of a tensor's shape and type; 0 and 1 where they are to be simple, which every space has."""
     if like.is_floating_point() and not simple:
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
     most = 256 if like.dtype == torch.uint8 else 2
-    return torch.randint(most, like.shape, generator=generator).to(like.dtype)
+    return torch.randint(most, like.shape, generator=generator).to(like.device, like.dtype)
 
 
 def made_up_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, ...]:
@@ -117,7 +117,7 @@ def made_up_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, .
     for simple in (False, True):
         generator = torch.Generator().manual_seed(seed)
         shown = made_up(obs, generator, simple)
-        noise = policy.head.noise((len(shown),), generator)
+        noise = policy.head.noise((len(shown),), generator).to(obs.device)
         distribution, value = policy(shown)
         action = distribution.sample(noise)
         log_prob = distribution.log_prob(action)

@@ -143,17 +143,21 @@ def tensors_in(thing: Any) -> list[Tensor]:
 
 
 class RecordedGradients:
-    """The recordings of an optimiser's losses."""
+    """The recordings of a run's losses."""
 
     def __init__(self) -> None:
         self.kept = Recordings()  # by the shape of a batch
         self.loss: Any = None  # whose settings were looked at last
+        self.grad: Tensor | None = None  # that they write into
 
     def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
         """Write the gradient and return the loss's terms: by the recording for this loss, policy and batch, or as they are
         written."""
         if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
             return gradient(loss, policy, batch)
+        if grad is not self.grad:
+            self.kept.clear()
+            self.loss, self.grad = None, grad
         if loss is not self.loss or not is_frozen(loss):
             self.kept.renew((settings_of(loss), settings_of(policy)))
             self.loss = loss

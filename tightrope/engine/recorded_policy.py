@@ -20,7 +20,7 @@ TRIALS = 3
 class RecordedPolicy:
     """A policy for batches of one shape."""
 
-    judges_at_once = False
+    evaluates_in_act = False
 
     def __init__(self, policy: ActorCritic, obs: Tensor, rows: int) -> None:
         """`obs` is what it is shown in each step, `rows` are those of a whole rollout."""
@@ -50,13 +50,13 @@ class RecordedPolicy:
         block, _, taken, *_ = made_up_acts(policy, many, seed)
         given, expected = [*self.samples(shown.numpy(), noise.numpy())], sample(shown, noise)
         part = max(1, len(block) // 2)
-        judged = self.judge(block[:part], taken[:part])
+        evaluated = self.evaluate_actions(block[:part], taken[:part])
         alike = (
             given[0].dtype.kind == "f" or np.mean(given[0] != expected[0].numpy()) <= 1 / 64
         )  # one may be a rounding away
         real = [i for i, x in enumerate(expected) if x.is_floating_point()]
         sampled = agree([given[i] for i in real], [expected[i] for i in real])
-        return bool(alike) and sampled and agree(judged, evaluate(block[:part], taken[:part]))
+        return bool(alike) and sampled and agree(evaluated, evaluate(block[:part], taken[:part]))
 
     def refresh(self) -> None:
         """Take in what has changed since the last rollout: parameters, and the moments of observations."""
@@ -77,7 +77,7 @@ class RecordedPolicy:
         return (torch.from_numpy(action.copy()),)
 
     @np.errstate(all="ignore")
-    def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probability of each action and the value of each observation, block by block."""
         rows, block = len(obs), len(self.evaluates.results[0])
         log_prob, value = torch.empty(rows), torch.empty(rows)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..models import ActorCritic
 from ..types import Env, Rollout
-from .accelerate import Execution
 from .distributed import world
 from .noise import stream_seed
 from .optimize import Optimizer
+from .runtime import Runtime
 from .streams import Streams
 
 
@@ -23,7 +23,7 @@ from .streams import Streams
 class State:
     """The state of a run between two phases. The rollout is scratch space: each phase overwrites it."""
 
-    OWN: ClassVar[tuple[str, ...]] = ("env.", "streams.", "run.obs")  # what is each rank's own, of several
+    KEPT: ClassVar[tuple[str, ...]] = ()  # an algorithm's own fields, (N, ...), that belong to the episodes under way
 
     env: Env
     policy: ActorCritic
@@ -31,6 +31,7 @@ class State:
     rollout: Rollout
     obs: Tensor  # (N, ...) what the environments show now
     seed: int
+    runtime: Runtime  # how phases are executed; no part of what a run is
     phase: int = 0
     steps: int = 0
     best_score: float = -math.inf  # of the evaluations so far
@@ -38,11 +39,15 @@ class State:
     unevaluated: bool = False  # whether the evaluation due after the last phase was given up, and is still to be made
     seconds: float = 0.0  # of training so far, in all processes
     streams: Streams = field(init=False)  # the process's random streams, which environments and networks may draw from
-    execution: Execution = field(default_factory=Execution)  # how phases are run; no part of what a run is
 
     def __post_init__(self) -> None:
         rank = world().rank
         self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
+
+    @classmethod
+    def own(cls) -> tuple[str, ...]:
+        """The beginnings of the names of what is each rank's own, of several."""
+        return "env.", "streams.", "run.obs", *(f"run.{name}" for name in cls.KEPT)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Every tensor and counter, flat, by dotted name."""
@@ -53,6 +58,7 @@ class State:
             "streams": self.streams.state_dict(),
             "run": {
                 "obs": self.obs.clone(),
+                **{name: getattr(self, name).clone() for name in self.KEPT},
                 "phase": torch.tensor(self.phase),
                 "steps": torch.tensor(self.steps),
                 "best_score": torch.tensor(self.best_score, dtype=torch.float64),
@@ -86,7 +92,8 @@ class State:
             if run["obs"].shape != self.obs.shape:
                 raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")
             self.env.load_state_dict(part("env"))
-            self.obs.copy_(run["obs"])
+            for name in ("obs", *self.KEPT):
+                getattr(self, name).copy_(run[name])
         else:  # in streams that the run has not used yet
             self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase, world().rank)))
 

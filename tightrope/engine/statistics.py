@@ -15,11 +15,7 @@ from ..functional import standardize
 from ..models import ActorCritic
 from ..models.normalizer import Moments, moments_of
 from ..types import Batch
-from . import kernels
-from .accelerate import compilable, compiling, kernels_wanted
-from .device import reads_are_free
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, world
-from .kernels import has_device
 
 STD_EPS = 1e-8  # that of `standardize`
 Scale = tuple[Tensor, Tensor]  # mean and standard deviation
@@ -28,20 +24,9 @@ Scale = tuple[Tensor, Tensor]  # mean and standard deviation
 # of a tensor ---------------------------------------------------------------------------------------------------------
 
 
-def standardized(x: Tensor, scale: Scale | None = None) -> Tensor:
-    """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
-    if scale is not None or world().is_distributed:
-        return standardize(x, *(moments(x) if scale is None else scale))
-    if kernels_wanted() is not None and has_device(x.device):
-        return kernels.standardized(x)
-    if reads_are_free(x.device) and not compiling():
-        return standardized_on_host(x)
-    return plainly_standardized(x)
-
-
 @np.errstate(all="ignore")  # what is not finite is reported once a phase
 def standardized_on_host(x: Tensor) -> Tensor:
-    """The same over an array, whose calls cost less."""
+    """x with mean 0 and standard deviation 1, over an array, whose calls cost less."""
     array = x.numpy()
     centred = array - float(np.add.reduce(array, None)) / array.size
     std = math.sqrt(float(np.vdot(centred, centred)) / max(array.size - 1, 1))
@@ -49,8 +34,8 @@ def standardized_on_host(x: Tensor) -> Tensor:
     return torch.from_numpy(centred)
 
 
-@compilable()
-def plainly_standardized(x: Tensor) -> Tensor:
+def standardized(x: Tensor) -> Tensor:
+    """x with mean 0 and standard deviation 1."""
     return standardize(x, *moments(x))
 
 
@@ -103,7 +88,6 @@ def pooled_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tens
     return total.flatten()[0].to(rows.dtype), centre, spread
 
 
-@compilable()
 def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Number, mean and variance of several groups together, from theirs (groups, 3, ...), exactly (Chan et al. 1983)."""
     counts, means, variances = table.unbind(1)

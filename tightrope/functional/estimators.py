@@ -118,6 +118,12 @@ def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"]) -> Float[Tenso
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 
+def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float[Tensor, "M"]:
+    """Mean of each column over the rows that were not skipped, whatever is in those that were."""
+    taken = 1 - skipped
+    return torch.where(taken[:, None] > 0, x, 0.0).sum(0) / taken.sum()
+
+
 def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"]) -> Float[Tensor, "T 1"]:
     """Mean over the environments still alive at each time step: the baseline that needs no critic."""
     return ((x * alive).sum(1) / alive.sum(1).clamp(min=1)).unsqueeze(1)

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..engine import Guard, State, choose_threads, threads, unguarded
+from ..engine import Guard, Runtime, State, Unit, choose_threads, threads, unguarded
 from ..engine.metrics import Reading
-from ..engine.players import Player
+from ..engine.rollout_policy import RolloutPolicy
 from ..files import Place
 from ..logging import MetricsFile
 from ..types import Settings
@@ -36,11 +36,7 @@ from .given import from_user, import_training_env, imported, is_path
 WARM_UP = 3  # phases: one as written, one that captures, one to be sure
 SPLIT_PHASES = 5
 ENDLESS = 1_000_000  # phases of the plan, so that schedules stand still
-PARTS = {  # whose time a function's is; what an inner one takes is not the outer one's
-    "collect": "environment",
-    "estimate": "advantages",
-    "learn": "learning",
-}
+PARTS = {"estimate": "advantages", "learn": "learning"}  # whose time a page's function takes, but for inner ones
 LAUNCHES = (
     "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync",
 )  # fmt: skip
@@ -95,7 +91,7 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
         set_up = time.perf_counter() - began
         steps_per_second, phase, logging = speed(loop, state, seconds)
         launches, graphs, syncs = demands(loop, device, trace)
-        memory, mode = memory_in_use(device), state.execution.mode
+        memory, mode = memory_in_use(device), state.runtime.mode
         state.env.close()
         del loop, state
         split = shares(env, algo, settings)
@@ -236,47 +232,50 @@ class Marks:
         return totals
 
 
-class WatchedPlayer:
-    """A player whose time is the policy's."""
+class MarkedPolicy:
+    """A policy that sets marks around what it does."""
 
-    def __init__(self, player: Player, marks: Marks) -> None:
-        self.judges_at_once = player.judges_at_once
-        self.act, self.judge = marks.around("policy", player.act), marks.around("policy", player.judge)
-        if hasattr(player, "choose"):  # over arrays
-            self.choose = marks.around("policy", player.choose)
+    def __init__(self, policy: RolloutPolicy, marks: Marks) -> None:
+        self.evaluates_in_act = policy.evaluates_in_act
+        self.act = marks.around("policy", policy.act)
+        self.evaluate_actions = marks.around("policy", policy.evaluate_actions)
+        self.choose = None if policy.choose is None else marks.around("policy", policy.choose)
 
 
-@contextmanager
-def watched(marks: Marks) -> Iterator[None]:
-    """While this lasts, the functions in PARTS and the players of rollouts set marks."""
-    house = __name__.partition(".")[0]
-    rooms = {name: sys.modules[f"{house}.{name}"] for name in ("engine.collect", "algorithms.ppo", "algorithms.vpg")}
-    before = [(room, name, getattr(room, name)) for room in rooms.values() for name in PARTS if hasattr(room, name)]
-    player_for = rooms["engine.collect"].player_for
-    for room, name, function in before:
-        setattr(room, name, marks.around(PARTS[name], function))
-    rooms["engine.collect"].player_for = lambda *args: WatchedPlayer(player_for(*args), marks)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for room, name, function in [*before, (rooms["engine.collect"], "player_for", player_for)]:
-            setattr(room, name, function)
+class MarkedRuntime(Runtime):
+    """A runtime that sets marks around the parts of a phase and around the policy."""
+
+    def __init__(self, runtime: Runtime, marks: Marks) -> None:
+        unit: Unit = "phase" if runtime.unit is None else runtime.unit
+        super().__init__(runtime.mode, unit, runtime.precision, runtime.device, runtime.say)
+        self.marks = marks
+
+    def collect(self, *args: Any) -> Any:
+        return self.marks.around("environment", super().collect)(*args)
+
+    def call(self, unit: Unit, function: Callable[..., Any], *args: Any) -> Any:
+        part = PARTS.get(getattr(function, "__name__", ""))
+        call = super().call
+        return (call if part is None else self.marks.around(part, call))(unit, function, *args)
+
+    def rollout_policy(self, *args: Any) -> RolloutPolicy:
+        return MarkedPolicy(super().rollout_policy(*args), self.marks)
 
 
 def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
     """The share of a phase that each part takes."""
     state, config = start(env, algo, settings)
     marks, totals = Marks(state.env.device), Counter[str]()
-    whole = state.execution.unit == "phase"
-    with watched(marks):
-        for number, _ in enumerate(unguarded(ALGORITHMS[algo].loop)(state, config.algorithm)):
-            wait(state.env.device)
-            if number >= WARM_UP:
-                totals += marks.totals()
-            if not whole or number < 1:  # the events of a captured phase are recorded anew by each replay
-                marks.marks.clear()
-            if number == WARM_UP + SPLIT_PHASES:
-                break
+    whole = state.runtime.unit == "phase"
+    state.runtime = MarkedRuntime(state.runtime, marks)
+    for number, _ in enumerate(unguarded(ALGORITHMS[algo].loop)(state, config.algorithm)):
+        wait(state.env.device)
+        if number >= WARM_UP:
+            totals += marks.totals()
+        if not whole or number < 1:  # the events of a captured phase are recorded anew by each replay
+            marks.marks.clear()
+        if number == WARM_UP + SPLIT_PHASES:
+            break
     state.env.close()
     everything = sum(totals.values())
     return {part: time / everything for part, time in totals.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, State, Unit, apart, chosen_mode, stream_seed, world
+from ..engine import State, apart, choose_runtime, stream_seed, world
 from ..engine.distributed import copy_from_rank0
 from ..engine.streams import initialising
 from ..envs import ENVS as TENSOR_ENVS
@@ -86,7 +86,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     run = run_settings(env_id, algo, settings)
     of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
     usual = kind_settings("discrete", algo, settings, Traits(on_device=of_tensors))
-    num_envs: int = (usual | settings)["num_envs"]
+    num_envs: int = ({"num_envs": ALGORITHMS[algo].config.num_envs} | usual | settings)["num_envs"]
     count = max(num_envs // world().size, 1)
     with apart(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
         env = from_user(given, run, count)
@@ -148,7 +148,7 @@ def close_quietly(env: Env) -> None:
 
 def settled(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
-    chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.execution.mode}
+    chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_path(config.env) and config.run.backend == "auto":
         backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
         chosen |= {} if backend == "tensor" else {"backend": backend}
@@ -218,8 +218,6 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     copy_from_rank0(
         *(x.data for x in policy.parameters()), *policy.buffers()
     )  # whatever a network of one's own draws from
-    state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed)
-    unit: Unit = "phase" if env.capturable else "part"
-    mode = chosen_mode(config.run.accelerate, env.device)
-    state.execution = Execution(mode, unit, config.run.precision, env.device)
+    runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
+    state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     return state

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from ..algorithms import ALGORITHMS, AlgorithmConfig
+from ..algorithms import ALGORITHMS, OnPolicyConfig
 from ..engine import Accelerate, Precision, cores
 from ..envs.registry import BackendName, VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
@@ -120,7 +120,7 @@ class Config:
 
     env: str
     algo: str
-    algorithm: AlgorithmConfig
+    algorithm: OnPolicyConfig
     network: NetworkConfig
     run: RunConfig
 
@@ -154,10 +154,7 @@ def check_changeable(config: Config, settings: Settings) -> None:
         raise UsageError(f"{fixed} cannot be changed: the agent was made with it. Make a new agent")
 
 
-NETWORK_DEFAULTS: dict[str, Settings] = {"vpg": {"hidden_sizes": (120, 84), "activation": "relu"}}
-
-
-def parts_of(algo: str) -> tuple[type[Any], type[NetworkConfig], type[RunConfig]]:
+def parts_of(algo: str) -> tuple[type[OnPolicyConfig], type[NetworkConfig], type[RunConfig]]:
     """The three groups that make up a run's settings."""
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algo {algo!r}.{near_matches(algo, ALGORITHMS)} Give one of: {', '.join(ALGORITHMS)}")
@@ -198,7 +195,7 @@ def configure(
     """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset; `traits` of the
     environment decide some of the defaults of its kind."""
     given = merged_layers(algo, *layers)
-    merged: Settings = dict(NETWORK_DEFAULTS.get(algo, {}))
+    merged: Settings = dict(parts_of(algo)[0].network_defaults)
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
         merged |= preset(preset_env or env, algo, given)

@@ -23,9 +23,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..algorithms import ALGORITHMS
-from ..engine import Execution, Guard, Snapshot, State, reads_are_free, unguarded
+from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.health import LOSSES
-from ..engine.optimize import watched_by
 from ..envs.replayed import Replayed
 from ..errors import one_line
 from ..files import Place
@@ -95,14 +94,14 @@ def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts:
     the place of the env, which may not be able to go back or to do the same again."""
     state = snapshot.state
     taken = len(state.rollout.reward)
-    if recorded and reads_are_free(state.env.device):  # the rollout may have been cut short
+    if recorded and not state.runtime.on_device:  # the rollout may have been cut short
         taken = (row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
     rollout, last_obs = cpu_copy(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
     evidence = Evidence(row["phase"], parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
-        with eager_with(state, env), watched_by(UpdateWatcher(state, evidence)):
+        with eager_with(state, env, UpdateWatcher(state, evidence)):
             next(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
     except BadUpdate:
         pass
@@ -119,15 +118,16 @@ def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts:
 
 
 @contextmanager
-def eager_with(state: State, env: Env) -> Iterator[None]:
-    """The state with that env and eager execution. Also puts back how gradients are computed: CUDA graphs rely on it."""
-    before, optimizer = (state.env, state.execution), state.optimizer
-    form = optimizer.asked, optimizer.closed_form
-    state.env, state.execution = env, Execution("eager", precision=state.execution.precision, device=env.device)
+def eager_with(state: State, env: Env, watcher: UpdateWatcher) -> Iterator[None]:
+    """The state with that env, its phases neither compiled nor captured, and a watcher of its gradients."""
+    before = state.env, state.runtime
+    precision, on_device = state.runtime.precision, state.runtime.on_device
+    state.runtime = Runtime(precision=precision, device=env.device, watcher=watcher, on_device=on_device)
+    state.env = env
     try:
         yield
     finally:
-        (state.env, state.execution), (optimizer.asked, optimizer.closed_form) = before, form
+        state.env, state.runtime = before
 
 
 def bad_rows(evidence: Evidence) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import activity
-from ..engine import Execution, Mode, apart, capturable, choose_threads, reads_are_free, stream_seed, threads
+from ..engine import Mode, Runtime, apart, choose_threads, stream_seed, threads
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, UsageError, raised
@@ -202,13 +202,14 @@ def play_in_copies(
     """The episodes in that many fresh copies, or in `env` itself where it is there for that."""
     in_itself = options.in_itself and isinstance(env, HostEnv) and env.num_envs == rows
     mode: Mode = "graph" if options.captured and env.capturable else "eager"
-    execution = Execution(mode, device=env.device, say=lambda line: None)  # training has said it already
+    runtime = Runtime(mode, device=env.device, say=lambda line: None)  # training has said it already
     copies: Env | None = None
     try:
         with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
             with beginning(env, rows):
                 copies = env if in_itself else env.spawn(rows, seed)
-            return execution.run(Rounds(policy, copies, episodes, seed, options).play, interrupts, tick)
+            with runtime.arithmetic():
+                return Rounds(policy, copies, episodes, seed, options, runtime).play(interrupts, tick)
     finally:
         if copies is not None and copies is not env:
             copies.close()
@@ -232,8 +233,11 @@ class Episodes:
 class Rounds:
     """All episodes of an evaluation, as many at a time as there are copies."""
 
-    def __init__(self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions) -> None:
+    def __init__(
+        self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions, runtime: Runtime
+    ) -> None:
         self.policy, self.env, self.episodes, self.seed, self.options = policy, env, episodes, seed, options
+        self.runtime = runtime
         self.deadline = None if options.seconds is None else time.monotonic() + options.seconds
         device = env.device
         self.noise = torch.Generator(device).manual_seed(seed)  # for episodes that follow, which nobody looks at
@@ -280,7 +284,7 @@ class Rounds:
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
         """Until each episode is over; False if time was up before that."""
-        env, look_every = self.env, 1 if reads_are_free(self.env.device) else LOOK_EVERY
+        env, look_every = self.env, LOOK_EVERY if self.runtime.on_device else 1
         most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
         over, spare = len(self.returns), max(0, env.num_envs - (self.episodes - len(self.returns)))
         for t in range(most):
@@ -294,7 +298,7 @@ class Rounds:
             noise = torch.rand(env.num_envs, env.noise_size, generator=self.noise, device=env.device)
             draw = None if self.sampling is None else self.policy.head.noise((env.num_envs,), self.sampling)
             with beginning(env, env.num_envs) if t == 0 else nullcontext():
-                play(episodes, noise, draw)
+                self.runtime.call("phase", play, episodes, noise, draw)
             activity.mark()
             interrupts.check()  # a signal whose exception got lost in code that swallows them
             tick(over)
@@ -313,7 +317,6 @@ class Rounds:
         return Evaluation(returns, lengths, len(returns), self.episodes, seconds)
 
 
-@capturable("phase")
 def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
     """One step of every copy: the likeliest action, or the one drawn with `draw`."""
     policy, env, running = episodes.policy, episodes.env, episodes.running

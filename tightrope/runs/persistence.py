@@ -66,7 +66,7 @@ def save_config(run_dir: Path, config: Config) -> None:
 
 def rank_state(state: State) -> bytes:
     """The part of the state that differs from rank to rank, as a file of tensors."""
-    return save({k: v.cpu().contiguous() for k, v in state.state_dict().items() if k.startswith(state.OWN)})
+    return save({k: v.cpu().contiguous() for k, v in state.state_dict().items() if k.startswith(state.own())})
 
 
 def save_checkpoint(
@@ -90,7 +90,7 @@ def save_checkpoint(
     serial = min(newest_serial(run_dir) + 1, MAX_SERIAL)
     name = f"{serial:04d}-steps-{state.steps}"
     ranks = 1 + len(others) if 1 + len(others) == world().size else 0
-    tensors = {k: v.cpu().contiguous() for k, v in state.state_dict().items() if ranks or not k.startswith(state.OWN)}
+    tensors = {k: v.cpu().contiguous() for k, v in state.state_dict().items() if ranks or not k.startswith(state.own())}
     if not ranks:
         tensors[ENVS] = torch.zeros(config.algorithm.num_envs, dtype=torch.uint8)
     entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
@@ -231,7 +231,7 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
         raise checkpoint.misfit(f"num_envs {config.algorithm.num_envs} is not its {envs}")
     phases, steps, saved = checkpoint.manifest["phase"], checkpoint.steps, checkpoint.config
     most = phases * saved.algorithm.batch_size
-    if steps > most or (saved.algo == "ppo" and steps != most):  # other algorithms may end a phase early
+    if steps > most or (not saved.algorithm.by_trajectory and steps != most):  # others may end a phase early
         raise checkpoint.misfit(
             f"{plural(phases, 'phase')} of num_envs x num_steps are not its {plural(steps, 'step')}"
         )

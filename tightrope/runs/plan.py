@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..engine import Execution, State, choose_threads, cores, reads_are_free, waits_asleep, why_as_written, world
+from ..engine import State, choose_threads, cores, waits_asleep, why_as_written, world
 from ..envs.training_warnings import training_warnings
 from ..errors import plural
 from ..types import Env
@@ -30,7 +30,7 @@ class Plan:
     engine: str
     defaults: str | None
     threads: int
-    execution: str
+    runtime: str
     may_stop_early: bool
     warning: str | None
     stop_at: str | None = None  # what ends it before that
@@ -39,7 +39,7 @@ class Plan:
     def lines(self) -> list[str]:
         """The plan in words."""
         threads = f", {plural(self.threads, 'thread')}" if self.device == "cpu" else ""
-        where = f"{self.device}{threads}{self.execution}"
+        where = f"{self.device}{threads}, {self.runtime}"
         if self.ranks > 1:
             share = f"batch {self.batch // self.ranks:,}, minibatches of {self.minibatch // self.ranks:,}"
             where += f"; on each of {self.ranks} ranks: {share}"
@@ -80,16 +80,6 @@ def defaults_of(config: Config, env: Env) -> str | None:
     return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 
 
-def in_words(execution: Execution) -> str:
-    """How phases are executed; nothing where they are executed as written."""
-    graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
-    words = [graphs[execution.unit]] if execution.unit else []
-    words += ["compiled first, which takes a minute"] if execution.compiles else []
-    rough = execution.precision == "bf16" or (execution.precision == "tf32" and execution.device.type == "cuda")
-    words += [execution.precision] if rough else []
-    return "".join(f", {word}" for word in words)
-
-
 def plan(state: State, config: Config) -> Plan:
     """The plan of a run from where its state stands."""
     algorithm = config.algorithm
@@ -115,17 +105,17 @@ def plan(state: State, config: Config) -> Plan:
         engine=engine_of(state, config),
         defaults=defaults_of(config, state.env),
         threads=threads,
-        execution=in_words(state.execution),
-        may_stop_early=hasattr(algorithm, "dead_fraction"),
+        runtime=state.runtime.describe(),
+        may_stop_early=algorithm.by_trajectory,
         warning=warning or crowded(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*training_warnings(state.env), *execution_notes(state)),
+        notes=(*training_warnings(state.env), *runtime_notes(state)),
     )
 
 
-def execution_notes(state: State) -> list[str]:
+def runtime_notes(state: State) -> list[str]:
     """What runs slower than it might on the CPU, where policies are recorded once and replayed."""
-    if not reads_are_free(state.env.device) or state.execution.compiles or state.execution.precision == "bf16":
+    if not state.runtime.records:
         return []
     why = why_as_written(state.policy, state.rollout, state.obs)
     return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]

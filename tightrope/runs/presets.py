@@ -269,7 +269,10 @@ class Traits:
 
 
 def kind_settings(kind: str, algo: str, given: Settings, traits: Traits | None = None) -> Settings:
-    """The defaults of a kind. PPO's sizes follow those that were given: a rollout keeps its rows, a minibatch its 128."""
+    """The defaults of a kind. PPO's sizes follow those that were given: a rollout keeps its rows, a minibatch its 128. Other
+    algorithms than PPO and VPG have none."""
+    if (kind, algo) not in KINDS:
+        return {}
     traits = traits or Traits()
     steps, phases = BUDGET[algo]
     settings = {"num_envs": 8 if algo == "ppo" else 32, **KINDS[kind, algo]}

@@ -11,13 +11,12 @@ from ..engine import State, threads
 from ..models import Categorical
 from ..types import Settings
 from .build import build
-from .config import configure
+from .config import configure, parts_of
 
-# VPG with tanh: Probe4 always shows 0, where a ReLU network with zero biases learns by its last bias alone.
-SETTINGS: dict[str, Settings] = {
-    "ppo": dict(num_envs=256, num_steps=8, total_timesteps=30_000, learning_rate=1e-2, ent_coef=0.0, device="cpu"),
-    "vpg": dict(num_envs=256, num_steps=8, total_timesteps=30_000, learning_rate=1e-2, activation="tanh", device="cpu"),
-}
+# With tanh: Probe4 always shows 0, where a ReLU network with zero biases learns by its last bias alone.
+SETTINGS: Settings = dict(
+    num_envs=256, num_steps=8, total_timesteps=30_000, learning_rate=1e-2, ent_coef=0.0, activation="tanh", device="cpu"
+)
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,12 @@ class Finding:
 
 def probes_for(algo: str) -> tuple[Probe, ...]:
     """All five with a critic; those about the policy without one."""
-    return PROBES if algo == "ppo" else tuple(p for p in PROBES if p.actions is not None)
+    return PROBES if parts_of(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
 
 
 def run_probe(probe: Probe, algo: str, seed: int) -> Finding:
     """Train on one probe and look at the outcome."""
-    config = configure(probe.env, algo, SETTINGS[algo], {"seed": seed, "gamma": GAMMA}, with_preset=False)
+    config = configure(probe.env, algo, SETTINGS, {"seed": seed, "gamma": GAMMA}, with_preset=False)
     state: State = build(config)
     with threads(1):
         for _ in ALGORITHMS[algo].loop(state, config.algorithm):

@@ -163,7 +163,7 @@ def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
     phase = int(columns.last("phase") or 0)
     if (Place(run_dir) / "crash" / f"phase-{phase + 1:06d}").is_dir():
         return RunStatus("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
-    if getattr(config.algorithm, "stop_when_solved", False) and columns.last("charts/solved"):
+    if config.algorithm.stops_when_solved and columns.last("charts/solved"):
         return RunStatus("solved")
     settings = config.flat()
     return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)

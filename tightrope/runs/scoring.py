@@ -39,7 +39,7 @@ Score = Callable[[Interrupts, Tick], Evaluation]
 
 def options_of(config: Config, state: State) -> EvaluationOptions:
     """How a run's own evaluations are made."""
-    captured = state.execution.unit == "phase"
+    captured = state.runtime.unit == "phase"
     return EvaluationOptions(num_envs=config.run.eval_envs, seconds=config.run.eval_seconds, captured=captured)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from .. import activity
 from ..algorithms import ALGORITHMS
-from ..engine import State, all_reduce_max, reads_are_free, threads, unguarded, world
+from ..engine import State, all_reduce_max, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
 from ..errors import EnvError, NotFinite, plain, warn
 from ..logging import Callback, CallbackList, TrainingResult
@@ -88,7 +88,7 @@ class Training:
         state.solved = False  # or there would be nothing to do
         if run is not None:
             set_loss_advice(lambda: run.after_a_loss(config))
-        self.on_device = not reads_are_free(state.env.device)  # where the host waits for what other ranks have to send
+        self.on_device = state.runtime.on_device  # where the host waits for what other ranks have to send
         training = activity.during("training", waits=self.on_device)
         opened = nullcontext() if run is None else run.opened(config)
         with propagate_errors(), training, Interrupts() as self.interrupts, opened:
@@ -271,4 +271,4 @@ def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) ->
 
 def comparable_return(config: Config, log: Log) -> float | None:
     """The return at the end of training, if that is of whole episodes of the environment that scores are taken on."""
-    return log.last_return if config.algorithm.whole_episodes and config.run.train_env is None else None
+    return log.last_return if not config.algorithm.by_trajectory and config.run.train_env is None else None

@@ -1,4 +1,4 @@
-"""The kernels under the names the engine knows: a gradient, a step, a policy that acts and judges.
+"""The kernels under the names the engine knows: a gradient, a step, a policy that acts and evaluates actions.
 
 Triton is imported when one of them is first made. None of them reads a tensor on the host, so all can be captured.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +14,9 @@ from torch import Tensor
 from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
 from ...types import Batch
+from ..optimize import BETAS, EPS, Optimizer
 from ..precision import KernelPrecision
 from .layout import Launch, Layout, fits, has_device, launch_for, normalizer_moments
-
-if TYPE_CHECKING:
-    from ..optimize import Optimizer
 
 TERMS = len(PPOTerms._fields)
 SUM_BLOCK, SUM_ROWS = 32, 64
@@ -75,12 +72,11 @@ class FusedGradient:
 def clip_and_adam(
     optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None, squares: Tensor | None = None
 ) -> Tensor:
-    """What `optimize` does, in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
+    """What `clipped_adam` does, in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
 
     With the `squares` of a fused gradient, if nothing has touched that gradient since, the norm costs nothing. The flat
     gradient itself is left as it was, unclipped.
     """
-    from ..optimize import BETAS, EPS
     from .step import adam_kernel
 
     o, size = optimizer, optimizer.flat.numel()
@@ -111,9 +107,10 @@ def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 class FusedPolicy:
-    """A policy that acts, or judges, in one kernel. It reads the parameters where the optimiser keeps them, in `flat`."""
+    """A policy that acts, or evaluates actions, in one kernel. It reads the parameters where the optimiser keeps them, in `flat`."""
 
-    judges_at_once = False
+    evaluates_in_act = False
+    choose = None  # it acts over tensors alone
 
     def __init__(
         self, policy: ActorCritic, flat: Tensor, precision: KernelPrecision = "fp32", launch: Launch | None = None
@@ -137,20 +134,20 @@ class FusedPolicy:
         )  # fmt: skip
         return (action,)
 
-    def judge(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """How likely each action was, and what each observation is worth."""
         log_prob, value = torch.empty(2, obs.shape[0], device=obs.device)
-        self._judge(obs, action.contiguous(), log_prob, value, columns=2)
+        self._evaluate(obs, action.contiguous(), log_prob, value, columns=2)
         return log_prob, value
 
     def value(self, obs: Tensor) -> Tensor:
         """What each observation is worth."""
         value = torch.empty(obs.shape[0], device=obs.device)
-        self._judge(obs, self.flat, value, value, columns=1)  # without the second column, neither action nor log_prob
+        self._evaluate(obs, self.flat, value, value, columns=1)  # without the second column, neither action nor log_prob
         return value
 
     @torch.no_grad()
-    def _judge(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
+    def _evaluate(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
         from .play import judge_kernel
 
         rows = obs.shape[0]

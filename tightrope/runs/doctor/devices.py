@@ -135,7 +135,7 @@ def training(device: str) -> CheckResult:
     except Exception as error:
         fix = "" if resolve_device(device).type == "cpu" else "train with --device cpu"
         return CheckResult("training", f"does not work: {error_line(error)}", "broken", fix)
-    seconds, kind, mode = time.perf_counter() - start, state.env.device.type, state.execution.mode
+    seconds, kind, mode = time.perf_counter() - start, state.env.device.type, state.runtime.mode
     facts: Settings = {"device": kind, "mode": mode, "seconds": seconds}
     words = f"three phases of CartPole on {kind}, {mode}, in {format_seconds(seconds)}"
     if problems:
@@ -148,7 +148,7 @@ def train_briefly(device: str) -> tuple[State, list[str]]:
     config = configure("CartPole-v1", "ppo", TINY, {"device": device}, with_preset=False)
     state: State = build(config)
     problems: list[str] = []
-    state.execution.say = problems.append
+    state.runtime.say = problems.append
     before = [p.detach().clone() for p in state.policy.parameters()]
     with torch_threads(1), state.streams.in_force():
         for _ in ALGORITHMS["ppo"].loop(state, config.algorithm):

@@ -95,7 +95,8 @@ Space = dict[str, Range | Choices]
 
 def default_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
     """Ranges around the preset or the defaults, without the settings that the user fixed."""
-    space = DEFAULTS[config.algo](config.algorithm)
+    algorithm, settings = config.algorithm, {f.name for f in fields(config.algorithm)}
+    space: Space = {name: dimension_of(name, algorithm) for name in algorithm.searched.split() if name in settings}
     if not images and config.network.network is None:  # a network of the user's own has its own shape
         widths = [(32, 32), (64, 64), (128, 128), (256, 256)]
         space["hidden_sizes"] = choices_with(config.network.hidden_sizes, widths)
@@ -103,38 +104,35 @@ def default_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
     return {name: dimension for name, dimension in space.items() if name not in set(fixed)}
 
 
-def ppo_space(config: Any) -> Space:
-    longest, steps = config.total_timesteps // (MIN_PHASES * config.num_envs), config.num_steps
-    lengths = [n for n in (steps // 4, steps // 2, 2 * steps, 4 * steps) if 4 <= n <= longest]
-    counts = [n for n in (1, 2, 4, 8, 16, 32) if 32 * n <= config.batch_size]
-    return {
-        "learning_rate": learning_rates(config.learning_rate),
-        "num_steps": choices_with(steps, lengths),
-        "num_minibatches": choices_with(config.num_minibatches, counts),
-        "update_epochs": range_with(config.update_epochs, 1, 16, log=True),
-        "gamma": choices_with(config.gamma, GAMMAS),
-        "gae_lambda": range_with(config.gae_lambda, 0.8, 1.0),
-        "clip_coef": range_with(config.clip_coef, 0.1, 0.4),
-        "ent_coef": range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
-        "vf_coef": range_with(config.vf_coef or 0.5, 0.25, 1.0),
-        "max_grad_norm": range_with(config.max_grad_norm or 0.5, 0.2, 5.0, log=True),
-    }
+def dimension_of(name: str, config: Any) -> Range | Choices:
+    """Where to search for a setting that is searched by default."""
+    steps, envs, usual = config.num_steps, config.num_envs, getattr(config, name)
+    if name == "num_steps":
+        longest = config.total_timesteps // (MIN_PHASES * envs)
+        return choices_with(steps, [n for n in (steps // 4, steps // 2, 2 * steps, 4 * steps) if 4 <= n <= longest])
+    if name == "num_envs":
+        counts = [n for n in (envs // 2, envs, 2 * envs) if n >= 2 and config.total_timesteps >= n * steps]
+        return choices_with(envs, counts)
+    if name == "max_grad_norm" and type(config)().max_grad_norm is None:  # off by default
+        return choices_with(usual, [0.5, 1.0, 5.0])
+    if isinstance(usual, bool):
+        return Choices((False, True))
+    return DEFAULTS[name](config)
 
 
-def vpg_space(config: Any) -> Space:
-    envs = config.num_envs
-    counts = [n for n in (envs // 2, envs, 2 * envs) if n >= 2 and config.total_timesteps >= n * config.num_steps]
-    return {
-        "learning_rate": learning_rates(config.learning_rate),
-        "num_envs": choices_with(envs, counts),
-        "gamma": choices_with(config.gamma, GAMMAS),
-        "normalize_returns": Choices((False, True)),
-        "ent_coef": range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
-        "max_grad_norm": choices_with(config.max_grad_norm, [0.5, 1.0, 5.0]),
-    }
-
-
-DEFAULTS: dict[str, Callable[[Any], Space]] = {"ppo": ppo_space, "vpg": vpg_space}
+DEFAULTS: dict[str, Callable[[Any], Range | Choices]] = {
+    "learning_rate": lambda config: learning_rates(config.learning_rate),
+    "num_minibatches": lambda config: choices_with(
+        config.num_minibatches, [n for n in (1, 2, 4, 8, 16, 32) if 32 * n <= config.batch_size]
+    ),
+    "update_epochs": lambda config: range_with(config.update_epochs, 1, 16, log=True),
+    "gamma": lambda config: choices_with(config.gamma, GAMMAS),
+    "gae_lambda": lambda config: range_with(config.gae_lambda, 0.8, 1.0),
+    "clip_coef": lambda config: range_with(config.clip_coef, 0.1, 0.4),
+    "ent_coef": lambda config: range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
+    "vf_coef": lambda config: range_with(config.vf_coef or 0.5, 0.25, 1.0),
+    "max_grad_norm": lambda config: range_with(config.max_grad_norm or 0.5, 0.2, 5.0, log=True),
+}
 
 
 def learning_rates(usual: float) -> Range:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections import Counter
 from typing import Any
 
@@ -14,9 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tightrope as tr
-from tightrope.algorithms import ALGORITHMS
-from tightrope.engine import Execution, chosen_mode, gradient, unguarded
-from tightrope.engine.accelerate import capturable, compilable, compiling, fixtures, rebound
+from tightrope.algorithms import ALGORITHMS, common
+from tightrope.engine import Runtime, chosen_mode, draw_noise, run_as, unguarded
+from tightrope.engine.graph import fixtures, rebound
 from tightrope.functional import PPOLoss
 from tightrope.types import Batch
 
@@ -54,35 +53,76 @@ def test_graphs_without_cuda_are_refused_in_one_line() -> None:
         tr.PPO("CartPole-v1", accelerate="graph", device="cpu")
 
 
-def test_marked_functions_are_themselves_unless_an_execution_is_in_force() -> None:
-    calls = []
+CUDA = torch.device("cuda")
 
-    @capturable("phase")
-    @compilable()
-    def double(x: int) -> int:
-        calls.append(x)
-        return 2 * x
 
-    assert double(3) == 6
-    assert Execution("eager").run(double, 4) == 8
-    assert calls == [3, 4]
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ((), "recorded"),
+        (("eager", "phase", "bf16"), "as written, bf16"),
+        (("eager", "phase", "fp32", CUDA), "as written"),
+        (("compile", "phase"), "compiled first, which takes a minute"),
+        (("graph", "phase", "fp32", CUDA), "each phase is one CUDA graph"),
+        (("max", "part", "tf32", CUDA), "acting and learning are CUDA graphs, compiled first, which takes a minute, tf32"),
+    ],
+)
+def test_a_runtime_says_how_phases_are_executed(choice: tuple[Any, ...], words: str) -> None:
+    assert Runtime(*choice).describe() == words
+
+
+def test_the_plan_prints_the_runtime(capsys: pytest.CaptureFixture[str]) -> None:
+    agent_of(total_timesteps=256, device="cpu", threads=1).learn()
+    assert "cpu, 1 thread, recorded\n" in capsys.readouterr().out
+
+
+class Run:
+    """As much of a run's state as a marked function needs."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
 
 def test_the_unit_of_capture_decides_which_functions_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = []
-    monkeypatch.setattr(Execution, "captured", lambda self, function, args: captured.append(function.__name__))
 
-    @capturable("part")
-    def part() -> None: ...
+    def note(self: Runtime, function: Any, args: Any) -> Any:
+        captured.append(function.__name__)
+        return function(*args)
 
-    @capturable("phase")
-    def whole() -> None:
-        part()
+    monkeypatch.setattr(Runtime, "_captured", note)
 
-    Execution("graph", "phase").run(whole)
-    Execution("graph", "part").run(whole)
-    Execution("compile", "part").run(whole)
-    assert captured == ["whole", "part"]
+    @run_as("part")
+    def inner(state: Run) -> int:
+        return 3
+
+    @run_as("part")
+    def part(state: Run, factor: int) -> int:
+        return factor * inner(state)
+
+    @run_as("phase")
+    def whole(state: Run) -> int:
+        return part(state, 2) + inner(state)
+
+    for runtime in (Runtime("graph", "phase"), Runtime("graph", "part"), Runtime("compile", "part"), Runtime()):
+        assert whole(Run(runtime)) == 9
+        captured.append("-")
+    assert captured == ["whole", "-", "part", "inner", "-", "-", "-"]
+    assert part(Run(Runtime()), factor=4) == 12
+
+
+@pytest.mark.parametrize("algo", ["ppo", "vpg"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_phase_called_directly_is_that_of_the_loop(algo: str, precision: str) -> None:
+    looped, direct = (agent_of(algo, precision=precision) for _ in range(2))
+    page = unguarded(ALGORITHMS[algo].loop).__globals__
+    state, config = direct.state, direct.config.algorithm
+    for expected in phases(looped, 2):
+        page.get("schedule", common.schedule)(state, config)
+        metrics = page["phase"](state, config, common.noise_of_phase(state, config))
+        assert torch.equal(torch.stack(metrics.terms), torch.stack(expected.terms))
+        state.phase, state.steps = state.phase + 1, state.steps + (int(metrics.steps) if algo == "vpg" else 128)
+    assert torch.equal(looped.state.optimizer.flat, state.optimizer.flat)
 
 
 # what a graph would miss ---------------------------------------------------------------------------------------------
@@ -149,14 +189,6 @@ class Ledger(TorchDispatchMode):
         return sum(count for name, count in self.operations.items() if name not in views)
 
 
-@pytest.fixture
-def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page takes the paths it takes where reads are not free."""
-    for name in ("collect", "optimize", "players"):
-        monkeypatch.setattr(sys.modules[f"tightrope.engine.{name}"], "reads_are_free", lambda device: False)
-
-
-@pytest.mark.usefixtures("as_on_a_device")
 @pytest.mark.parametrize(
     ("algo", "settings", "most"),
     [
@@ -170,12 +202,11 @@ def test_a_phase_reads_nothing_on_the_host_and_launches_no_more_than_it_did(
 ) -> None:
     """If this fails because you added a launch that is worth it, raise the figure; a read on the host never is."""
     agent = agent_of(algo, **settings)
+    agent.state.runtime = Runtime(on_device=True)
     agent.state.env._uses_arrays = False  # steps over tensors
     phases(agent, 1)  # in which the gradient looks at itself once
     module = unguarded(ALGORITHMS[algo].loop).__globals__
-    noise = module["draw_noise"](
-        agent.state.env, agent.state.policy.head.noise, 8, (2, 128) if algo == "ppo" else (1, 16), 3, 1
-    )
+    noise = draw_noise(agent.state.env, agent.state.policy.head.noise, 8, (2, 128) if algo == "ppo" else (1, 16), 3, 1)
     with Ledger() as ledger:
         module["phase"](agent.state, agent.config.algorithm, noise)
     assert ledger.reads == 0, ledger.operations.most_common()
@@ -201,8 +232,9 @@ def gradient_in(precision: Any, device: str = "cpu") -> Tensor:
     obs, rows = torch.randn(256, 4), torch.randn(4, 256)
     batch = Batch(obs, torch.arange(256) % 2, rows[0] * 0.1 - 0.7, rows[1], rows[2], rows[3])
     batch = Batch(*(column.to(device) for column in vars(batch).values()))
-    execution = Execution("eager", precision=precision, device=torch.device(device))
-    execution.run(gradient, PPOLoss(0.2, 0.5, 0.01, False), agent.state.policy, batch, agent.state.optimizer)
+    runtime = Runtime(precision=precision, device=torch.device(device))
+    with runtime.arithmetic():
+        runtime.gradient(PPOLoss(0.2, 0.5, 0.01, False), agent.state.policy, batch, agent.state.optimizer)
     assert agent.state.optimizer.grad.dtype == agent.state.optimizer.flat.dtype == torch.float32
     return agent.state.optimizer.grad.cpu()
 
@@ -229,22 +261,6 @@ def test_whole_phases_run_in_bf16_truncations_and_all(algo: str, env: str, setti
     for metrics in phases(agent, 3):
         assert torch.isfinite(torch.stack(metrics.terms)).all()
     assert agent.state.optimizer.flat.dtype == agent.state.rollout.value.dtype == torch.float32
-
-
-def test_one_thread_does_not_see_the_execution_of_another() -> None:
-    seen = []
-
-    def look() -> None:
-        seen.append(compiling())
-
-    def in_another_thread() -> None:
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        look()
-
-    Execution("compile").run(in_another_thread)
-    assert seen == [False, True]
 
 
 def test_torchs_newer_way_to_set_precision_is_no_obstacle() -> None:
@@ -292,7 +308,7 @@ def test_graph_is_eager_bit_for_bit(algo: str, env: str, settings: dict[str, Any
     for a, b in zip(phases(plain, 5), phases(replayed, 5), strict=True):
         assert torch.equal(torch.stack(a.terms), torch.stack(b.terms))
         assert torch.equal(a.episodes, b.episodes)
-    assert replayed.state.execution.graphs
+    assert replayed.state.runtime.graphs
     for name, tensor in plain.state.state_dict().items():
         assert torch.equal(tensor, replayed.state.state_dict()[name]), name
 
@@ -316,7 +332,7 @@ class Peeking(tr.envs.CartPole):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("kind", "words"), [(Peeking, "test_accelerate.py, line"), (Forgetful, "last_action"), (Counting, "calls")]
+    ("kind", "words"), [(Peeking, "test_runtime.py, line"), (Forgetful, "last_action"), (Counting, "calls")]
 )
 def test_what_cannot_be_captured_runs_by_parts_and_says_why(
     kind: type[tr.envs.CartPole], words: str, capsys: pytest.CaptureFixture[str]
@@ -331,7 +347,7 @@ def test_what_cannot_be_captured_runs_by_parts_and_says_why(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert words in said
-    assert other.state.execution.graphs
+    assert other.state.runtime.graphs
     assert torch.equal(plain.state.optimizer.flat, other.state.optimizer.flat)
 
 

@@ -1,0 +1,150 @@
+"""Every runtime against plain autograd, torch's own Adam and the equations: gradients, steps, acting, values, advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tightrope as tr
+from tightrope.engine import Optimizer, Runtime, draw_noise, moments
+from tightrope.engine.optimize import EPS
+from tightrope.functional import PPOLoss, VPGLoss, standardize
+from tightrope.models import ActorCritic, NetworkConfig, actor_critic
+from tightrope.types import Batch, Box, Discrete, MultiDiscrete, Rollout, Spec, Trajectories
+
+SHOWN, CHOICE, TORQUE = Box((3,)), Discrete(4), Box((2,), -2.0, 2.0)
+LIMIT = 0.5  # on the norm of the gradient
+ON_GPU = pytest.mark.gpu
+
+
+class Terms(NamedTuple):
+    total: Tensor
+
+
+def own_loss(policy: Any, batch: Batch) -> tuple[Tensor, Terms]:
+    """A user's."""
+    distribution, value = policy(batch.obs)
+    total = nn.functional.smooth_l1_loss(value, batch.target) - (distribution.log_prob(batch.action) * batch.advantage).mean()
+    return total, Terms(total.detach())
+
+
+class Case(NamedTuple):
+    loss: Any
+    action: Spec = CHOICE
+    network: Callable[[], nn.Module] | None = None
+    kind: type[Batch] = Batch
+    config: dict[str, Any] = {}
+
+
+CASES = {
+    "ppo": Case(PPOLoss(0.2, 0.5, 0.01, False)),
+    "ppo, continuous": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=dict(norm_obs=True)),
+    "ppo, shared trunk": Case(PPOLoss(0.2, 0.5, 0.01, False), config=dict(share_trunk=True, activation="relu")),
+    "ppo, several choices": Case(PPOLoss(0.2, 0.5, 0.01, False), MultiDiscrete((2, 3))),
+    "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=lambda: nn.Sequential(nn.Linear(3, 8), nn.SiLU())),
+    "vpg": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories),
+    "own loss": Case(own_loss, TORQUE),
+}
+RUNTIMES: dict[str, Callable[[], Runtime]] = {
+    "recorded": Runtime,
+    "as on a device": lambda: Runtime(on_device=True),
+    "compiled": lambda: Runtime("compile"),
+    "cuda, eager": lambda: Runtime(device=torch.device("cuda")),
+    "cuda, max": lambda: Runtime("max", device=torch.device("cuda")),
+}
+COMPILED = ("ppo",)  # cases that are compiled on the CPU, where each takes a while
+MATRIX = [
+    pytest.param(runtime, case, marks=[ON_GPU] if "cuda" in runtime else [])
+    for runtime in RUNTIMES
+    for case in CASES
+    if runtime != "compiled" or case in COMPILED
+]
+
+
+def policy_of(case: Case, device: torch.device) -> ActorCritic:
+    torch.manual_seed(0)
+    network = None if case.network is None else case.network()
+    policy = actor_critic(SHOWN, case.action, NetworkConfig(hidden_sizes=(16, 8), **case.config), True, network)
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.add_(0.3 * torch.randn_like(p))  # away from zero biases and a flat head
+    return policy.to(device)
+
+
+def batch_of(case: Case, policy: ActorCritic, device: torch.device, rows: int = 96) -> Batch:
+    """Ratios on both sides of the clip interval, advantages of both signs."""
+    noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
+    obs, numbers = torch.randn(rows, 3).to(device), torch.randn(4, rows).to(device)
+    with torch.no_grad():
+        distribution, value = policy(obs)
+        action = distribution.sample(noise)
+        log_prob = distribution.log_prob(action) + 0.4 * numbers[0]
+    columns = obs, action, log_prob, value + 0.4 * numbers[1], numbers[2], numbers[3]
+    return case.kind(*columns, *([torch.rand(rows).to(device) < 0.8] if case.kind is Trajectories else []))
+
+
+def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
+    return bool((a - b).norm() <= tolerance * b.norm() + 1e-6)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
+@pytest.mark.parametrize(("runtime_name", "case_name"), MATRIX)
+def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: str) -> None:
+    runtime, case = RUNTIMES[runtime_name](), CASES[case_name]
+    policy = policy_of(case, runtime.device)
+    plain, optimizer = deepcopy(policy), Optimizer(policy)
+    adam = torch.optim.Adam(plain.parameters(), lr=1e-3, eps=EPS)
+    optimizer.learning_rate.fill_(1e-3)
+    for _ in range(3):
+        batch = batch_of(case, plain, runtime.device)
+        advantage = standardize(batch.advantage, *moments(batch.advantage))
+        with runtime.arithmetic():
+            batch.advantage = runtime.standardized(batch.advantage)
+            assert near(batch.advantage, advantage)
+            terms = runtime.gradient(case.loss, policy, batch, optimizer)
+            adam.zero_grad()
+            total, expected = case.loss(plain, batch)
+            total.backward()
+            grads = torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None])
+            assert near(optimizer.grad, grads)
+            assert near(torch.stack([*terms]), torch.stack([*expected]))
+            norm = runtime.step(optimizer, LIMIT)
+            assert near(norm, nn.utils.clip_grad_norm_(plain.parameters(), LIMIT))
+            adam.step()
+        for mine, theirs in zip(policy.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(
+    "runtime_name", [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES if name != "compiled"]
+)
+def test_rollouts_are_those_of_the_policy_as_written(runtime_name: str, share: bool) -> None:
+    runtime = RUNTIMES[runtime_name]()
+    env = tr.envs.Pendulum(6, str(runtime.device), max_episode_steps=5)
+    torch.manual_seed(0)
+    policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,), share_trunk=share))
+    policy.to(env.device)
+    Optimizer(policy)  # which lays out its parameters
+    rollout, obs = Rollout.allocate(16, env), env.reset(seed=3)
+    noise = draw_noise(env, policy.head.noise, 16, (1, 1), 0, 0)
+    with runtime.arithmetic():
+        last, taken = runtime.collect(env, policy, rollout, obs, noise)
+        final_value = runtime.final_values(policy, rollout)
+    assert taken == 16
+    assert torch.isfinite(last).all()
+    with torch.no_grad():
+        distribution, value = policy(rollout.obs.flatten(0, 1))
+        action = distribution.sample(noise.action.flatten(0, 1))
+        log_prob = distribution.log_prob(rollout.action.flatten(0, 1))
+        beyond = torch.where(rollout.truncated, policy.value(rollout.final_obs.flatten(0, 1)).view(16, 6), 0.0)
+    assert rollout.truncated.any()
+    for mine, expected in ((rollout.action, action), (rollout.log_prob, log_prob), (rollout.value, value)):
+        torch.testing.assert_close(mine.flatten(0, 1), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(final_value, beyond, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,314 @@
+"""The one place that decides how a run is executed. What is executed is always the page.
+
+A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and what the environment allows:
+
+    eager, on the CPU   functions are recorded once and replayed as NumPy calls; what cannot be recorded runs as written
+    eager, elsewhere    as written, with analytic gradients where there are some
+    compile             the functions that do the arithmetic are compiled by torch.compile
+    graph               a whole phase is one CUDA graph; its parts are graphs where environments are not tensors
+    max                 both, with fused kernels for small networks
+
+Pages mark what may be captured: `@run_as("phase")` a whole phase, `@run_as("part")` a part of it. A marked function is executed
+by the runtime of the state that it is given, whoever calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .. import activity
+from ..errors import UsageError
+from ..functional import standardize
+from ..models import ActorCritic
+from ..output import print_line
+from ..types import Batch, Env, Rollout
+from . import collect as collection
+from . import distributed, kernels, rollout_policy, statistics
+from .analytic import AnalyticGradients
+from .closed_form import ClosedForm
+from .graph import Graph, kind
+from .kernels import FusedGradient, clip_and_adam, fused_policy, has_device
+from .noise import Noise
+from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
+from .rollout_policy import EagerPolicy, RolloutPolicy
+from .precision import KernelPrecision, Precision, arithmetic
+from .recorded_gradient import RecordedGradients
+from .recorded_policy import recorded_policy
+from .statistics import Scale, standardized, standardized_on_host
+
+Mode = Literal["eager", "compile", "graph", "max"]
+Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
+Unit = Literal["phase", "part"]
+Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, while its gradient is in the optimizer
+P = ParamSpec("P")
+R = TypeVar("R")
+CPU = torch.device("cpu")
+ADVICE = (  # of the compiler's, which is not for users: precision is a setting, and the other is about itself
+    r"\s*TensorFloat32 tensor cores", r"\s*Online softmax is disabled",
+)  # fmt: skip
+
+
+class Runtime:
+    """How a run is executed. `unit` is what a graph holds; `say` is told when something cannot be captured; `on_device` says
+    whether a look at a tensor makes the host wait, as everywhere but on the CPU."""
+
+    def __init__(
+        self,
+        mode: Mode = "eager",
+        unit: Unit = "phase",
+        precision: Precision = "fp32",
+        device: torch.device = CPU,
+        say: Callable[[str], None] = lambda line: print_line(line, error=True),
+        watcher: Watcher | None = None,
+        on_device: bool | None = None,
+    ) -> None:
+        self.mode, self.precision, self.device, self.say, self.watcher = mode, precision, device, say, watcher
+        self.unit: Unit | None = unit if mode in ("graph", "max") else None
+        self.compiles = mode in ("compile", "max")
+        self.on_device = device.type != "cpu" if on_device is None else on_device
+        self.on_host = not self.on_device and not self.compiles  # where arrays may be used
+        self.records = self.on_host and precision != "bf16"
+        self.kernels: KernelPrecision | None = precision if mode == "max" and precision != "bf16" else None
+        self.recorded, self.analytic = RecordedGradients(), AnalyticGradients(precision, self.kernels is not None)
+        self.graphs: dict[Any, Graph] = {}
+        self._running = self._capturing = False
+        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+        if self.compiles:
+            cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            for words in ADVICE:
+                warnings.filterwarnings("ignore", words)
+
+    def describe(self) -> str:
+        """How phases are executed, for the plan."""
+        graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
+        words = ["recorded"] if self.records else [] if self.unit or self.compiles else ["as written"]
+        words += [graphs[self.unit]] if self.unit else []
+        words += ["compiled first, which takes a minute"] if self.compiles else []
+        rough = self.precision == "bf16" or (self.precision == "tf32" and self.device.type == "cuda")
+        return ", ".join(words + ([self.precision] if rough else []))
+
+    # calling functions -------------------------------------------------------------------------------------------------
+
+    def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
+        """The function's result, in the precision of this runtime, by replay of a graph where that unit is captured."""
+        with self.arithmetic():
+            return self.call(unit, function, *args)
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """The device and the precision, while this lasts."""
+        if self._running:
+            yield
+            return
+        one_of_several = self.device.type == "cuda" and self.device.index is not None
+        current = torch.cuda.device(self.device) if one_of_several else nullcontext()  # whose streams are used
+        self._running = True
+        try:
+            with current, arithmetic(self.precision, self.device):
+                yield
+        finally:
+            self._running = False
+
+    def call(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
+        """The function's result; from the second call on by replay, where that unit is captured and nothing around it is."""
+        if self.unit != unit or self._capturing:
+            return function(*args)
+        self._capturing = True
+        try:
+            return self._captured(function, args)
+        finally:
+            self._capturing = False
+
+    def _captured(self, function: Callable[..., R], args: tuple[Any, ...]) -> R:
+        leaves, form = pytree.tree_flatten(args)
+        key = (function, *(kind(x) for x in leaves))
+        graph = self.graphs.get(key)
+        if graph is None or not graph.is_for(leaves):  # one of each: a new plan takes the place of the old one
+            graph = self.graphs[key] = Graph(function, leaves, form)
+            result = graph.warm_up()
+        else:
+            result = graph(leaves)
+        if graph.obstacle is not None:
+            del self.graphs[key]
+            self.unit = "part" if self.unit == "phase" else None
+            instead = "its parts are, one by one" if self.unit else "it runs as written"
+            self.say(f"accelerate: a {function.__name__} cannot be captured, {instead}: {graph.obstacle}")
+        return cast(R, result)
+
+    def compiled(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function, compiled where this runtime compiles."""
+        if not self.compiles:
+            return function
+        if function not in self._compiled:
+            self._compiled[function] = torch.compile(function, dynamic=False)
+        return self._compiled[function]
+
+    # acting ------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def collect(
+        self,
+        env: Env,
+        policy: ActorCritic,
+        rollout: Rollout,
+        obs: Tensor,
+        noise: Noise,
+        dead_fraction: float | None = None,
+    ) -> tuple[Tensor, int]:
+        """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken. With
+        `dead_fraction`, what comes after that fraction of the environments has terminated does not count: on the CPU
+        collection breaks off there, elsewhere the caller masks it."""
+        activity.begin(activity.STEPPING, waits=self.on_device)  # where the policy may wait for what other ranks send
+        actor = self.rollout_policy(policy, obs, noise.action)
+        advance = self.compiled(collection.advance) if env.capturable else collection.advance
+        result = collection.collect(
+            env, policy, actor, rollout, obs, noise, dead_fraction, reads=self.on_host, advance=advance
+        )
+        activity.begin("learning", waits=self.on_device)
+        return result
+
+    def rollout_policy(self, policy: ActorCritic, obs: Tensor, noise: Tensor) -> RolloutPolicy:
+        """The quickest that plays a rollout from `obs` on as this policy does; `noise` is that of its actions, (T, N, ...)."""
+        actor: RolloutPolicy | None = None
+        if self.records:
+            actor = recorded_policy(policy, obs, noise[0], len(noise) * len(obs))
+        elif self.kernels is not None:
+            actor = fused_policy(policy, self.kernels)
+        return actor or EagerPolicy(policy, functools.partial(self.call, "part", self.compiled(rollout_policy.act)))
+
+    def final_values(self, policy: ActorCritic, rollout: Rollout) -> Tensor:
+        """V(final_obs) where an episode was truncated, 0 elsewhere. (T, N)"""
+        if not self.on_device:
+            return collection.truncated_values(policy, rollout)
+        fused = None if self.kernels is None else fused_policy(policy, self.kernels)
+        return collection.masked_final_values(policy.value if fused is None else fused.value, rollout)
+
+    # learning ----------------------------------------------------------------------------------------------------------
+
+    def gradient(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+        """Write the loss's gradient into the flat buffer; returns its terms. Both are means over what all ranks learn from."""
+        activity.mark()
+        terms = self._gradient(loss, policy, batch, optimizer)
+        if self.watcher is not None:
+            self.watcher(batch, terms)
+        if distributed.world().is_distributed:
+            terms = over_ranks(terms, batch, optimizer)
+            if (fused := self._fused(optimizer)) is not None:  # whose norm was that of this rank's
+                fused.squares.zero_()
+                fused.squares[0] = optimizer.grad.dot(optimizer.grad)
+        return terms
+
+    def _gradient(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+        def plain(loss: Any, policy: Any, batch: Any) -> Any:
+            return autograd(loss, policy, batch, optimizer, self.compiled(evaluated))
+
+        if self.records:
+            return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
+        form = None
+        if not self.on_host and self.precision != "bf16":
+            form = self.analytic.find(loss, policy, batch, optimizer)
+        if form is None:
+            return cast(Terms, plain(loss, policy, batch))
+        return cast(Terms, (self.compiled(apply) if isinstance(form, ClosedForm) else apply)(form, loss, batch))
+
+    def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
+        """Clip the gradient, take one Adam step, return the norm before clipping. Where the flag `stopped` is 1 the step
+        changes nothing, neither parameters nor moments nor the step count."""
+        if (fused := self._fused(optimizer)) is not None:
+            return clip_and_adam(optimizer, max_grad_norm, stopped, fused.squares)
+        if self.on_host:
+            return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
+        return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
+
+    def _fused(self, optimizer: Optimizer) -> FusedGradient | None:
+        """The kernels that wrote the optimizer's gradient, if any did."""
+        form = self.analytic.form
+        return form if isinstance(form, FusedGradient) and form.grad is optimizer.grad else None
+
+    def halted(self, stopped: Tensor) -> bool:
+        """Whether to break out of the learning loop: on the CPU as soon as the flag is set; on a device never, since what
+        follows a stop changes nothing there and looking would cost a synchronisation."""
+        return not self.on_device and bool(stopped)
+
+    def standardized(self, x: Tensor, scale: Scale | None = None) -> Tensor:
+        """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
+        if scale is not None:
+            return standardize(x, *scale)
+        if distributed.world().is_distributed:
+            return standardized(x)
+        if self.kernels is not None and has_device(x.device):
+            return kernels.standardized(x)
+        return standardized_on_host(x) if self.on_host else self.compiled(standardized)(x)
+
+    # over all ranks; a single process sends no message -------------------------------------------------------------------
+
+    sum = staticmethod(distributed.all_reduce_sum)
+    maximum = staticmethod(distributed.all_reduce_max)
+    any = staticmethod(distributed.any_rank)
+    gather = staticmethod(distributed.all_gather)
+    moments = staticmethod(statistics.moments)
+    masked_moments = staticmethod(statistics.masked_moments)
+    masked_mean = staticmethod(statistics.masked_mean)
+    timestep_mean = staticmethod(statistics.timestep_mean)
+    running_mask = staticmethod(statistics.running_mask)
+    explained_variance = staticmethod(statistics.explained_variance)
+    advantage_scales = staticmethod(statistics.advantage_scales)
+    merge = staticmethod(statistics.merge)
+    update_statistics = staticmethod(statistics.update_statistics)
+
+
+def apply(form: Callable[[Any, Batch], R], loss: Any, batch: Batch) -> R:
+    return form(loss, batch)
+
+
+class HasRuntime(Protocol):
+    """A run's state, as far as a marked function needs it."""
+
+    runtime: Runtime
+
+
+S = TypeVar("S", bound=HasRuntime)
+
+
+def run_as(unit: Unit) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
+    """Marks a function of a state that is executed by the state's runtime and may be captured as a CUDA graph: it reads no
+    tensor on the host where that would wait, and keeps its state where it is."""
+
+    def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+        @functools.wraps(function)
+        def call(state: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if kwargs:  # which are not captured
+                with state.runtime.arithmetic():
+                    return function(state, *args, **kwargs)
+            return state.runtime.run(unit, function, state, *args)
+
+        return call
+
+    return decorate
+
+
+def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:
+    """What `auto` means on a device: graphs on CUDA, as written elsewhere; and what the others need."""
+    if accelerate == "auto":
+        return "graph" if device.type == "cuda" else "eager"
+    if accelerate == "graph" and device.type != "cuda":
+        raise UsageError(f"accelerate graph needs a CUDA device and this run is on {device.type}: give auto or compile")
+    if accelerate == "max" and device.type != "cuda":
+        return "compile"  # all of it that there is elsewhere
+    return accelerate
+
+
+def choose_runtime(accelerate: Accelerate, precision: Precision, env: Env) -> Runtime:
+    """The runtime of a run with these environments."""
+    return Runtime(chosen_mode(accelerate, env.device), "phase" if env.capturable else "part", precision, env.device)
