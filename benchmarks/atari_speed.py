@@ -16,7 +16,7 @@ from engines_overlapped import engine_alone, made, timed
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.engine import Accelerate, Runtime, Precision, chosen_mode
+from tightrope.engine import Accelerate, Precision, Runtime, chosen_mode
 
 WARM_UP = 3  # rollouts: as written, captured, replayed
 

@@ -452,7 +452,7 @@ AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 def agent_class(algo: str) -> type[Agent]:
     """The class of an algorithm's agents, made for an algorithm that has none here."""
     if algo not in AGENTS:
-        AGENTS[algo] = type(Agent)(algo.upper(), (Agent,), {"algo": algo, "__doc__": f"Agents of {algo}."})
+        AGENTS[algo] = AgentType(algo.upper(), (Agent,), {"algo": algo, "__doc__": f"Agents of {algo}."})
     return AGENTS[algo]
 
 

@@ -111,7 +111,7 @@ def learn(state: State, config: A2CConfig, shuffle: Tensor) -> A2CMetrics:
 
 # what it does -----------------------------------------------------------------------------------------------------------
 
-SMALL: dict[str, Any] = dict(num_envs=16, num_steps=64, learning_rate=3e-3, seed=1, device="cpu")
+SMALL: dict[str, Any] = dict(num_envs=16, num_steps=64, num_minibatches=4, learning_rate=7e-4, seed=1, device="cpu")
 FLAGS = "--num-envs 4 --num-steps 16 --num-minibatches 2 --total-timesteps 640 --device cpu"
 
 
@@ -135,7 +135,7 @@ def command(words: str) -> int:
 def test_it_trains_and_is_evaluated() -> None:
     agent = new_agent(total_timesteps=100_000)
     before = agent.evaluate(episodes=20).mean
-    assert agent.learn(quiet=True).evaluate(episodes=20).mean > max(150, 3 * before)
+    assert agent.learn(quiet=True).evaluate(episodes=20).mean > max(250, 2 * before)
 
 
 def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -162,9 +162,7 @@ def test_it_exports(tmp_path: Path) -> None:
     assert new_agent().export(tmp_path / "policy.onnx").path.exists()
 
 
-def test_commands_know_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
     assert command(f"train CartPole-v1 --algo a2c --run-dir run {FLAGS}") == 0

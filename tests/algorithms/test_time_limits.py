@@ -228,7 +228,9 @@ def rollout_of(env: Env, steps: int) -> tuple[Rollout, Tensor]:
     noise = draw_noise(env, policy.head.noise, steps, (1, 1), seed=3, phase=0)
     obs, _ = Runtime().collect(env, policy, rollout, env.reset(seed=3), noise)
     with torch.no_grad():
-        following = successor_values(rollout.value, policy.value(obs), rollout.done, Runtime().final_values(policy, rollout))
+        following = successor_values(
+            rollout.value, policy.value(obs), rollout.done, Runtime().final_values(policy, rollout)
+        )
         advantage = gae(rollout.reward, rollout.value, following, rollout.terminated, rollout.done, GAMMA, 0.8)
     return rollout, advantage
 

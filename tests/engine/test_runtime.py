@@ -64,7 +64,10 @@ CUDA = torch.device("cuda")
         (("eager", "phase", "fp32", CUDA), "as written"),
         (("compile", "phase"), "compiled first, which takes a minute"),
         (("graph", "phase", "fp32", CUDA), "each phase is one CUDA graph"),
-        (("max", "part", "tf32", CUDA), "acting and learning are CUDA graphs, compiled first, which takes a minute, tf32"),
+        (
+            ("max", "part", "tf32", CUDA),
+            "acting and learning are CUDA graphs, compiled first, which takes a minute, tf32",
+        ),
     ],
 )
 def test_a_runtime_says_how_phases_are_executed(choice: tuple[Any, ...], words: str) -> None:

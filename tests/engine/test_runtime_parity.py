@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,7 +30,10 @@ class Terms(NamedTuple):
 def own_loss(policy: Any, batch: Batch) -> tuple[Tensor, Terms]:
     """A user's."""
     distribution, value = policy(batch.obs)
-    total = nn.functional.smooth_l1_loss(value, batch.target) - (distribution.log_prob(batch.action) * batch.advantage).mean()
+    total = (
+        nn.functional.smooth_l1_loss(value, batch.target)
+        - (distribution.log_prob(batch.action) * batch.advantage).mean()
+    )
     return total, Terms(total.detach())
 
 
@@ -38,7 +42,7 @@ class Case(NamedTuple):
     action: Spec = CHOICE
     network: Callable[[], nn.Module] | None = None
     kind: type[Batch] = Batch
-    config: dict[str, Any] = {}
+    config: Mapping[str, Any] = MappingProxyType({})
 
 
 CASES = {
@@ -123,7 +127,8 @@ def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: st
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(
-    "runtime_name", [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES if name != "compiled"]
+    "runtime_name",
+    [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES if name != "compiled"],
 )
 def test_rollouts_are_those_of_the_policy_as_written(runtime_name: str, share: bool) -> None:
     runtime = RUNTIMES[runtime_name]()

@@ -23,7 +23,7 @@ class OnPolicyConfig:
         "learning_rate num_steps num_minibatches update_epochs gamma gae_lambda clip_coef ent_coef vf_coef max_grad_norm"
     )
     passes_by: ClassVar[tuple[str, ...]] = ()  # settings: passes over each rollout, minibatches of each; else 1 of both
-    by_trajectory: ClassVar[bool] = False  # whether it learns from trajectories and counts them; a phase may then end early
+    by_trajectory: ClassVar[bool] = False  # whether it learns from trajectories and counts them; phases may end early
 
     total_timesteps: int = 500_000
     """Environment steps in all, over every environment."""

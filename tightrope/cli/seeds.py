@@ -133,4 +133,6 @@ def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Se
         return config, lambda settings: agent_class(algo)(own, **{**given, **settings})
     check_env(env, str(given.get("backend", "auto")))
     config = configured(env, algo, given)
-    return config, lambda settings: agent_class(algo).from_config(config.changed(**settings), network=config.network.network)
+    return config, lambda settings: agent_class(algo).from_config(
+        config.changed(**settings), network=config.network.network
+    )

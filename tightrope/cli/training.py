@@ -103,7 +103,9 @@ def train(args: list[str]) -> int:
         return go_on(begun, named_by_user(env) if is_path(env) else None, config.network.network, own, quiet)
     run_dir = new_run_dir(chosen_dir, config)
     if is_path(env):
-        agent: Agent = agent_class(algo)(env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")})
+        agent: Agent = agent_class(algo)(
+            env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
+        )
     else:
         agent = agent_class(algo).from_config(config, network=config.network.network)
     return trained(agent, quiet, run_dir, run_dir)

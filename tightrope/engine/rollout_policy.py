@@ -11,13 +11,13 @@ from ..models import ActorCritic
 from ..recording import Array
 
 Act = Callable[[ActorCritic, Tensor, Tensor], tuple[Tensor, ...]]
-Choose = Callable[[Array, Array], list[Array]]  # of (obs, noise): actions as they are learned from, and as an env wants them
+Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to actions: for learning, and for the environment
 
 
 class RolloutPolicy(Protocol):
     """A policy for the length of one rollout."""
 
-    evaluates_in_act: bool  # whether `act` gives (action, log_prob, value), or (action,) and `evaluate_actions` the rest
+    evaluates_in_act: bool  # whether `act` gives (action, log_prob, value), and not (action,) alone
 
     @property
     def choose(self) -> Choose | None:

@@ -40,10 +40,10 @@ from .graph import Graph, kind
 from .kernels import FusedGradient, clip_and_adam, fused_policy, has_device
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
-from .rollout_policy import EagerPolicy, RolloutPolicy
 from .precision import KernelPrecision, Precision, arithmetic
 from .recorded_gradient import RecordedGradients
 from .recorded_policy import recorded_policy
+from .rollout_policy import EagerPolicy, RolloutPolicy
 from .statistics import Scale, standardized, standardized_on_host
 
 Mode = Literal["eager", "compile", "graph", "max"]

@@ -107,7 +107,7 @@ def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 class FusedPolicy:
-    """A policy that acts, or evaluates actions, in one kernel. It reads the parameters where the optimiser keeps them, in `flat`."""
+    """A policy that acts, or evaluates actions, in one kernel, with the parameters that the optimizer keeps in `flat`."""
 
     evaluates_in_act = False
     choose = None  # it acts over tensors alone
@@ -143,7 +143,7 @@ class FusedPolicy:
     def value(self, obs: Tensor) -> Tensor:
         """What each observation is worth."""
         value = torch.empty(obs.shape[0], device=obs.device)
-        self._evaluate(obs, self.flat, value, value, columns=1)  # without the second column, neither action nor log_prob
+        self._evaluate(obs, self.flat, value, value, columns=1)  # the second column is for action and log_prob
         return value
 
     @torch.no_grad()
