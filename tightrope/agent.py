@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 
@@ -452,7 +452,7 @@ AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 def agent_class(algo: str) -> type[Agent]:
     """The class of an algorithm's agents, made for an algorithm that has none here."""
     if algo not in AGENTS:
-        AGENTS[algo] = AgentType(algo.upper(), (Agent,), {"algo": algo, "__doc__": f"Agents of {algo}."})
+        AGENTS[algo] = cast(type[Agent], AgentType(algo.upper(), (Agent,), {"algo": algo}))
     return AGENTS[algo]
 
 
