@@ -81,7 +81,7 @@ class Graph:
 
 
 class Outputs:
-    """What a graph leaves behind. All small results of a type lie in one tensor, which is copied for whoever asked."""
+    """What a graph leaves behind. All small results of a type lie in one tensor, which is copied for the caller."""
 
     def __init__(self, result: Any) -> None:
         self.leaves, self.form = pytree.tree_flatten(result)
