@@ -17,9 +17,9 @@ from typing import Any
 
 import tightrope as tr
 from tightrope.logging import Callback, ReportWriter
-from tightrope.runs import train as training
-from tightrope.runs.callbacks import built_in_callbacks
-from tightrope.runs.reports import write_report
+from tightrope.training import train as training
+from tightrope.training.callbacks import built_in_callbacks
+from tightrope.training.reports import write_report
 
 METHODS = ("on_start", "on_update", "on_phase", "on_end")
 

@@ -119,7 +119,7 @@ def expected(job: Job) -> str:
     if job.algo == "sb3":
         return digest_of(job.settings)
     import tightrope as tr
-    from tightrope.runs.build import configured
+    from tightrope.training.build import configured
 
     try:
         return digest_of(settings_of(configured(job.task, job.algo, job.settings)))
@@ -210,7 +210,7 @@ def of_sb3(job: Job) -> dict[str, Any]:
 def of_ours(job: Job, device: str) -> dict[str, Any]:
     """A run of ours, which goes on from its last checkpoint if it was killed."""
     import tightrope as tr
-    from tightrope.runs.persistence import has_checkpoints
+    from tightrope.training.persistence import has_checkpoints
 
     if job.run.exists() and has_checkpoints(job.run):
         agent = tr.load(job.run)

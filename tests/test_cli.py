@@ -14,8 +14,8 @@ import yaml
 
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
-from tightrope.runs.presets import preset
-from tightrope.runs.probe import Finding, Probe, probes_for
+from tightrope.tools.probe import Finding, Probe, probes_for
+from tightrope.training.presets import preset
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
 BUDGET = ["--total-timesteps", "64"]
@@ -410,7 +410,7 @@ def test_an_environment_of_ones_own_is_trained_and_scored_by_its_path(
     assert "--env lines:Line" in alone.err
     sys.modules.pop("lines", None)
     with monkeypatch.context() as context:
-        context.setattr("tightrope.runs.given.already_here", lambda path: None)
+        context.setattr("tightrope.training.user_objects.already_here", lambda path: None)
         assert "--network lines:Net" in tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line").err
     done = tightrope("eval", "run", "--episodes", "2", "--env", "lines:Line", "--network", "lines:Net")
     assert (done.code, done.err) == (0, "")

@@ -16,8 +16,8 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from tightrope.cli import main
-from tightrope.runs.build import per_rank_config
-from tightrope.runs.config import configure
+from tightrope.training.build import per_rank_config
+from tightrope.training.config import configure
 
 ROOT = Path(__file__).parents[1]
 FILES = ROOT / "examples" / "cluster"

@@ -17,9 +17,9 @@ import torch
 
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
-from tightrope.runs.build import check_env
-from tightrope.runs.config import settings_of
-from tightrope.runs.record import Shot
+from tightrope.training.build import check_env
+from tightrope.training.config import settings_of
+from tightrope.training.record import Shot
 
 ROOT = Path(tr.__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

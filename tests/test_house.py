@@ -15,7 +15,7 @@ import tightrope as tr
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "output", "errors", "activity", "files", "processes", "types", "recording", "functional", "draw", "models",
-    "envs", "engine", "algorithms", "logging", "runs", "agent", "saved", "cli",
+    "envs", "engine", "algorithms", "logging", "training", "tools", "agent", "saved", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -24,7 +24,7 @@ MODULES = {
 
 
 def room_of(module: str) -> str:
-    """'runs' for tightrope.runs.config, '' for the package itself."""
+    """'training' for tightrope.training.config, '' for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -115,7 +115,7 @@ def test_no_hidden_state(module: str) -> None:
     assert module in CONTEXT_VARIABLES or "contextvars" not in imports_of(module)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ("engine", "algorithms", "runs")])
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) in ("engine", "algorithms", "training", "tools")])
 def test_only_the_runtime_decides_how_functions_are_executed(module: str) -> None:
     called = {ast.unparse(n.func) for n in ast.walk(ast.parse(MODULES[module].read_text())) if isinstance(n, ast.Call)}
     deciding = {"torch.compile", "torch.compiler.is_compiling", "torch.is_autocast_enabled", "Graph"}

@@ -11,7 +11,7 @@ import yaml
 
 import tightrope as tr
 from tightrope.cli import main
-from tightrope.runs.lock import locked
+from tightrope.training.lock import locked
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .logging.callback import Callback, StopTraining
-    from .runs.evaluate import Evaluation
-    from .runs.policy import Policy
     from .saved import load, load_policy
+    from .training.evaluate import Evaluation
+    from .training.policy import Policy
 
 __all__ = [
     "PPO",
@@ -56,8 +56,8 @@ HOMES = {
     "agent": ("PPO", "VPG", "Agent"),
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),
     "logging.callback": ("Callback", "StopTraining"),
-    "runs.evaluate": ("Evaluation",),
-    "runs.policy": ("Policy",),
+    "training.evaluate": ("Evaluation",),
+    "training.policy": ("Policy",),
     "saved": ("load", "load_policy"),
 }
 
@@ -69,7 +69,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
             return found
-    from .runs.names import FUNCTIONS, here_called
+    from .training.names import FUNCTIONS, here_called
 
     foreign = here_called(name, FUNCTIONS)
     raise AttributeError(f"module 'tightrope' has no {name!r}" + (f": {foreign}" if foreign else ""))

@@ -20,14 +20,21 @@ from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .logging import Callback, Clip, NotebookPicture
 from .output import print_line
-from .runs.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
-from .runs.checkpoint import Checkpoint
-from .runs.config import MOST_EPISODES, Config, check_changeable
-from .runs.devices import resolve_device
-from .runs.directory import RunDirectory, begun_before, directory, new_run_dir
-from .runs.evaluate import Evaluation, Tick, evaluate
-from .runs.export import Exported, export
-from .runs.given import (
+from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
+from .training.checkpoint import Checkpoint
+from .training.config import MOST_EPISODES, Config, check_changeable
+from .training.devices import resolve_device
+from .training.directory import RunDirectory, begun_before, directory, new_run_dir
+from .training.evaluate import Evaluation, Tick, evaluate
+from .training.export import Exported, export
+from .training.hints import AgentType, check_callbacks, check_run_dir, known_arguments, missing_member, one_too_many
+from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
+from .training.policy import predict
+from .training.record import Recording, Shot, record
+from .training.scoring import Score, finished, options_of, other_env, reached
+from .training.signals import Interrupted, Interrupts
+from .training.train import Outcome, Training
+from .training.user_objects import (
     Network,
     from_user,
     import_training_env,
@@ -38,13 +45,6 @@ from .runs.given import (
     settings_fixed_by,
     short_name,
 )
-from .runs.hints import AgentType, check_callbacks, check_run_dir, known_arguments, missing_member, one_too_many
-from .runs.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
-from .runs.policy import predict
-from .runs.record import Recording, Shot, record
-from .runs.scoring import Score, finished, options_of, other_env, reached
-from .runs.signals import Interrupted, Interrupts
-from .runs.train import Outcome, Training
 from .types import Env
 
 

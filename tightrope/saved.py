@@ -17,12 +17,14 @@ from .engine.distributed import join
 from .envs.registry import BACKENDS
 from .errors import UsageError, one_line
 from .models import NetworkConfig
-from .runs.build import per_rank_config
-from .runs.checkpoint import CONFIG, find
-from .runs.config import Config
-from .runs.devices import available, device_name, name_of_device, resolve_device
-from .runs.directory import directory
-from .runs.given import (
+from .training.build import per_rank_config
+from .training.checkpoint import CONFIG, find
+from .training.config import Config
+from .training.devices import available, device_name, name_of_device, resolve_device
+from .training.directory import directory
+from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
+from .training.policy import Policy, loaded
+from .training.user_objects import (
     Network,
     check_env_object,
     has_id,
@@ -33,8 +35,6 @@ from .runs.given import (
     named_by_file,
     needs_import,
 )
-from .runs.persistence import check_plausible, find_on_all_ranks, load_config, restore
-from .runs.policy import Policy, loaded
 from .types import Settings
 
 MAX_SHOWN = 4  # settings in one line

@@ -29,8 +29,8 @@ from safetensors.numpy import load_file
 import tightrope as tr
 import tightrope.cli
 from tightrope.errors import UsageError
-from tightrope.runs.checkpoint import CHECKPOINTS, CONFIG, LATEST, MANIFEST, MODEL, TRAINING
-from tightrope.runs.given import has_id
+from tightrope.training.checkpoint import CHECKPOINTS, CONFIG, LATEST, MANIFEST, MODEL, TRAINING
+from tightrope.training.user_objects import has_id
 
 KINDS = ("cut short", "bytes flipped", "another run's", "another checkpoint's", "emptied", "deleted", "extended")
 PHASES, STOPPED = 7, 5
@@ -74,7 +74,7 @@ class Originals:
 
 def configured(args: list[str], options: dict[str, Any]) -> tr.Agent:
     from tightrope.cli.arguments import read_arguments
-    from tightrope.runs.config import settings_of
+    from tightrope.training.config import settings_of
 
     words, flags = read_arguments(args, {**settings_of("ppo"), "run_dir": Path}, lambda name: UsageError(name))
     del flags["run_dir"]

@@ -17,8 +17,8 @@ from every_operation import kill_at_every_operation
 from processes import Process, finished, folder, table
 from runs import RUNS, check_all_is_whole, check_no_row_is_missing, check_same_end, checkpoints, rows, serial, training
 
-from tightrope.runs.checkpoint import CHECKPOINTS
-from tightrope.runs.persistence import LEAVING, UNFINISHED
+from tightrope.training.checkpoint import CHECKPOINTS
+from tightrope.training.persistence import LEAVING, UNFINISHED
 
 
 def writing(run: Path) -> bool:

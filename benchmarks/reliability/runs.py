@@ -7,7 +7,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from tightrope.files import Place
-from tightrope.runs.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
+from tightrope.training.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
 
 SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"

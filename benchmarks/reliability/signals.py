@@ -12,8 +12,8 @@ from attacks import Case
 from processes import Process, finished, until
 from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
 
-from tightrope.runs import scoring
-from tightrope.runs.directory import RunDirectory
+from tightrope.training import scoring
+from tightrope.training.directory import RunDirectory
 
 NAME = "PPO, Pendulum, evaluations"
 PHASES = 16

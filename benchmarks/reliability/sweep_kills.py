@@ -23,9 +23,9 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from tightrope.runs.sweep import slots as ts
-from tightrope.runs.sweep.slots import TrialSlots, fills_slot
-from tightrope.runs.sweep.storage import close_storage, open_storage, open_study, silence_optuna
+from tightrope.tools.sweep import slots as ts
+from tightrope.tools.sweep.slots import TrialSlots, fills_slot
+from tightrope.tools.sweep.storage import close_storage, open_storage, open_study, silence_optuna
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 

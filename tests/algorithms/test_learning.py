@@ -3,7 +3,7 @@
 import pytest
 
 import tightrope as tr
-from tightrope.runs.probe import PROBES, probes_for, run_probe
+from tightrope.tools.probe import PROBES, probes_for, run_probe
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

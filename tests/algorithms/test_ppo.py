@@ -10,8 +10,8 @@ from tightrope.algorithms import PPOConfig, ppo
 from tightrope.engine import Runtime, draw_noise
 from tightrope.engine.metrics import read
 from tightrope.envs import ENVS, Pendulum, TensorEnv
-from tightrope.runs.build import build
-from tightrope.runs.config import configure
+from tightrope.training.build import build
+from tightrope.training.config import configure
 from tightrope.types import Box, Discrete
 
 SMALL = dict(num_envs=16, num_steps=16, num_minibatches=4, update_epochs=3, total_timesteps=16 * 16 * 6, device="cpu")

@@ -18,8 +18,8 @@ from tightrope.algorithms.common import OnPolicyConfig, divides, train
 from tightrope.cli import main
 from tightrope.engine import Noise, State, guarded, health, run_as
 from tightrope.functional import entropy_bonus, gae, policy_gradient, successor_values, value_loss
-from tightrope.runs.bench import bench
-from tightrope.runs.probe import PROBES, Probe, run_probe
+from tightrope.tools.bench import bench
+from tightrope.tools.probe import PROBES, Probe, run_probe
 from tightrope.types import Batch
 
 # the page ---------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from tightrope.engine import Runtime
 from tightrope.engine.metrics import read
 from tightrope.envs import CartPole, TensorEnv
 from tightrope.errors import UsageError
-from tightrope.runs.build import build
-from tightrope.runs.config import configure
+from tightrope.training.build import build
+from tightrope.training.config import configure
 from tightrope.types import Box, Discrete
 
 SMALL = dict(num_envs=8, num_steps=64, total_timesteps=8 * 64 * 5, device="cpu")

@@ -14,7 +14,7 @@ import pytest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.cli.doctor import Lines, print_report
-from tightrope.runs.doctor import Check, CheckResult, devices
+from tightrope.tools.doctor import Check, CheckResult, devices
 
 FOUND = [
     CheckResult("torch", "2.13.0", part="versions"),

@@ -15,7 +15,7 @@ from tightrope.engine import Runtime
 from tightrope.engine.health import LOSSES, health, total, unhealthy
 from tightrope.engine.metrics import Reading
 from tightrope.functional import PPOTerms, VPGTerms
-from tightrope.runs.presets import PRESETS
+from tightrope.training.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=96, seed=3, device="cpu")

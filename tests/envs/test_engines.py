@@ -17,8 +17,8 @@ from tightrope.cli import dispatch
 from tightrope.envs import registry as engines
 from tightrope.envs.adapters.gym import GymEnv, checked_make
 from tightrope.envs.registry import BACKENDS, Backend, Choice, choose, make
-from tightrope.runs.given import has_id, is_path
-from tightrope.runs.plan import plan
+from tightrope.training.plan import plan
+from tightrope.training.user_objects import has_id, is_path
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tightrope.envs.adapters import spaces
 from tightrope.envs.adapters.gym import GymEnv, GymVectorEnv, from_object
 from tightrope.envs.adapters.host import row_seeds
 from tightrope.errors import EnvError, UsageError
-from tightrope.runs.plan import plan
+from tightrope.training.plan import plan
 from tightrope.types import Box
 
 pytestmark = [
@@ -626,7 +626,7 @@ class Endless(Walk):
 
 
 def test_episodes_that_nothing_ends_are_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.runs.evaluate.MOST_HOST_STEPS", 30)
+    monkeypatch.setattr("tightrope.training.evaluate.MOST_HOST_STEPS", 30)
     result = ppo(Endless).evaluate(2)
     assert (result.unfinished, result.lengths) == (2, [30, 30])
     assert "2 of them cut off after 30 steps, set max_episode_steps" in str(result)

@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 import tightrope as tr
 from tightrope.envs.checker import check
 from tightrope.envs.training_warnings import training_warnings
-from tightrope.runs.plan import plan
+from tightrope.training.plan import plan
 from tightrope.types import Box, Composite, Discrete
 
 

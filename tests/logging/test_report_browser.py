@@ -11,7 +11,7 @@ import pytest
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.logging import Video
-from tightrope.runs.reports import add_score, write_report
+from tightrope.training.reports import add_score, write_report
 
 SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=40 * 256, device="cpu")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -10,7 +10,7 @@ from odd_envs import Sick
 
 import tightrope as tr
 from tightrope.engine import distributed
-from tightrope.runs import directory
+from tightrope.training import directory
 
 SMALL: dict[str, Any] = {"num_steps": 16, "total_timesteps": 512, "device": "cpu", "video_every": 0}
 world = distributed.world()

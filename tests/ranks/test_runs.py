@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.runs.build import per_rank_config
+from tightrope.training.build import per_rank_config
 
 from .launcher import Job
 

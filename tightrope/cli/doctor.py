@@ -17,7 +17,7 @@ from ..version import __version__
 from .arguments import read_options, show_help, wants_help
 
 if TYPE_CHECKING:
-    from ..runs.doctor import Check, CheckResult
+    from ..tools.doctor import Check, CheckResult
 
 MARKS = {"ok": "ok", "absent": "-", "warning": "!", "broken": "X"}
 MARK_COLORS = {"ok": 32, "absent": 2, "warning": 33, "broken": 31}  # green, dim, yellow, red
@@ -45,7 +45,7 @@ def doctor(args: list[str]) -> int:
     if wants_help(args):
         return show_help("doctor", doctor.__doc__, DoctorOptions)
     options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
-    from ..runs.doctor import RANKS, checks, run_check
+    from ..tools.doctor import RANKS, checks, run_check
 
     several = distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1
     if several and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
@@ -67,7 +67,7 @@ def doctor(args: list[str]) -> int:
 
 def print_report(to_do: Sequence[Check], lines: Lines) -> list[CheckResult]:
     """Run the checks and print each result at once, then a summary."""
-    from ..runs.doctor import run_check
+    from ..tools.doctor import run_check
 
     found: list[CheckResult] = []
     for check in to_do:

@@ -11,12 +11,12 @@ from pathlib import Path
 from ..agent import Agent, agent_class
 from ..engine import choose_threads
 from ..errors import UsageError, plain, plural
-from ..runs import seeds as many
-from ..runs.build import check_env, configured
-from ..runs.checkpoint import CONFIG
-from ..runs.config import Config
-from ..runs.devices import name_of_device
-from ..runs.given import imported, is_path
+from ..tools import seeds as many
+from ..training.build import check_env, configured
+from ..training.checkpoint import CONFIG
+from ..training.config import Config
+from ..training.devices import name_of_device
+from ..training.user_objects import imported, is_path
 from ..types import Settings
 
 MOST_JOBS = 1000

@@ -14,16 +14,16 @@ import yaml
 from ..engine.distributed import is_launched
 from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
-from ..runs.config import Config, settings_of, unknown_setting
-from ..runs.given import check_allowed
-from ..runs.settings_file import read_settings
-from ..runs.sweep.space import Space, default_space, nearest_point, read_search_space
+from ..tools.sweep.space import Space, default_space, nearest_point, read_search_space
+from ..training.config import Config, settings_of, unknown_setting
+from ..training.settings_file import read_settings
+from ..training.user_objects import check_allowed
 from ..types import Settings
 from .arguments import flag_types, guess, read_arguments, show_help, wants_help
 from .seeds import maker_of
 
 if TYPE_CHECKING:  # it needs Optuna
-    from ..runs.sweep.worker import Objective
+    from ..tools.sweep.worker import Objective
 
 MOST_TRIALS = 10_000
 MACHINE_SETTINGS = ("device", "accelerate", "threads", "backend", "project", "entity", "tags", "rank_timeout")
@@ -94,8 +94,8 @@ def sweep(args: list[str]) -> int:
         return 0
     if importlib.util.find_spec("optuna") is None:
         raise UsageError('sweep needs optuna, which is not installed: pip install -c constraints.txt -e ".[sweep]"')
-    from ..runs.sweep.storage import StorageLost
-    from ..runs.sweep.worker import Objective
+    from ..tools.sweep.storage import StorageLost
+    from ..tools.sweep.worker import Objective
 
     seeds = [config.run.seed + i for i in range(options.seeds_per_trial)]
     objective = Objective(make, config.flat(), space, seeds, options.evaluations, images)
@@ -139,10 +139,10 @@ def check_options(options: SweepOptions, config: Config, fixed: Settings) -> Non
 
 def search(options: SweepOptions, config: Config, objective: Objective, fixed: list[str]) -> int:
     """Work on the study until it is done; returns the exit code."""
-    from ..runs.sweep.outputs import PAGE, SweepOutputs
-    from ..runs.sweep.slots import TrialSlots
-    from ..runs.sweep.storage import connected, hide_password, open_study
-    from ..runs.sweep.worker import TooManyFailures, Worker
+    from ..tools.sweep.outputs import PAGE, SweepOutputs
+    from ..tools.sweep.slots import TrialSlots
+    from ..tools.sweep.storage import connected, hide_password, open_study
+    from ..tools.sweep.worker import TooManyFailures, Worker
 
     folder = options.sweep_dir or Path("sweeps") / f"{config.env.replace('/', '-').replace(':', '-')}__{config.algo}"
     if folder.exists() and not folder.is_dir():

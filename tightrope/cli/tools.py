@@ -11,11 +11,11 @@ from ..engine import Accelerate
 from ..envs import ENVS
 from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, plain
-from ..runs.build import check_env
-from ..runs.config import parts_of, settings_of, unknown_setting
-from ..runs.given import imported, is_path
-from ..runs.presets import ELSEWHERE, EXPECTED
-from ..runs.probe import probes_for, run_probe
+from ..tools.probe import probes_for, run_probe
+from ..training.build import check_env
+from ..training.config import parts_of, settings_of, unknown_setting
+from ..training.presets import ELSEWHERE, EXPECTED
+from ..training.user_objects import imported, is_path
 from ..types import Box
 from .arguments import flag_types, guess, read_arguments, read_options, show_help, wants_help
 
@@ -163,8 +163,8 @@ def bench(args: list[str]) -> int:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
     if not is_path(options.env):
         check_env(options.env, str(flags.get("backend", "auto")))
-    from ..runs.bench import HEADER
-    from ..runs.bench import bench as measure
+    from ..tools.bench import HEADER
+    from ..tools.bench import bench as measure
 
     header = [HEADER]
     for count in options.num_envs or (None,):

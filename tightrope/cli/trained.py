@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from ..agent import Agent
 from ..errors import ExportError, UsageError, plain
 from ..logging import CallbackList, EvaluationLine, finite
-from ..runs.export import check_file
-from ..runs.given import imported, is_path, named_by_user
-from ..runs.policy import Policy
-from ..runs.reports import write_report
-from ..runs.scoring import shown_to
 from ..saved import load, load_policy
+from ..training.export import check_file
+from ..training.policy import Policy
+from ..training.reports import write_report
+from ..training.scoring import shown_to
+from ..training.user_objects import imported, is_path, named_by_user
 from ..types import Settings
 from .arguments import read_options, show_help, wants_help
 

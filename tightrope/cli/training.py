@@ -14,19 +14,19 @@ from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plain
 from ..files import Place
 from ..logging import CallbackList, EvaluationLine
-from ..runs.build import check_env, configured
-from ..runs.checkpoint import CONFIG, find
-from ..runs.config import Config, configure, settings_of, unknown_setting
-from ..runs.directory import begun_before, new_run_dir, resume_command
-from ..runs.given import check_allowed, imported, is_path, named_by_user
-from ..runs.lock import locked
-from ..runs.persistence import has_checkpoints, load_config
-from ..runs.presets import preset
-from ..runs.reports import scores, write_report
-from ..runs.scoring import compared, keep, shown_to
-from ..runs.settings_file import read_settings
-from ..runs.train import Outcome
 from ..saved import begin_anew, load
+from ..training.build import check_env, configured
+from ..training.checkpoint import CONFIG, find
+from ..training.config import Config, configure, settings_of, unknown_setting
+from ..training.directory import begun_before, new_run_dir, resume_command
+from ..training.lock import locked
+from ..training.persistence import has_checkpoints, load_config
+from ..training.presets import preset
+from ..training.reports import scores, write_report
+from ..training.scoring import compared, keep, shown_to
+from ..training.settings_file import read_settings
+from ..training.train import Outcome
+from ..training.user_objects import check_allowed, imported, is_path, named_by_user
 from ..types import Settings
 from .arguments import flag_types, guess, read_arguments, show_help, wants_help
 from .seeds import train_seeds

@@ -1,5 +1,5 @@
 """What spaces.py does to arrays, as torch functions that a graph can hold; and the way back, from rows to what an
-environment would have shown. An exported policy is held to spaces.py itself, see runs/export.py.
+environment would have shown. An exported policy is held to spaces.py itself, see training/export.py.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ TRAIN = f"""
 import shutil
 from pathlib import Path
 import tightrope as tr
-from tightrope.runs import callbacks
+from tightrope.training import callbacks
 from tightrope.logging import Callback
-import tightrope.runs.train
+import tightrope.training.train
 
 class Filmer(Callback):
     def __init__(self, call):
@@ -46,7 +46,7 @@ class Filmer(Callback):
 def with_films(config, run, quiet, call):
     return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
 
-tightrope.runs.train.built_in_callbacks = with_films
+tightrope.training.train.built_in_callbacks = with_films
 tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
 agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)

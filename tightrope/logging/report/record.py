@@ -1,4 +1,4 @@
-"""The data behind a report. `runs/reports.py` fills it in, the pages show it."""
+"""The data behind a report. `training/reports.py` fills it in, the pages show it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,518 @@
+"""Settings: how layers combine, what a value may look like, and what a wrong one is answered with."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tightrope as tr
+from tightrope.cli import main
+from tightrope.cli.arguments import field_docs
+from tightrope.errors import UsageError
+from tightrope.training import config as config_module
+from tightrope.training.build import build, check_env
+from tightrope.training.config import RunConfig, coerce, configure, parts_of, settings_of
+from tightrope.training.devices import resolve_device
+from tightrope.training.presets import ELSEWHERE, PRESETS
+from tightrope.training.settings_file import read_settings
+
+ALGOS = ("ppo", "vpg")
+
+
+def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """The one line that a wrong request is answered with."""
+    with pytest.raises(UsageError) as error:
+        call(*args, **kwargs)
+    message = str(error.value)
+    assert message
+    assert message == " ".join(message.splitlines()), "more than one line"
+    assert error.value.__cause__ is None
+    return message
+
+
+# layers ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An env whose preset differs from every default it names."""
+    monkeypatch.setitem(
+        PRESETS, ("Probe1-v0", "ppo"), dict(num_steps=64, gamma=0.5, hidden_sizes=(7,), anneal_lr=False)
+    )
+
+
+def test_without_layers_a_run_has_the_defaults() -> None:
+    config = configure("NoPreset-v0", "ppo")
+    assert (config.env, config.algo) == ("NoPreset-v0", "ppo")
+    assert (config.algorithm, config.network, config.run) == tuple(part() for part in parts_of("ppo"))
+
+
+def test_vpg_has_a_network_of_its_own() -> None:
+    network = configure("Probe2-v0", "vpg").network
+    assert (network.hidden_sizes, network.activation) == ((120, 84), "relu")
+    assert configure("Probe2-v0", "vpg", {"activation": "tanh"}).network.activation == "tanh"
+
+
+@pytest.mark.usefixtures("with_preset")
+def test_later_layers_win() -> None:
+    file = {"gamma": 0.6, "num_envs": 4, "hidden_sizes": [8]}
+    flags = {"num_envs": 2, "hidden_sizes": (9, 9)}
+    config = configure("Probe1-v0", "ppo", file, flags)
+    assert config.algorithm.gae_lambda == 0.95  # default
+    assert config.algorithm.num_steps == 64  # preset over default
+    assert config.algorithm.gamma == 0.6  # file over preset
+    assert (config.algorithm.num_envs, config.network.hidden_sizes) == (2, (9, 9))  # explicit over all
+
+
+@pytest.mark.usefixtures("with_preset")
+def test_an_explicit_setting_wins_even_where_it_equals_the_default() -> None:
+    default = parts_of("ppo")[0]()
+    explicit = {"num_steps": default.num_steps, "gamma": default.gamma, "anneal_lr": True, "hidden_sizes": (64, 64)}
+    for config in (configure("Probe1-v0", "ppo", explicit), tr.PPO("Probe1-v0", **explicit).config):
+        assert (config.algorithm, config.network) == (default, parts_of("ppo")[1]())
+    config = configure("Probe1-v0", "ppo", {"gamma": 0.7}, {"gamma": default.gamma})
+    assert config.algorithm.gamma == default.gamma
+
+
+@pytest.mark.usefixtures("with_preset")
+def test_a_preset_is_for_one_algorithm_and_can_be_left_out() -> None:
+    assert configure("Probe1-v0", "vpg").algorithm.gamma == 0.99
+    assert configure("Probe1-v0", "ppo", with_preset=False).algorithm.gamma == 0.99
+
+
+def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
+    config = configure("CartPole-v1", "ppo", {"num_steps": 32, "num_envs": 3, "seed": 9}, with_preset=False)
+    changed = config.changed(gamma="0.5")
+    assert changed.flat() == {**config.flat(), "gamma": 0.5}
+    assert config.algorithm.gamma == 0.99
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("learning_rate", "1e-3", 1e-3),
+        ("learning_rate", 1, 1.0),
+        ("total_timesteps", 1e6, 1_000_000),
+        ("total_timesteps", "1e6", 1_000_000),
+        ("total_timesteps", "200_000", 200_000),
+        ("seed", "7", 7),
+        ("hidden_sizes", [32, 16.0, "8"], (32, 16, 8)),
+        ("hidden_sizes", 32, (32,)),
+        ("hidden_sizes", "64,32", (64, 32)),
+        ("hidden_sizes", ["64,", "32"], (64, 32)),
+        ("hidden_sizes", "[64, 32]", (64, 32)),
+        ("hidden_sizes", ["128"], (128,)),
+        ("log", "tensorboard,mlflow", ("tensorboard", "mlflow")),
+        ("device", "cuda:0", "cuda:0"),
+        ("device", "CPU", "cpu"),
+        ("device", "cpu:0", "cpu"),
+        ("device", torch.device("cpu"), "cpu"),
+        ("device", torch.device("cuda", 1), "cuda:1"),
+        ("device", torch.device("mps"), "mps"),
+        ("max_grad_norm", None, None),
+        ("max_grad_norm", "0.5", 0.5),
+        ("threads", "2", 2),
+        ("anneal_lr", False, False),
+        ("activation", "relu", "relu"),
+        ("train_env", "EasyCart-v0", "EasyCart-v0"),
+    ],
+)
+def test_values_become_the_type_of_their_setting(name: str, value: Any, expected: Any) -> None:
+    flat = configure("CartPole-v1", "ppo", {name: value}).flat()
+    if isinstance(expected, tuple):
+        expected = list(expected)
+    assert flat[name] == expected
+    assert type(flat[name]) is type(expected)
+
+
+@pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
+def test_whole_numbers_written_as_text_keep_every_digit(seed: int) -> None:
+    assert configure("CartPole-v1", "ppo", {"seed": seed}).run.seed == seed
+    assert configure("CartPole-v1", "ppo", {"seed": str(seed)}).run.seed == seed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("num_steps", "many", "whole number"),
+        ("num_steps", 1.5, "whole number"),
+        ("num_steps", None, "whole number"),
+        ("num_steps", True, "whole number"),
+        ("num_steps", "inf", "whole number"),
+        ("num_steps", [3], "whole number"),
+        ("gamma", "high", "a finite number"),
+        ("gamma", float("nan"), "a finite number"),
+        ("max_grad_norm", "none at all", "a finite number"),
+        ("hidden_sizes", ["wide"], "whole number"),
+        ("anneal_lr", "perhaps", "true or false"),
+        ("anneal_lr", 1, "true or false"),
+        ("train_env", 3, "text"),
+        ("device", "tpu", "auto, cpu, cuda, mps"),
+        ("device", "cuda:", "cuda:0"),
+        ("device", "cuda:-1", "auto, cpu, cuda, mps"),
+        ("device", "gpu", "here it is called cuda"),
+        ("device", "gpu:0", "here it is called cuda"),
+        ("device", 1, "here it is called cuda:1"),
+        ("device", True, "auto, cpu, cuda, mps"),
+        ("device", ["cpu"], "auto, cpu, cuda, mps"),
+        ("seed", 2**64, "too large"),
+        ("seed", str(2**63), "too large"),
+        ("learning_rate", "lin_0.001", "anneal_lr"),
+        ("activation", ["tanh"], "tanh, relu, elu, silu, gelu"),
+        ("log_std", "a\nb", "free, state"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(name: str, value: Any, expected: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", {name: value})
+    assert message.startswith(name)
+    assert expected in message
+    shown = value[0] if name == "hidden_sizes" else value
+    assert repr(shown) in message or (expected == "too large" and str(shown) in message)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("learning_rate", "anneal_lr"),
+        ("clip_coef", "anneal_clip"),
+        ("ent_coef", "it stays the same"),
+        ("num_steps", "it stays the same"),
+    ],
+)
+def test_a_function_in_place_of_a_number_is_answered_with_the_schedules_there_are(name: str, fix: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", {name: lambda left: left * 1e-3})
+    assert message.startswith(f"{name} is a function")
+    assert fix in message
+
+
+@pytest.mark.parametrize(
+    ("layer", "named", "fix"),
+    [
+        ({"ppo": {"gamma": 0.9}}, "ppo is a section", "gamma"),
+        ({"network": {"hidden_sizes": [8]}}, "network is a section", "hidden_sizes"),
+        ({"gamma": {"value": 0.9}}, "gamma is a section", "value"),
+        ({"ppo.gamma": 0.9}, "'ppo.gamma'", "give gamma"),
+        ({"policy_kwargs": {"net_arch": [8]}}, "'policy_kwargs'", "here it is called hidden_sizes"),
+    ],
+)
+def test_settings_have_no_sections(layer: dict[str, Any], named: str, fix: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", layer)
+    assert named in message
+    assert fix in message
+
+
+def test_a_number_too_large_for_any_machine_is_refused() -> None:
+    assert "total_timesteps" in refusal(configure, "CartPole-v1", "ppo", {"total_timesteps": 10**400})
+
+
+@given(st.integers(0, 2**53), st.sampled_from([str, float, "{:,d}".format, int]))
+def test_whole_numbers_are_read_however_they_are_written(number: int, written: Callable[[int], Any]) -> None:
+    value = written(number)
+    if isinstance(value, str):
+        value = value.replace(",", "_")
+    assert coerce("seed", value, int) == number
+
+
+# wrong settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("num_step", "num_steps"), ("learning_rat", "learning_rate"), ("Gamma", "gamma"), ("hiden_sizes", "hidden_sizes")],
+)
+def test_a_misspelt_setting_gets_the_nearest_one(wrong: str, meant: str) -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", {wrong: 1})
+    assert repr(wrong) in message
+    assert "Did you mean" in message
+    assert meant in message.split("Did you mean")[1]
+
+
+def test_a_setting_like_no_other_still_gets_a_way_out() -> None:
+    message = refusal(configure, "CartPole-v1", "ppo", {"zzzz": 1})
+    assert "'zzzz'" in message
+    assert "Did you mean" not in message
+    assert "--help" in message, "says what is wrong but not where the settings are listed"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "ours"), [("n_steps", "num_steps"), ("lr", "learning_rate"), ("use_iw", "use_importance_weights")]
+)
+def test_a_setting_of_another_library_gets_its_name_here(foreign: str, ours: str) -> None:
+    message = refusal(configure, "CartPole-v1", "vpg", {foreign: 1})
+    assert repr(foreign) in message
+    assert f"here it is called {ours}" in message
+
+
+@pytest.mark.parametrize(("algo", "name", "other"), [("ppo", "baseline", "vpg"), ("vpg", "clip_coef", "ppo")])
+def test_a_setting_of_the_other_algorithm_says_so(algo: str, name: str, other: str) -> None:
+    message = refusal(configure, "CartPole-v1", algo, {name: 1})
+    assert f"{name!r} belongs to {other}" in message
+    assert algo in message
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    assert "Did you mean ppo" in refusal(configure, "CartPole-v1", "ppoo")
+    assert "'dqn'" in refusal(configure, "CartPole-v1", "dqn")
+    assert "ppo, vpg" in refusal(configure, "CartPole-v1", "dqn")
+
+
+BAD = [
+    # algorithm, settings, what the line must name, the fix it must offer
+    ("ppo", dict(num_minibatches=7), "num_minibatches 7", "try num_minibatches 8"),
+    ("vpg", dict(num_batches=5, use_importance_weights=True), "num_batches 5", "try num_batches 4"),
+    ("ppo", dict(total_timesteps=10), "total_timesteps 10", "raise it"),
+    ("vpg", dict(total_timesteps=10), "total_timesteps 10", "raise it"),
+    ("ppo", dict(total_timesteps=0), "total_timesteps 0", "above 0"),
+    ("ppo", dict(learning_rate=-1e-3), "learning_rate -0.001", "above 0"),
+    ("ppo", dict(learning_rate=0), "learning_rate 0", "above 0"),
+    ("vpg", dict(learning_rate=-1), "learning_rate -1", "above 0"),
+    ("ppo", dict(learning_rate_end=-1), "learning_rate_end -1", "at least 0"),
+    ("ppo", dict(ent_coef=-0.1), "ent_coef -0.1", "at least 0"),
+    ("ppo", dict(vf_coef=-0.1), "vf_coef -0.1", "at least 0"),
+    ("ppo", dict(max_grad_norm=-2), "max_grad_norm -2", "above 0"),
+    ("ppo", dict(target_kl=0), "target_kl 0", "above 0"),
+    ("ppo", dict(clip_coef=-0.2), "clip_coef -0.2", "above 0"),
+    ("ppo", dict(gamma=1.01), "gamma 1.01", "from 0 to 1"),
+    ("ppo", dict(gae_lambda=-0.1), "gae_lambda -0.1", "from 0 to 1"),
+    ("ppo", dict(num_envs=0), "num_envs 0", "at least 1"),
+    ("ppo", dict(num_steps=-5), "num_steps -5", "at least 1"),
+    ("ppo", dict(num_minibatches=0), "num_minibatches 0", "at least 1"),
+    ("ppo", dict(update_epochs=0), "update_epochs 0", "at least 1"),
+    ("vpg", dict(rollout_uses=2), "rollout_uses 2", "set use_importance_weights"),
+    ("vpg", dict(num_batches=2), "num_batches 2", "set use_importance_weights"),
+    ("vpg", dict(dead_fraction=0), "dead_fraction 0", "above 0"),
+    ("vpg", dict(anneal_fraction=1.5), "anneal_fraction 1.5", "from 0 to 1"),
+    ("vpg", dict(weight_clamp=-0.1), "weight_clamp -0.1", "from 0 to 1"),
+    ("ppo", dict(hidden_sizes=[]), "hidden_sizes []", "positive"),
+    ("ppo", dict(hidden_sizes=[64, 0]), "hidden_sizes [64, 0]", "positive"),
+    ("ppo", dict(seed=-1), "seed -1", "from 0"),
+    ("ppo", dict(threads=0), "threads 0", "at least 1"),
+    ("ppo", dict(max_episode_steps=0), "max_episode_steps 0", "at least 1"),
+    ("ppo", dict(eval_every=-1), "eval_every -1", "at least 0"),
+    ("ppo", dict(eval_episodes=-1), "eval_episodes -1", "at least 0"),
+    ("ppo", dict(eval_episodes=0, eval_every=100), "eval_episodes 0", "give at least 1"),
+    ("ppo", dict(eval_envs=0), "eval_envs 0", "at least 1"),
+    ("ppo", dict(eval_seconds=0), "eval_seconds 0", "positive"),
+    ("ppo", dict(eval_seconds="soon"), "eval_seconds 'soon'", "finite number"),
+    ("ppo", dict(stop_at_return=475), "stop_at_return 475", "give eval_every"),
+    ("vpg", dict(stop_at_return=475), "stop_at_return 475", "give eval_every"),
+    ("ppo", dict(save_every=-1), "save_every -1", "at least 0"),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "named", "fix"), BAD, ids=lambda x: str(x) if isinstance(x, dict) else "")
+def test_a_value_out_of_range_is_refused(algo: str, settings: dict[str, Any], named: str, fix: str) -> None:
+    message = refusal(configure, "CartPole-v1", algo, settings)
+    assert named in message
+    assert fix in message
+
+
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 60))
+def test_the_suggested_number_of_minibatches_works(num_envs: int, num_steps: int, num_minibatches: int) -> None:
+    settings = dict(num_envs=num_envs, num_steps=num_steps, num_minibatches=num_minibatches)
+    if (num_envs * num_steps) % num_minibatches:
+        message = refusal(configure, "Probe1-v0", "ppo", settings, with_preset=False)
+        assert f"num_minibatches {num_minibatches} does not divide" in message
+        assert str(num_envs * num_steps) in message
+        settings["num_minibatches"] = int(message.rpartition("try num_minibatches ")[2])
+    assert configure("Probe1-v0", "ppo", settings, with_preset=False).algorithm.phases > 0
+
+
+def test_reuse_with_importance_weights_is_allowed() -> None:
+    settings = dict(rollout_uses=3, num_batches=4, use_importance_weights=True, weight_clamp=None)
+    assert configure("CartPole-v1", "vpg", settings).algorithm.updates_per_phase == 12
+
+
+def test_a_plan_of_zero_phases_names_all_three_numbers() -> None:
+    message = refusal(
+        configure, "Probe1-v0", "ppo", dict(total_timesteps=100, num_envs=10, num_steps=11, num_minibatches=1)
+    )
+    for part in ("total_timesteps 100", "num_envs 10", "num_steps 11", "110"):
+        assert part in message
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    for name in ("cuda", "mps"):
+        message = refusal(build, configure("CartPole-v1", "ppo", {"device": name}))
+        assert f"device {name!r}" in message
+        assert "device auto" in message
+    assert resolve_device("auto").type == "cpu"
+
+
+def test_auto_takes_the_accelerator_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert resolve_device("auto").type == "cuda"
+    assert resolve_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-gpu", "CartPole-v0", "cartpole-v1", "CartPol-v1"])
+def test_an_unknown_env_gets_the_id_that_was_meant(env_id: str) -> None:
+    message = refusal(check_env, env_id)
+    assert repr(env_id) in message
+    assert "CartPole-v1" in message
+
+
+# files ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("num_envs: 8\nnum_steps: [1, 2\ngamma: 1\n", "line 3"),
+        ("num_envs: 8\n\tgamma: 1\n", "line 2"),
+        ("- num_envs\n- 8\n", "setting: value"),
+        ("just words\n", "setting: value"),
+        ("", "setting: value"),
+        ("1: 2\n", "setting: value"),
+        ("a: !!python/object/apply:os.getcwd []\n", "line 1"),
+        ("seed: 1\nnum_envs: 8\n\nseed: 2\n", "seed twice, on lines 1 and 4"),
+        ("num-envs: 8\nseed: 1\nnum_envs: 16\n", "num-envs on line 1 and num_envs on line 3"),
+        ("env_kwargs:\n  a: 1\n  a: 2\n", "a twice, on lines 2 and 3"),
+        ("seed: 1\n'seed': 2\n", "seed twice"),
+        ("{seed: 1, seed: 2}\n", "seed twice, on lines 1 and 1"),
+        ("ppo:\n  gamma: 0.9\n", "ppo is a section"),
+        ("env:\n  id: CartPole-v1\n", "env is a section"),
+    ],
+)
+def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, content: str, expected: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(content)
+    message = refusal(read_settings, path)
+    assert str(path) in message
+    assert expected in message
+
+
+def test_a_file_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\x80\x04\x95\xff\xfe")
+    for name in ("bytes.yaml", "nowhere.yaml", "."):
+        assert str(tmp_path / name) in refusal(read_settings, tmp_path / name)
+
+
+def test_arguments_of_an_environment_are_the_one_mapping_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("env-kwargs:\n  a-b: 1\n  a_b: 2\n")
+    assert read_settings(tmp_path / "a.yaml") == {"env-kwargs": {"a-b": 1, "a_b": 2}}
+
+
+def test_a_device_by_its_number_is_looked_for_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    assert "this machine has 2, so give cuda:0 to cuda:1" in refusal(resolve_device, "cuda:2")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "finds none" in refusal(resolve_device, "cuda:0")
+
+
+def test_numbers_in_a_file_may_be_written_as_people_write_them(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "learning_rate: 1e-3\ntotal_timesteps: 1e6\nmax_grad_norm: null\nhidden_sizes: [4, 5]\n"
+    )
+    config = configure("CartPole-v1", "ppo", read_settings(tmp_path / "a.yaml"))
+    assert (config.algorithm.learning_rate, config.algorithm.total_timesteps) == (1e-3, 1_000_000)
+    assert (config.algorithm.max_grad_norm, config.network.hidden_sizes) == (None, (4, 5))
+
+
+positive = st.floats(1e-12, 1e3)
+settings = st.fixed_dictionaries(
+    {},
+    optional={
+        "learning_rate": positive,
+        "gamma": st.floats(0, 1),
+        "max_grad_norm": st.none() | positive,
+        "total_timesteps": st.integers(10**6, 10**15),
+        "num_envs": st.sampled_from([4, 32]),
+        "anneal_lr": st.booleans(),
+        "hidden_sizes": st.lists(st.integers(1, 512), min_size=1, max_size=4),
+        "activation": st.sampled_from(["tanh", "relu", "elu", "silu", "gelu"]),
+        "seed": st.integers(0, 2**63 - 1),
+        "train_env": st.none() | st.text(),
+        "max_episode_steps": st.none() | st.integers(1, 10**6),
+        "device": st.sampled_from(["auto", "cpu", "cuda", "mps"]),
+    },
+)
+
+
+@given(st.sampled_from(["CartPole-v1", "Pendulum-v1"]), st.sampled_from(ALGOS), settings)
+def test_a_config_written_to_yaml_reads_back_identical(env: str, algo: str, given_settings: dict[str, Any]) -> None:
+    config = configure(env, algo, given_settings)
+    flat = yaml.safe_load(yaml.safe_dump(config.flat(), sort_keys=False))
+    assert flat == config.flat()
+    assert configure(flat["env"], flat["algo"], flat, with_preset=False) == config
+
+
+# presets --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("env", "algo"), list(PRESETS), ids=["-".join(key) for key in PRESETS])
+def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
+    env: str, algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if env not in tr.envs.ENVS:
+        pytest.importorskip("Box2D")
+    agents = {"ppo": tr.PPO, "vpg": tr.VPG}
+    built: list[Any] = []
+
+    def note(config: Any, *others: Any) -> None:
+        built.append(config)
+        raise UsageError("that is all this test needs")
+
+    monkeypatch.setattr("tightrope.agent.build", note)
+    with pytest.raises(UsageError):
+        agents[algo](env)
+    with pytest.raises(SystemExit):
+        main(["train", env, "--algo", algo])
+    from_python, from_cli = built
+    assert from_python == from_cli == configure(env, algo)
+    for name, value in PRESETS[env, algo].items():
+        assert from_python.flat()[name] == (list(value) if isinstance(value, tuple) else value)
+    assert env in tr.envs.ENVS or env in ELSEWHERE
+    assert from_python.algorithm.phases > 0
+
+
+# the namespace ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_settings_are_one_namespace(algo: str) -> None:
+    names = [f.name for part in parts_of(algo) for f in fields(part)]
+    assert len(names) == len(set(names)), "two parts share a setting's name"
+    assert {"env", "algo"}.isdisjoint(names)
+    assert list(settings_of(algo)) == names
+    assert set(configure("CartPole-v1", algo).flat()) == {"env", "algo", *names}
+    assert set(parts_of(algo)[0].network_defaults) <= set(names)
+
+
+def test_every_setting_that_fingers_know_is_there() -> None:
+    known = [
+        "total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs", "learning_rate", "anneal_lr",
+        "gamma", "gae_lambda", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "target_kl", "norm_adv", "clip_vloss",
+        "seed", "device",
+    ]  # fmt: skip
+    assert set(known) <= set(settings_of("ppo"))
+
+
+@pytest.mark.parametrize("part", [*parts_of("ppo"), parts_of("vpg")[0]])
+def test_every_setting_is_explained(part: type) -> None:
+    """Where it is declared, or by the class that it is inherited from."""
+    docs = field_docs(part)
+    for field in fields(part):
+        assert docs.get(field.name, "").endswith("."), f"{field.name} has no help"
+
+
+def test_configurations_cannot_be_changed_by_accident() -> None:
+    config = configure("CartPole-v1", "ppo")
+    with pytest.raises(AttributeError):
+        config.algorithm.gamma = 0.5  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        config.run.seed = 5  # type: ignore[misc]
+    assert RunConfig() == config_module.RunConfig()

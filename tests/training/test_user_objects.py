@@ -1,0 +1,317 @@
+"""Code of a user's own: followed when the user gives it or has imported it, never because a file says so."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from run_helpers import forge_config, manifest_of, newest
+
+import tightrope as tr
+from tightrope.cli import main
+from tightrope.errors import UsageError
+from tightrope.saved import begin_anew, check_arguments
+from tightrope.training.user_objects import already_here, check_command, imported, needs_import, short_name
+
+SMALL: dict[str, Any] = dict(
+    num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"
+)
+CODE = """
+import gymnasium, numpy, torch, tightrope as tr
+
+class Plain(tr.envs.CartPole):
+    pass
+
+class WithArguments(tr.envs.CartPole):
+    def __init__(self, num_envs=1, device="cpu", max_episode_steps=None, pull=9.8):
+        super().__init__(num_envs, device, max_episode_steps)
+        self.pull = pull
+
+class Walk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return numpy.zeros(4, "f4"), {}
+
+    def step(self, action):
+        self.t += 1
+        return numpy.zeros(4, "f4"), 1.0, self.t > 4, False, {}
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 6)
+
+    def forward(self, obs):
+        return self.layer(obs).tanh()
+
+class Sized(Net):
+    def __init__(self, size):
+        super().__init__()
+
+if "Walk-v0" not in gymnasium.registry:
+    gymnasium.register("Walk-v0", lambda: Walk())
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of a user's own in the working directory, imported."""
+    (tmp_path / "theirs.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("theirs")
+    sys.modules.pop("theirs", None)
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is not None:
+        gymnasium.registry.pop("Walk-v0", None)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """What a command gives: (code, out, err)."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+def refusal(*args: Any, **settings: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        tr.load(*args, **settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["Plain", "WithArguments", "Walk"])
+def test_an_environment_is_named_by_its_path_and_given_again(theirs: Any, name: str, command: Any) -> None:
+    env = getattr(theirs, name)
+    trained = tr.PPO(env, **SMALL).learn(until=16, run_dir="run", quiet=True)
+    assert trained.config.env == f"theirs:{name}"
+    assert tr.load("run", env=env).steps == 16
+    sys.modules.pop("theirs")
+    assert f"pass it, tr.load(path, env=...) or --env theirs:{name}" in refusal("run")
+    assert "theirs" not in sys.modules
+    for words in (["eval", "run"], ["resume", "run"]):
+        code, _, err = command(*words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"--env theirs:{name}" in err
+        assert "theirs" not in sys.modules
+    assert command("eval", "run", "--env", f"theirs:{name}", "--episodes", "2")[0] == 0
+    sys.modules.pop("theirs")
+    assert command("resume", "run", "--env", f"theirs:{name}", "--quiet")[0] == 0
+    assert tr.load("run", env=env).steps == 64
+
+
+def test_what_has_been_imported_needs_no_giving(theirs: Any) -> None:
+    tr.PPO(theirs.Plain, **SMALL, network=theirs.Net()).learn(until=16, run_dir="run", quiet=True)
+    agent = tr.load("run")
+    assert type(agent.state.env) is theirs.Plain
+    assert agent.config.network.network == "theirs:Net"
+    assert tr.load("run").learn(quiet=True).steps == 64
+
+
+def test_what_is_made_with_arguments_must_be_given(theirs: Any) -> None:
+    assert already_here("theirs:Plain") is theirs.Plain
+    assert already_here("theirs:Net") is theirs.Net
+    assert (
+        already_here("theirs:WithArguments") is already_here("theirs:Sized") is already_here("theirs:gymnasium") is None
+    )
+    tr.PPO(theirs.WithArguments(2, pull=1.6), **{**SMALL, "num_envs": 2}).save("run")
+    assert "theirs:WithArguments: pass it" in refusal("run")
+    assert tr.load("run", env=theirs.WithArguments(2, pull=3.7)).state.env.pull == pytest.approx(3.7)
+
+
+def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, command: Any) -> None:
+    for given in (theirs.Net(), theirs.Net, "theirs:Net"):
+        agent = tr.PPO("CartPole-v1", **SMALL, network=given)
+        assert agent.config.network.network == "theirs:Net"
+    agent.learn(until=16, run_dir="run", quiet=True)
+    sys.modules.pop("theirs")
+    assert "pass it, tr.load(path, network=...) or, for a class, --network theirs:Net" in refusal("run")
+    assert "theirs" not in sys.modules
+    assert tr.load("run", network=theirs.Net()).steps == tr.load("run", network=theirs.Net).steps == 16
+    assert command("resume", "run", "--network", "theirs:Net", "--quiet")[0] == 0
+
+
+def test_an_environment_is_no_network_and_the_other_way_round(theirs: Any) -> None:
+    tr.PPO("CartPole-v1", **SMALL).save("run")
+    for change in ({"env": "theirs:Net"}, {"network": "theirs:Plain"}):
+        forge_config(Path("run"), **change)
+        assert "pass it" in refusal("run")
+
+
+def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, command: Any) -> None:
+    tr.PPO("theirs:Walk-v0", **SMALL).learn(until=16, run_dir="run", quiet=True)
+    assert tr.load("run").steps == 16
+    sys.modules.pop("theirs")
+    assert needs_import("theirs:Walk-v0")
+    assert "--env theirs:Walk-v0" in refusal("run")
+    assert "theirs" not in sys.modules
+    assert command("eval", "run", "--env", "theirs:Walk-v0", "--episodes", "2")[0] == 0
+    sys.modules.pop("theirs")
+    assert command("resume", "run", "--env", "theirs:Walk-v0", "--quiet")[0] == 0
+
+
+def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
+    sys.modules.pop("theirs", None)
+    sizes = [
+        "--num-envs",
+        "2",
+        "--num-steps",
+        "8",
+        "--num-minibatches",
+        "2",
+        "--total-timesteps",
+        "16",
+        "--device",
+        "cpu",
+    ]
+    named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
+    assert command("train", *named, "--run-dir", "run", "--quiet", *sizes)[0] == 0
+    sys.modules.pop("theirs")
+    assert "theirs:Walk-v0" in refusal("run")
+    assert "theirs" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["sys:stranger:Class-v0", "sys:stranger:CartPole-v1", "stranger:CartPole-v1"])
+@pytest.mark.parametrize("key", ["env", "train_env"])
+@pytest.mark.parametrize("place", ["manifest", "settings"])
+def test_a_file_in_a_strangers_directory_is_not_run(
+    name: str, key: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, proof = tmp_path / "run", tmp_path / "executed"
+    for module in ("stranger", "sys:stranger"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(proof)!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    tr.PPO("CartPole-v1", **SMALL).learn(until=16, run_dir=run, quiet=True)
+    if place == "manifest":
+        forge_config(run, **{key: name})
+    else:
+        settings = {**manifest_of(newest(run))["config"], key: name}
+        shutil.rmtree(run / "checkpoints")
+        (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(UsageError):
+        tr.load(run) if place == "manifest" else begin_anew(run)
+    assert not proof.exists()
+
+
+class Local(tr.envs.CartPole):
+    pass
+
+
+@pytest.mark.parametrize(("module", "name"), [("__main__", "Mine"), (__name__, "notebook.<locals>.Mine")])
+def test_a_class_that_no_file_can_find(module: str, name: str, tmp_path: Path) -> None:
+    mine = type("Mine", (Local,), {"__module__": module, "__qualname__": name})
+    net = type("Net", (torch.nn.Flatten,), {"__module__": module, "__qualname__": name.replace("Mine", "Net")})
+    tr.PPO(mine, **SMALL).save(tmp_path / "run")
+    assert "of a script, notebook or function" in refusal(tmp_path / "run")
+    assert "tr.load(path, env=...)" in refusal(tmp_path / "run")
+    assert type(tr.load(tmp_path / "run", env=mine).state.env) is mine
+    tr.PPO("CartPole-v1", **SMALL, network=net()).save(tmp_path / "other")
+    assert "tr.load(path, network=...)" in refusal(tmp_path / "other")
+    assert tr.load(tmp_path / "other", network=net()).steps == 0
+
+
+STRANGE = [
+    "os:system", "subprocess:Popen", "builtins:exec", "torch:load", "stranger:Class", "stranger:Class-v0",
+    "stranger:space/Class-v0", "os:stranger:Class-v0", "stranger:CartPole-v1", "../stranger:CartPole-v1",
+    "stranger.deep:Class-v1\n", "tightrope.envs:TensorEnv", ":", "../x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["env", "train_env", "network"])
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_a_strangers_file_names_is_not_followed(
+    name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = tmp_path / "executed"
+    (tmp_path / "stranger.py").write_text(f"open({str(proof)!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    tr.PPO("CartPole-v1", **SMALL).save(tmp_path / "run")
+    forge_config(tmp_path / "run", **{key: name})
+    with pytest.raises(UsageError):
+        tr.load(tmp_path / "run")
+    assert not proof.exists()
+    assert "stranger" not in sys.modules
+
+
+def test_the_module_of_the_test_above_leaves_a_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stranger.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("stranger")
+    sys.modules.pop("stranger")
+    assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("__main__:AngleOnly", "AngleOnly"),
+        ("my.module:make.<locals>.Robot", "Robot"),
+        ("CartPole-v1", "CartPole-v1"),
+        ("my_module:Walk-v0", "my_module:Walk-v0"),  # an id as Gymnasium has it
+        ("ALE/Breakout-v5", "ALE/Breakout-v5"),
+    ],
+)
+def test_what_people_call_an_environment(env: str, name: str) -> None:
+    assert short_name(env) == name
+
+
+NAMES_OF_FILES = [
+    ("xml_file", "ant"), ("model_path", "x"), ("texture", "~root"), ("texture", ".bashrc"), ("texture", "secret.txt"),
+    ("texture", "a/b"), ("texture", "C:x"), ("texture", "here"), ("texture", ["a", {"b": "secret.txt"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), NAMES_OF_FILES)
+def test_arguments_of_a_saved_run_name_no_files(name: str, value: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").touch()
+    with pytest.raises(UsageError, match=f"env_kwargs {name}="):
+        check_arguments({name: value})
+
+
+def test_other_arguments_are_served() -> None:
+    check_arguments(
+        {"map_name": "4x4", "obs_type": "ram", "version": "v1.5", "gravity": -9.8, "direction": "left", "x": None}
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "command"),
+    [
+        ("CartPole-v1", "`tightrope check CartPole-v1`"),
+        ("robots:Arm", "`tightrope check robots:Arm`"),
+        ("__main__:Arm", "tightrope.envs.checker.check(Arm).lines()"),
+        ("robots:train.<locals>.Arm", "tightrope.envs.checker.check(Arm).lines()"),
+        ("robots:<lambda>", "tightrope.envs.checker.check(the factory).lines()"),
+    ],
+)
+def test_an_environment_of_a_script_is_checked_in_python(env: str, command: str) -> None:
+    assert check_command(env) == command
+    if "main" in env or "<" in env:
+        with pytest.raises(
+            tr.UsageError, match="is of a script, notebook or function, where no command finds it: move it"
+        ):
+            imported(env)

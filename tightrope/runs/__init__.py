@@ -1,1 +1,0 @@
-"""Around the algorithms: settings, presets, training, evaluation, saving."""

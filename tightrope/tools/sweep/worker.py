@@ -1,0 +1,228 @@
+"""One process of a sweep: it claims a slot, trains and scores a trial there, and goes on until all slots are done."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import optuna
+import torch
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import TrialState
+
+from ...engine import shared_cores, stream_seed
+from ...errors import NotFinite, UsageError, raised
+from ...training.evaluate import Evaluation
+from ...training.signals import Interrupted, Interrupts
+from ...training.train import Outcome
+from ...types import Settings
+from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
+from .space import Space, decode, fit_divisors
+from .storage import STORAGE_ERRORS
+
+THREADS = "threads"  # trial attribute
+DIVERGED, INVALID = "diverged", "does not fit"  # beginnings of outcomes
+RANDOM_TRIALS = 10  # before the sampler learns from earlier ones
+MOST_IN_A_ROW = 5  # slots in which a worker may fail one after the other
+WAIT_SECONDS = 0.5
+
+
+class Learner(Protocol):
+    """What a sweep needs of an agent."""
+
+    @property
+    def finished(self) -> bool: ...
+    def train(self, *, quiet: bool, until: int | None) -> Outcome: ...
+    def evaluate(self, episodes: int) -> Evaluation: ...
+    def close(self) -> None: ...
+
+
+class TrialError(Exception):
+    """The environment or the network of a trial failed, not the storage. The cause is the error itself."""
+
+
+class TooManyFailures(Exception):
+    """Trial after trial fails in this process. One line, with the last error."""
+
+
+@contextmanager
+def as_trial_error() -> Iterator[None]:
+    try:
+        yield
+    except (UsageError, NotFinite):
+        raise
+    except Exception as error:
+        raise TrialError(raised(error)) from error
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Trains several seeds of a trial's settings side by side and scores them together."""
+
+    make: Callable[[Settings], Learner]  # an untrained agent; UsageError if the settings do not fit together
+    defaults: Settings  # all settings, before anything is searched
+    space: Space
+    seeds: Sequence[int]
+    evaluations: int
+    images: bool = False  # whether networks gain from several threads
+
+    def settings(self, params: Settings) -> Settings:
+        """What a trial with these stored parameters changes about the defaults."""
+        return fit_divisors(decode(params, self.space), self.defaults)
+
+    def score(self, trial: optuna.Trial, interrupts: Interrupts, workers: int = 1) -> float:
+        """The mean of the seeds' last evaluations. TrialPruned if others were better at that point, or if the settings do
+        not fit or diverge; Interrupted on a signal. `workers` processes share the cores of this machine."""
+        settings = self.settings({name: dimension.suggest(trial, name) for name, dimension in self.space.items()})
+        if self.images and self.defaults["threads"] is None:
+            settings["threads"] = shared_cores(workers)
+            trial.set_user_attr(THREADS, settings["threads"])
+        agents: list[Learner] = []
+        try:
+            with as_trial_error():
+                agents += [self.make({**settings, "seed": seed}) for seed in self.seeds]
+            return self.train(trial, agents, interrupts)
+        except (UsageError, NotFinite) as error:
+            trial.set_user_attr(OUTCOME, f"{INVALID if isinstance(error, UsageError) else DIVERGED}: {error}")
+            raise optuna.TrialPruned from None
+        finally:
+            for agent in agents:
+                with suppress(Exception):  # one that failed may not close either
+                    agent.close()
+
+    def train(self, trial: optuna.Trial, agents: Sequence[Learner], interrupts: Interrupts) -> float:
+        total, score = int(self.defaults["total_timesteps"]), 0.0
+        for evaluation in range(1, self.evaluations + 1):
+            steps, last = total * evaluation // self.evaluations, evaluation == self.evaluations
+            with as_trial_error():
+                scores = [self.train_one(agent, None if last else steps, interrupts) for agent in agents]
+            if not math.isfinite(sum(scores)):  # Optuna would fail the trial
+                raise NotFinite(f"scores {', '.join(map(str, scores))} after {steps:,} steps")
+            score = float(np.mean(scores))
+            trial.set_user_attr(SCORES, scores)
+            trial.report(score, evaluation)
+            if not last and trial.should_prune():
+                trial.set_user_attr(OUTCOME, f"pruned at {evaluation} of {self.evaluations}")
+                raise optuna.TrialPruned
+        return score
+
+    def train_one(self, agent: Learner, until: int | None, interrupts: Interrupts) -> float:
+        """An agent's score after so many steps, or at the end."""
+        if not agent.finished:
+            signal = agent.train(quiet=True, until=until).interrupted or interrupts.received
+            if signal is not None:
+                raise Interrupted(signal)
+        try:
+            score = agent.evaluate(int(self.defaults["eval_episodes"])).mean
+        except (KeyboardInterrupt, SystemExit):  # a signal during the evaluation
+            if interrupts.received is None:
+                raise
+        if interrupts.received is not None:
+            raise Interrupted(interrupts.received)
+        return score
+
+
+@dataclass
+class Worker:
+    """One process of a sweep."""
+
+    objective: Objective
+    slots: TrialSlots
+    seed: int
+    log: Callable[[str], None]  # prints a line
+    after_trial: Callable[[], None]
+    failed_slots: set[int] = field(default_factory=set)  # in which a trial failed here
+    in_a_row: int = 0  # of them, since the last success
+
+    def work(self) -> int | None:
+        """Work until all slots are done, by whichever process; returns the signal that stopped it before, if one did."""
+        waiting = False
+        with Interrupts() as interrupts:
+            while interrupts.received is None and self.slots.done() < self.slots.count:
+                for number in self.slots.fail_dead_trials():
+                    self.log(f"trial {number}: its process died; its settings are tried again")
+                trial = self.slots.claim()
+                if trial is not None:
+                    self.run(trial, interrupts)
+                elif not waiting:
+                    self.log("all trials are taken: waiting for other processes to finish theirs")
+                waiting = trial is None
+                until = time.monotonic() + WAIT_SECONDS
+                while waiting and time.monotonic() < until and interrupts.received is None:
+                    time.sleep(0.05)
+        return interrupts.received
+
+    def run(self, trial: optuna.Trial, interrupts: Interrupts) -> None:
+        """Run one trial. If it fails, the worker goes on; if it is stopped, its slot is free again."""
+        began, slot, error = time.monotonic(), trial.user_attrs[SLOT], ""
+        # a sampler of its own: the same study follows from the seed, also after a stop
+        seed = stream_seed(self.seed, "sweep", slot) % 2**32
+        self.slots.study.sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS
+        )
+        with self.slots.heartbeat(trial):
+            try:
+                score = self.objective.score(trial, interrupts, self.slots.local_workers())
+                self.slots.study.tell(trial, score, skip_if_finished=True)
+            except optuna.TrialPruned:
+                self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+            except UpdateFinishedTrialError:  # others took this process for dead
+                pass
+            except Interrupted:
+                self.slots.fail(trial._trial_id, STOPPED)
+                return
+            except STORAGE_ERRORS:
+                self.slots.fail(trial._trial_id, STOPPED)
+                raise
+            except Exception as failure:
+                error = self.fail(trial, failure)
+            except BaseException:
+                self.slots.fail(trial._trial_id, STOPPED)
+                raise
+        self.log(self.summary(trial.number, time.monotonic() - began))
+        self.after_trial()
+        self.count_failures(slot, error)
+
+    def fail(self, trial: optuna.Trial, failure: Exception) -> str:
+        """Record why a trial failed. Its settings are tried again, unless they need too much memory."""
+        error = str(failure) if isinstance(failure, TrialError) else raised(failure)
+        if isinstance(failure.__cause__, (MemoryError, torch.OutOfMemoryError)):
+            with suppress(UpdateFinishedTrialError):
+                trial.set_user_attr(OUTCOME, f"{INVALID}: {error}")
+                self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+        else:
+            self.slots.fail(trial._trial_id, f"{FAILED}: {error}")
+        return error
+
+    def count_failures(self, slot: int, error: str) -> None:
+        """Stop if one slot after the other fails: a broken machine must not use up all of them."""
+        if not error:
+            self.in_a_row = 0
+            return
+        gc.collect()
+        with suppress(Exception):  # a GPU that is lost
+            torch.cuda.empty_cache()
+        self.in_a_row += slot not in self.failed_slots
+        self.failed_slots.add(slot)
+        if self.in_a_row >= MOST_IN_A_ROW:
+            raise TooManyFailures(f"{self.in_a_row} trials in a row failed, the last with {error}")
+
+    def summary(self, number: int, seconds: float) -> str:
+        """The result of a trial in one line."""
+        progress = f"in {seconds:.1f} s; {self.slots.done()} of {self.slots.count} done"
+        trial = next((trial for trial in self.slots.trials() if trial.number == number), None)
+        if trial is None:
+            return f"trial {number}: no longer in the storage as it was, {progress}"
+        taken = "other processes took this one for dead, and try its settings again"
+        outcome = taken if outcome_of(trial) == DEAD else outcome_of(trial)
+        scores = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
+        score = "" if trial.value is None else f", score {trial.value:.4g} ({scores})"
+        best = self.slots.best()
+        lead = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
+        return f"trial {number}: {outcome}{score} {progress}{lead}"

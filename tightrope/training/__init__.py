@@ -1,0 +1,1 @@
+"""Training runs: settings, presets, the loop around an algorithm, evaluation, checkpoints, export."""

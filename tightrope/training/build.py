@@ -1,0 +1,223 @@
+"""From a configuration to a state that can be trained: environments, network, optimiser, all seeded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from ..algorithms import ALGORITHMS
+from ..engine import State, apart, choose_runtime, stream_seed, world
+from ..engine.distributed import copy_from_rank0
+from ..engine.streams import initialising
+from ..envs import ENVS as TENSOR_ENVS
+from ..envs import TensorEnv, choose, make
+from ..envs.registry import Choice, import_module_of
+from ..envs.training_warnings import find_time_limit
+from ..envs.validate import check_spaces
+from ..errors import UsageError
+from ..models import actor_critic
+from ..types import Env, Settings
+from .config import Config, RunConfig, configure, merged_layers
+from .devices import memory_of, name_of_device, resolve_device, suits_cpu
+from .names import ENVS, here_called
+from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
+from .user_objects import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
+
+RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
+
+
+def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+    """The engine for an id that the user gave, whose module is imported where it names one."""
+    import_module_of(env_id)
+    return engine_for(env_id, backend, with_arguments)
+
+
+def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+    """The engine for an id, or an error that knows the ids of other libraries too. Imports nothing: it may be a file's."""
+    foreign = here_called(env_id, ENVS)
+    if foreign:
+        raise UsageError(f"unknown env {env_id!r}: {foreign}")
+    return choose(env_id, backend, with_arguments)
+
+
+def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
+    """The environment with that id as the settings want it; `scoring` for evaluation."""
+    run = config.run
+    wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"  # a shaped env may be ours
+    backend, _ = engine_for(env_id, wanted, bool(run.env_kwargs))
+    device = resolve_device(run.device)
+    # only copies of the scoring one are used, and these need no processes
+    mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
+    options: Settings = {"vectorization_mode": mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
+    env = make(env_id, num_envs, device, run.max_episode_steps, backend=backend, **options)
+    if run.device == "auto" and suits_cpu(env):
+        env.device = torch.device("cpu")
+    return env
+
+
+def configured(env_id: str, algo: str, *layers: Settings) -> Config:
+    """`configure` for a run of an id that is about to begin. Where the defaults follow the kind of environment, one is made to
+    look at, and closed again."""
+    settings = merged_layers(algo, *layers)
+    if not follows_kind(env_id, algo, settings):
+        return configure(env_id, algo, settings)
+    import_training_env(settings.get("train_env"))
+    run = run_settings(env_id, algo, settings)
+    with apart(stream_seed(run.run.seed, "look"), resolve_device(run.run.device)):
+        env = make_env(run, run.run.train_env or env_id, 1)
+        close_quietly(env)
+    return configure_for(env, env_id, algo, settings)
+
+
+def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, Any]:
+    """(`configure` for a run of a user's own environment, what the run is to take for it). A class or a factory that is called
+    to see the kind is called for the run itself, so that it makes `num_envs` of them and not one more."""
+    settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
+    if not follows_kind(preset_env or env_id, algo, settings):
+        return configure(env_id, algo, settings, preset_env=preset_env), given
+    if is_ours(given):
+        return configure_for(given, env_id, algo, settings, preset_env), given
+    if not callable(given):  # a Gymnasium environment, which is looked at where it is
+        return configure_for(Shown(given), env_id, algo, settings, preset_env), given
+    run = run_settings(env_id, algo, settings)
+    of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
+    usual = kind_settings("discrete", algo, settings, Traits(on_device=of_tensors))
+    num_envs: int = ({"num_envs": ALGORITHMS[algo].config.num_envs} | usual | settings)["num_envs"]
+    count = max(num_envs // world().size, 1)
+    with apart(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
+        env = from_user(given, run, count)
+    try:
+        config = configure_for(env, env_id, algo, settings, preset_env)
+        if per_rank_config(config.algorithm, world().size).num_envs == count:
+            return config, env
+    except BaseException:
+        close_quietly(env)
+        raise
+    close_quietly(env)  # its kind wants another number of them
+    return config, given
+
+
+def follows_kind(env_id: str, algo: str, settings: Settings) -> bool:
+    """Whether the defaults of a run are those of its kind of environment."""
+    wanted = settings.get("defaults", "auto")
+    return wanted in KIND_WORDS or (wanted == "auto" and not preset(env_id, algo))
+
+
+def run_settings(env_id: str, algo: str, settings: Settings) -> Config:
+    """What decides how an environment is made."""
+    return configure(env_id, algo, {k: v for k, v in settings.items() if k in RUN_SETTINGS}, with_preset=False)
+
+
+class Shown:
+    """The spaces of a Gymnasium environment, single or a vector of them."""
+
+    capturable = False
+
+    def __init__(self, env: Any) -> None:
+        from ..envs.adapters import spaces
+
+        single = "single_" if hasattr(env, "num_envs") else ""
+        self.observation = spaces.observation_reader(getattr(env, f"{single}observation_space")).spec
+        self.action = spaces.action_writer(getattr(env, f"{single}action_space")).spec
+        self.env = env
+
+
+def traits_of(env: Any) -> Traits:
+    limit = find_time_limit(env)
+    return Traits(limit if isinstance(limit, int) else None, bool(env.capturable))
+
+
+def configure_for(env: Any, env_id: str, algo: str, settings: Settings, preset_env: str | None = None) -> Config:
+    """`configure` with the defaults that suit an environment: of its kind, unless the settings name one."""
+    observation, action = getattr(env, "observation", None), getattr(env, "action", None)
+    if observation is not None and action is not None:  # otherwise what is missing is said when it is built
+        named = settings.get("defaults", "auto")
+        settings = {**settings, "defaults": kind_of(observation, action) if named == "auto" else named}
+    return configure(env_id, algo, settings, preset_env=preset_env, traits=traits_of(env))
+
+
+def close_quietly(env: Env) -> None:
+    """Close what was only looked at. What goes wrong is said, if at all, when the run's own environments are closed."""
+    with contextlib.suppress(Exception):
+        env.close()
+
+
+def settled(config: Config, state: State) -> Config:
+    """The settings with every choice made that was left to us, so that a saved run keeps to it."""
+    chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
+    if not is_path(config.env) and config.run.backend == "auto":
+        backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
+        chosen |= {} if backend == "tensor" else {"backend": backend}
+    return config.changed(**chosen)
+
+
+def build(config: Config, env: Env | None = None, network: Network | None = None) -> State:
+    """A state before its first phase. `env` stands in for the configured training environment, `network` for the trunk."""
+    try:
+        return _build(config, env, network)
+    except (RuntimeError, MemoryError) as error:
+        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+            raise
+        sizes = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
+        raise UsageError(
+            f"{sizes} with hidden_sizes {list(config.network.hidden_sizes)} does not fit into memory: lower them"
+        ) from None
+
+
+def check_memory(config: Config, batch_size: int, env: Env) -> None:
+    """Refuse rollouts that no memory of this machine could hold, before any of it is taken."""
+    sizes = [2 * math.prod(env.observation.shape) * env.observation.dtype.itemsize]
+    sizes += [math.prod(env.action.shape) * env.action.dtype.itemsize, 5 * 4]
+    needed, there = batch_size * sum(sizes), memory_of(env.device)
+    if needed > there:
+        rows = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
+        raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
+
+
+def per_rank_config(algorithm: Any, ranks: int) -> Any:
+    """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
+    if ranks == 1:
+        return algorithm
+    if algorithm.num_envs % ranks:
+        below = algorithm.num_envs // ranks * ranks
+        near = f"{below} or {below + ranks}" if below else f"{ranks}"
+        raise UsageError(f"num_envs {algorithm.num_envs} does not split evenly over {ranks} ranks: give {near}")
+    try:
+        num_envs = algorithm.num_envs // ranks
+        return replace(algorithm, num_envs=num_envs, total_timesteps=algorithm.phases * num_envs * algorithm.num_steps)
+    except UsageError as error:
+        raise UsageError(f"on each of {ranks} ranks, with num_envs {num_envs}: {error}") from None
+
+
+def _build(config: Config, env: Env | None, network: Network | None) -> State:
+    share = per_rank_config(config.algorithm, world().size)
+    if env is None:
+        env = make_env(config, config.run.train_env or config.env, share.num_envs)
+    if isinstance(env, TensorEnv):
+        check_spaces(env)  # its methods are tried at its first reset
+    if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
+        raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
+    updates = getattr(share, "num_minibatches", 1)
+    if env.skips and world().is_distributed and share.num_envs * (share.num_steps // 2) < updates:
+        raise UsageError(
+            f"num_minibatches {updates} may be more than the rows that a rank has to learn from, since resets take a step of "
+            f"their own: give at most {share.num_envs * (share.num_steps // 2)}"
+        )
+    check_memory(config, share.batch_size, env)
+    if hasattr(env, "gamma"):  # a potential's discount is the learner's
+        env.gamma = config.algorithm.gamma
+    with initialising(stream_seed(config.run.seed, "network")):
+        trunk = None if network is None else own_network(network)
+        has_critic = config.algorithm.has_critic
+        policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
+    policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
+    copy_from_rank0(
+        *(x.data for x in policy.parameters()), *policy.buffers()
+    )  # whatever a network of one's own draws from
+    runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
+    state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
+    return state

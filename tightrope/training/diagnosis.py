@@ -1,0 +1,258 @@
+"""Why a phase did not stay finite: the first bad tensor in the order of causes, and the most likely cause.
+
+The order is that of the phase itself: step by step observation, policy output and reward; then minibatch by minibatch
+estimates, losses and gradient; then parameters and statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.health import LOSSES, BadEntry, first_bad_entry, first_index, location, over_entries
+from ..models import ActorCritic
+from ..models.actor_critic import GaussianHead
+from ..types import Batch, Rollout, Spec
+from .config import Config
+from .user_objects import check_command
+
+HUGE_REWARD, HUGE_OBSERVATION, HUGE_PARAMETER = 1e12, 1e8, 1e3  # values that explain why something broke
+SQUARE = 1e16  # beyond which normalizing does not help: it squares values too, and a return is many rewards
+FAR = 1.0  # farther than a parameter moves in a sound phase
+WIDE = 20.0  # log_std whose exponential is far from any action
+HIGH_KL = 0.5
+LAST = 5  # phases whose KL divergence is compared
+MODERATE_RATE = 1e-3
+
+
+@dataclass
+class Evidence:
+    """What is known of a bad phase, on the CPU. `minibatch`, `terms` and `gradient` are of the first bad update."""
+
+    phase: int  # as rows of metrics count it, from 1
+    parts: list[str]  # that the phase itself found bad
+    rollout: Rollout  # the steps that were taken
+    last_obs: Tensor  # after the last of them
+    observation: Spec  # the space they are of
+    before: dict[str, Tensor]  # parameters before the phase
+    after: dict[str, Tensor] = field(default_factory=dict)  # parameters when it broke, or ended
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # of the normalizers, then
+    update: int | None = None  # how many whole updates came before it
+    minibatch: Batch | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    gradient: dict[str, Tensor] = field(default_factory=dict)  # by parameter
+    kl: list[float] = field(default_factory=list)  # of each update, where there is such a term
+    bad_layer: str | None = None  # the first that made something bad of something finite
+    note: str | None = None  # why there is less to know than there should be
+
+
+class Advice(NamedTuple):
+    """Why it happened, and what to do about it."""
+
+    cause: str
+    fix: str
+    flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
+    worth_resuming: bool = True  # whether the state before the phase is one to go on from
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first bad number of a phase, with advice."""
+
+    phase: int
+    bad: BadEntry
+    advice: Advice
+
+    @property
+    def first(self) -> str:
+        """What has to come before going on: a faulty env would give the same again."""
+        return "once it is fixed," if self.bad.kind in ("observation", "reward") else "then"
+
+    def line(self) -> str:
+        cause = f": {self.advice.cause}" if self.advice.cause else ""
+        return f"phase {self.phase} is not finite: {self.bad.words}{cause}; {self.advice.fix}"
+
+
+def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic) -> Diagnosis:
+    """Cause and fix, from the evidence and the metrics of the phases before."""
+    bad = first_bad(evidence)
+    return Diagnosis(evidence.phase, bad, advice(bad, evidence, config, rows, policy))
+
+
+# the first bad tensor ------------------------------------------------------------------------------------------------
+
+
+def first_bad(evidence: Evidence) -> BadEntry:
+    """The first in the order of causes."""
+    in_rollout = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation)
+    for found in (in_rollout, in_update(evidence), in_model(evidence)):
+        if found is not None:
+            return found
+    which = " and ".join(evidence.parts)
+    again = evidence.note or "but not when it was run again eagerly"
+    return BadEntry(evidence.parts[0], f"{which}, {again}")
+
+
+def in_update(evidence: Evidence) -> BadEntry | None:
+    """The first bad tensor or loss in the update that broke."""
+    minibatch = evidence.minibatch
+    if minibatch is None:
+        return None
+    where = f"in update {evidence.update}"
+    for name in ("target", "advantage"):
+        column = getattr(minibatch, name)
+        at = first_index(column, getattr(minibatch, "alive", torch.ones_like(column, dtype=torch.bool)))
+        if at is not None:
+            return BadEntry("estimate", f"{name} is {column[at]:g} {where}")
+    for name, value in list(evidence.terms.items())[:LOSSES]:
+        if not math.isfinite(value):
+            return BadEntry("loss", f"loss term {name} is {value:g} {where}")
+    return in_tensors("gradient", "gradient of", evidence.gradient, where, squared=True)
+
+
+def in_model(evidence: Evidence) -> BadEntry | None:
+    """Parameters or statistics that became bad in an update."""
+    after = {"parameter": evidence.after, "statistics": evidence.statistics}
+    found = (in_tensors(kind, kind, tensors, "after the updates") for kind, tensors in after.items())
+    return next((bad for bad in found if bad is not None), None)
+
+
+def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, squared: bool = False) -> BadEntry | None:
+    """The first bad one by name; with `squared`, failing that the largest, if its square is too much for float32."""
+    for name, tensor in tensors.items():
+        at = first_index(tensor)
+        if at is not None:
+            return BadEntry(kind, f"{words} {name} is {tensor[at]:g} {where}")
+    if not squared or not tensors:
+        return None
+    name, largest = max(((name, extreme(tensor)) for name, tensor in tensors.items()), key=lambda x: x[1])
+    return BadEntry(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
+
+
+# why -----------------------------------------------------------------------------------------------------------------
+
+
+def advice(
+    bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
+) -> Advice:
+    """The env is at fault where it gave a non-finite number; otherwise the most likely suspect is."""
+    spoilt = next((name for name, x in evidence.before.items() if not torch.isfinite(x).all()), None)
+    if spoilt is not None:
+        return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
+    if bad.kind in ("observation", "reward"):
+        return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
+    for suspect in (
+        size_of_env(evidence, config),
+        log_std_out_of_bounds(evidence, config, policy),
+        steps(evidence, config, rows),
+    ):
+        if suspect is not None:
+            return suspect
+    if bad.kind == "value" or config.network.network is not None:
+        given = "observation" if bad.kind == "value" else "minibatch"
+        layer = "" if evidence.bad_layer is None else f", first in its layer {evidence.bad_layer}"
+        return Advice(f"the network made it of a finite {given}{layer}", "look for a root, log or division in it")
+    return slower(config, "")
+
+
+def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
+    """Rewards or observations too large to be learned from."""
+    rollout = evidence.rollout
+    reward, at = largest(rollout.reward, rollout.real)
+    if abs(reward) > HUGE_REWARD:
+        cause = f"env gave reward {reward:g} {location(*at)}, whose square is too large"
+        if abs(reward) > SQUARE or getattr(config.algorithm, "norm_reward", True):
+            return Advice(cause, "scale or clip rewards in the env")
+        return Advice(cause, "scale rewards, or set norm_reward", ("--norm-reward",))
+    obs, at = largest(rollout.obs, rollout.real)
+    if abs(obs) > HUGE_OBSERVATION:
+        cause = f"env gave observation {obs:g} {location(*at)}"
+        if abs(obs) > SQUARE or config.network.norm_obs:
+            return Advice(cause, "scale or clip observations in the env")
+        return Advice(cause, "scale observations, or set norm_obs", ("--norm-obs",))
+    return None
+
+
+def log_std_out_of_bounds(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
+    """A Gaussian that has become endlessly wide or narrow."""
+    if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
+        return None
+    value, _ = largest(evidence.before["head.log_std"])
+    if not WIDE < abs(value) < HUGE_PARAMETER:  # beyond that it did not come here by itself
+        return None
+    words = ("grown", "smaller") if value > 0 else ("shrunk", "larger")
+    return slower(config, f"log_std has {words[0]} to {value:.3g}", f"a {words[1]} ent_coef, or ")
+
+
+def steps(evidence: Evidence, config: Config, rows: list[dict[str, Any]]) -> Advice | None:
+    """Steps that were too large, by the KL divergence, by how far parameters moved, or by where they are."""
+    series = [row["losses/approx_kl"] for row in rows[-LAST:] if "losses/approx_kl" in row]
+    series += [max(kl for kl in evidence.kl if not math.isnan(kl))] if any(kl > 0 for kl in evidence.kl) else []
+    if series and max(series) > HIGH_KL:
+        begin, over = (series[0], f"over {len(series)} phases") if len(series) > 1 else (0.0, "within the phase")
+        return slower(config, f"learning rate too high, KL rose from {begin:.2g} to {max(series):.2g} {over}")
+    moved = max((extreme(x - evidence.before[name]) for name, x in evidence.after.items()), default=0.0)
+    if moved > FAR:
+        return slower(config, f"learning rate too high, a parameter moved by {moved:.2g} within the phase")
+    size, name = max((extreme(x), name) for name, x in evidence.before.items())
+    if size > HUGE_PARAMETER:
+        advice = slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
+        return advice._replace(fix=f"{advice.fix}, from the start", worth_resuming=False)
+    return None
+
+
+def slower(config: Config, cause: str, instead: str = "") -> Advice:
+    """To take smaller steps."""
+    rate = f"{min(config.algorithm.learning_rate / 10, MODERATE_RATE):.2g}"
+    fix, flags = f"try {instead}learning_rate {rate}", ("--learning-rate", rate)
+    if config.algorithm.max_grad_norm is not None:
+        return Advice(cause, fix, flags)
+    return Advice(cause, f"{fix} and max_grad_norm 0.5", (*flags, "--max-grad-norm", "0.5"))
+
+
+def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, ...]]:
+    """The finite entry furthest from 0 among the rows that count, and where it is."""
+    if not x.is_floating_point():
+        return 0.0, ()
+    mask = torch.isfinite(x) if counts is None else torch.isfinite(x) & over_entries(counts, x)
+    at = tuple(int(i) for i in torch.unravel_index(torch.where(mask, x, 0.0).abs().argmax(), x.shape))
+    return float(x[at]), at
+
+
+def extreme(x: Tensor) -> float:
+    """The largest finite size."""
+    return float(torch.where(torch.isfinite(x), x, 0.0).abs().max()) if x.numel() else 0.0
+
+
+def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
+    """The first layer in a forward pass that gives something bad for something finite."""
+    found: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, given: Any, result: Any) -> None:
+            bad = any(not torch.isfinite(x).all() for x in tensors_in(result))
+            if bad and all(torch.isfinite(x).all() for x in tensors_in(given)):
+                found.append(f"{name} ({type(module).__name__})")
+
+        return hook
+
+    inside = [(name, module) for name, module in policy.named_modules() if name]
+    handles = [module.register_forward_hook(look(name)) for name, module in inside]  # inner ones are done first
+    try:
+        with torch.no_grad():
+            policy(obs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def tensors_in(x: Any) -> Iterator[Tensor]:
+    for leaf in torch.utils._pytree.tree_leaves(x):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield leaf

@@ -1,0 +1,258 @@
+"""The directory of a run that is being trained: its lock, its metrics file, its checkpoints, and errors of its disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .. import activity
+from ..engine import State, world
+from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for_restart, kept_for_restart
+from ..engine.heartbeat import restart_notice
+from ..errors import UsageError, warn
+from ..files import Place
+from ..logging import MetricsFile
+from .checkpoint import CONFIG, Checkpoint, newest_serial
+from .config import Config
+from .lock import locked
+from .persistence import rank_state, save_checkpoint, save_config
+from .user_objects import can_be_named, is_path
+
+METRICS = "metrics.jsonl"
+RUN_DIR = "run_dir"  # the key under which restarted ranks find the path
+
+
+class RunDirectory:
+    """The directory of one run. An error of the disk is reported once and does not stop training; `trouble` is its reason."""
+
+    def __init__(
+        self, path: Path, checkpoint: Checkpoint | None = None, new: bool = False, say: Callable[[str], None] = warn
+    ) -> None:
+        """`checkpoint` is the one that the run resumes from; `new` if there must be no run in the directory yet."""
+        self.path, self.new, self.say = path.absolute(), new, say
+        self.serial = newest_serial(path)  # of the newest checkpoint that we know of
+        self.log_bytes = 0 if checkpoint is None else int(checkpoint.manifest["log_bytes"])
+        self.saved_steps = None if checkpoint is None else checkpoint.steps
+        self.saved_at = time.perf_counter()
+        self.metrics: MetricsFile | None = None
+        self.folder: int | Path = self.path  # its descriptor while it is open: the path may lead elsewhere later
+        self.trouble: str | None = None  # why the last checkpoint could not be written
+        self.log_trouble = False
+
+    @contextmanager
+    def opened(self, config: Config) -> Iterator[None]:
+        """Lock the directory, write the settings, and cut the metrics file to the length that it had at the checkpoint."""
+        with self.locked():
+            keep_for_restart(RUN_DIR, str(self.path))  # a restarted job goes on here
+            try:
+                save_config(self.path, config)
+                self.metrics = MetricsFile(Place(self.path) / METRICS, self.log_bytes, self.say)
+            except OSError as error:
+                named = error.filename and error.errno in (errno.EINVAL, errno.ELOOP)
+                which = f"{Path(error.filename).name}: " if named else ""
+                raise UsageError(f"run_dir {self.path} cannot be written: {which}{reason(error)}") from None
+            self.saved_at = time.perf_counter()
+            try:
+                with Place(self.path).directory_fd() as folder:
+                    self.folder = self.path if folder is None else folder
+                    yield
+            finally:
+                self.metrics.close()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make and lock the directory; refused if another process has trained there since we looked."""
+        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for created in missing:
+                Place(created.parent).sync()
+        except OSError as error:
+            raise UsageError(f"run_dir {self.path} cannot be made: {reason(error)}") from None
+        with locked(self.path):
+            if self.new and (Place(self.path) / CONFIG).exists():
+                raise UsageError(already_a_run(self.path))
+            if newest_serial(self.path) > self.serial:
+                raise UsageError(f"run_dir {self.path} was trained further by another process: load it again")
+            self.new = False
+            yield
+
+    @property
+    def seconds_since_saving(self) -> float:
+        return time.perf_counter() - self.saved_at
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Write a row to the metrics file, later if the disk does not take it now."""
+        assert self.metrics is not None
+        try:
+            self.metrics.write(row)
+            self.log_trouble = False
+        except OSError as error:
+            if not self.log_trouble:
+                self.say(f"{self.path / METRICS} cannot be written ({reason(error)}): training goes on, rows are kept")
+            self.log_trouble = True
+
+    def write_config(self, config: Config) -> None:
+        """Settings that were changed while the run trains."""
+        try:
+            save_config(self.path, config)
+        except OSError as error:
+            self.say(f"{self.path / CONFIG} cannot be written ({reason(error)}): the next checkpoint has the settings")
+
+    def save(self, state: State, config: Config, score: float | None = None) -> None:
+        """Write a checkpoint; if the disk does not take it, the last one stays. All ranks are told."""
+        assert self.metrics is not None
+        with activity.during("saving a checkpoint"):
+            others, keep = gather_to_rank0(b"")[1:], config.run.keep_checkpoints
+            self.saved_at = time.perf_counter()
+            try:
+                self.check_is_there()
+                size = self.metrics.sync()  # before the checkpoint that names its length
+                self.serial = save_checkpoint(self.path, state, config, others, keep=keep, score=score, log_bytes=size)
+            except OSError as error:
+                if self.trouble is None:
+                    self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
+                self.trouble = reason(error)
+            else:
+                if self.trouble is not None:
+                    self.say(f"{self.path} can be saved to again")
+                self.trouble, self.log_bytes, self.saved_steps = None, size, state.steps
+        broadcast_from_rank0(lambda: (self.trouble or "").encode())
+
+    def check_is_there(self) -> None:
+        """OSError if the directory was removed, or replaced by another."""
+        if not os.path.samestat(os.stat(self.path), os.stat(self.folder)):
+            raise FileNotFoundError(errno.ENOENT, "it was removed, and another directory has its name")
+
+    def save_untrained(self, state: State, config: Config) -> None:
+        """Write a checkpoint while no training is under way, in place of an agent that was only saved there."""
+        is_ours = self.saved_steps is not None
+        if not is_ours and (Place(self.path) / METRICS).exists():
+            raise UsageError(f"path {self.path} holds a run that was trained there: give another directory")
+        with self.locked():
+            try:
+                save_config(self.path, config)
+                keep = config.run.keep_checkpoints if is_ours else 1
+                self.serial = save_checkpoint(self.path, state, config, keep=keep, log_bytes=self.log_bytes)
+            except OSError as error:
+                raise UsageError(f"path {self.path} cannot be written: {reason(error)}") from None
+        self.saved_steps = state.steps
+
+    @property
+    def newest(self) -> str:
+        """A clause that says what is saved."""
+        if self.saved_steps is None:
+            return "nothing is saved yet"
+        if not newest_serial(self.path):
+            return "and what was saved is no longer there"
+        return f"the newest checkpoint is that of {self.saved_steps:,} steps"
+
+    def after_a_loss(self, config: Config) -> str:
+        """What happens next when another rank is lost."""
+        if self.saved_steps is None:
+            return f"{restart_notice()}; nothing is saved yet"
+        return f"{restart_notice()}; `{resume_command(self.path, config)}` goes on from {self.saved_steps:,} steps"
+
+    def left(self, state: State) -> str:
+        """What is saved of a training that an error ended."""
+        kept = f"what was learned in {state.steps:,} steps is in {self.path}"
+        return kept if self.trouble is None else self.complaint(state)
+
+    def complaint(self, state: State) -> str:
+        """The line for a training whose end could not be saved."""
+        return (
+            f"the end of training, {state.steps:,} steps, is not saved in {self.path} ({self.trouble}): {self.newest}"
+        )
+
+
+class NonZeroRankDirectory(RunDirectory):
+    """The run directory on a rank other than the first: it sends its state to the first rank, which writes."""
+
+    @contextmanager
+    def opened(self, config: Config) -> Iterator[None]:
+        yield
+
+    @property
+    def seconds_since_saving(self) -> float:
+        return 0.0  # the first rank's clock decides
+
+    def log(self, row: dict[str, Any]) -> None:
+        pass
+
+    def write_config(self, config: Config) -> None:
+        pass
+
+    def save(self, state: State, config: Config, score: float | None = None) -> None:
+        gather_to_rank0(rank_state(state))
+        self.trouble = broadcast_from_rank0(lambda: b"").decode() or None
+        if self.trouble is None:
+            self.saved_steps = state.steps
+
+    def save_untrained(self, state: State, config: Config) -> None:
+        pass
+
+
+def directory(path: Path, checkpoint: Checkpoint | None = None, new: bool = False) -> RunDirectory:
+    """The run directory object for this rank."""
+    return (RunDirectory if world().is_rank0 else NonZeroRankDirectory)(path, checkpoint, new)
+
+
+def reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def resume_command(path: Path, config: Config, *flags: str) -> str:
+    """The command that resumes a run; Python code where no command could name its environment or its network."""
+    nameless = "<locals>" in config.env or config.env.startswith("__main__:")
+    network = config.network.network
+    if nameless or (network is not None and not can_be_named(network)):
+        own = ", env=..." * (nameless or is_path(config.env)) + ", network=..." * (network is not None)
+        return f'tr.load("{path}"{own}).learn()'
+    words = ["tightrope", "resume", str(path)]
+    words += ["--env", config.env] if is_path(config.env) else []
+    words += ["--network", network] if network is not None else []
+    return shlex.join([*words, *flags])
+
+
+def already_a_run(path: Path) -> str:
+    return f"run_dir {path} already holds a run: `tightrope resume {path}` goes on with it, or give another directory"
+
+
+def begun_before(run_dir: Path | None) -> Path | None:
+    """The run that this job began before torchrun restarted it: in that directory, if one is given."""
+    begun = kept_for_restart(RUN_DIR)
+    if begun is None or (run_dir is not None and run_dir.absolute() != Path(begun)):
+        return None
+    return Path(begun)
+
+
+def new_run_dir(run_dir: Path | None, config: Config) -> Path:
+    """The directory for a new run, the same on all ranks; refused if it holds a run already. Creates nothing."""
+    return Path(os.fsdecode(broadcast_from_rank0(lambda: os.fsencode(free_directory(run_dir, config)))))
+
+
+def free_directory(run_dir: Path | None, config: Config) -> Path:
+    if run_dir is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        base = Path("runs") / f"{config.env.replace('/', '-')}__{config.algo}__{config.run.seed}__{stamp}"
+        run_dir, attempt = base, 1
+        while run_dir.exists():
+            attempt += 1
+            run_dir = base.with_name(f"{base.name}-{attempt}")
+    try:
+        if (Place(run_dir) / CONFIG).exists():
+            raise UsageError(already_a_run(run_dir))
+        nearest = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    except OSError as error:
+        raise UsageError(f"run_dir {str(run_dir)[:60]} is invalid ({error.strerror}): give another directory") from None
+    if not nearest.is_dir():
+        raise UsageError(f"run_dir {run_dir} is invalid, {nearest} is a file: give a directory")
+    if not os.access(nearest, os.W_OK):
+        raise UsageError(f"run_dir {run_dir} cannot be made, {nearest} is read-only: give another directory")
+    return run_dir

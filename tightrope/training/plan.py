@@ -1,0 +1,131 @@
+"""What a run is going to do, said before it does it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..engine import State, choose_threads, cores, waits_asleep, why_as_written, world
+from ..envs.training_warnings import training_warnings
+from ..errors import plural
+from ..types import Env
+from .build import engine_for, traits_of
+from .config import Config
+from .presets import KIND_WORDS, kind_settings
+from .user_objects import is_path
+
+FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
+
+
+@dataclass(frozen=True)
+class Plan:
+    phases: int
+    batch: int
+    minibatch: int
+    ranks: int
+    updates: int
+    steps: int
+    parameters: int
+    device: str
+    engine: str
+    defaults: str | None
+    threads: int
+    runtime: str
+    may_stop_early: bool
+    warning: str | None
+    stop_at: str | None = None  # what ends it before that
+    notes: tuple[str, ...] = ()  # about the environment and the network
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        threads = f", {plural(self.threads, 'thread')}" if self.device == "cpu" else ""
+        where = f"{self.device}{threads}, {self.runtime}"
+        if self.ranks > 1:
+            share = f"batch {self.batch // self.ranks:,}, minibatches of {self.minibatch // self.ranks:,}"
+            where += f"; on each of {self.ranks} ranks: {share}"
+        count = ("at least " if self.may_stop_early else "") + plural(self.phases, "phase")
+        return [
+            f"plan: {count} x {plural(self.batch, 'step')} = {plural(self.steps, 'step')}; {plural(self.updates, 'update')} on "
+            f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
+            f"environments: {self.engine}",
+            *([f"settings: {self.defaults}"] if self.defaults else []),
+            *([f"stops before that once {self.stop_at}"] if self.stop_at else []),
+            *([f"warning: {self.warning}"] if self.warning else []),
+            *(f"note: {note}" for note in self.notes),
+        ]
+
+
+def engine_of(state: State, config: Config) -> str:
+    """Which engine runs the environments, and why."""
+    count = f"{world().size} x {state.env.num_envs}" if world().size > 1 else f"{state.env.num_envs}"
+    env_id = config.run.train_env or config.env
+    if is_path(env_id):
+        return f"{count} of {env_id}, as given"
+    backend, why = engine_for(env_id, config.run.backend, bool(config.run.env_kwargs))
+    if getattr(state.env, "backend", backend) != backend:
+        return f"{count} of {env_id}, as given"
+    groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""
+    return f"{count} of {env_id} by {backend}{groups} ({why})"
+
+
+def defaults_of(config: Config, env: Env) -> str | None:
+    """Which defaults a run with no preset started from, and what is left of them."""
+    kind, settings = config.run.defaults, config.flat()
+    if kind not in KIND_WORDS:
+        return None
+    sizes = {name: settings[name] for name in ("num_envs", "num_steps")}
+    budget = {"total_timesteps": settings["total_timesteps"]}
+    usual = sizes | kind_settings(kind, config.algo, sizes | budget, traits_of(env))
+    kept = [f"{name} {value}" for name, value in usual.items() if settings[name] == value]
+    return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
+
+
+def plan(state: State, config: Config) -> Plan:
+    """The plan of a run from where its state stands."""
+    algorithm = config.algorithm
+    steps = algorithm.phases * algorithm.batch_size - state.steps
+    phases = max(steps // algorithm.batch_size, 0)
+    updates = phases * algorithm.updates_per_phase
+    warning, target = None, config.run.stop_at_return
+    if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
+        warning = (
+            f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
+            f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
+        )
+    threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
+    return Plan(
+        phases=phases,
+        batch=algorithm.batch_size,
+        minibatch=algorithm.minibatch_size,
+        ranks=world().size,
+        updates=updates,
+        steps=phases * algorithm.batch_size,
+        parameters=sum(p.numel() for p in state.policy.parameters()),
+        device=str(state.env.device),
+        engine=engine_of(state, config),
+        defaults=defaults_of(config, state.env),
+        threads=threads,
+        runtime=state.runtime.describe(),
+        may_stop_early=algorithm.by_trajectory,
+        warning=warning or crowded(threads),
+        stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
+        notes=(*training_warnings(state.env), *runtime_notes(state)),
+    )
+
+
+def runtime_notes(state: State) -> list[str]:
+    """What runs slower than it might on the CPU, where policies are recorded once and replayed."""
+    if not state.runtime.records:
+        return []
+    why = why_as_written(state.policy, state.rollout, state.obs)
+    return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]
+
+
+def crowded(threads: int) -> str | None:
+    """A warning where threads that spin while they wait meet other processes that want the same cores."""
+    if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
+        return None
+    return (
+        f"threads {threads} may be slow: the machine is busy (load {load:.1f}, {cores()} cores) and torch, imported before "
+        "tightrope, lets waiting threads spin; import tightrope first, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
+    )

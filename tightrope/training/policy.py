@@ -1,0 +1,259 @@
+"""A trained policy that acts: from observations as an environment shows them to actions as it takes them.
+
+`Policy` is one that was loaded without its environment. What it knows of that is in the checkpoint: the spaces.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+
+import torch
+from torch import Tensor
+
+from ..engine import stream_seed
+from ..engine.streams import initialising
+from ..envs.adapters.host import HostEnv
+from ..envs.step_arrays import MAX_SPACE_SIZE
+from ..envs.validate import in_short
+from ..errors import UsageError, one_line, warn
+from ..models import ActorCritic, actor_critic
+from ..models.networks import is_image
+from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
+from .checkpoint import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
+from .config import Config
+from .export import Exported, export
+from .hints import known_arguments, missing_of_policy
+from .user_objects import Network, own_network
+
+if TYPE_CHECKING:
+    import gymnasium
+
+DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8)}
+
+
+@torch.no_grad()
+def predict(policy: ActorCritic, env: Env, obs: Any, deterministic: bool = True) -> Any:
+    """The action for one observation or a batch, as the spaces of `env` have them; a tensor for a tensor."""
+    obs, as_tensor = without_info(env, obs), isinstance(obs, Tensor)
+    batch, single = encoded(env, obs)
+    distribution = policy.distribution(batch)
+    if deterministic:
+        action = distribution.mode()
+    else:
+        generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
+        action = distribution.sample(policy.head.noise((len(batch),), generator))
+    action = policy.head.to_env(action)
+    array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
+    if as_tensor:
+        members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
+        return members[0] if single else members
+    if not single:
+        return array
+    return int(array[0]) if isinstance(env.action, Discrete) else array[0]
+
+
+def without_info(env: Env, obs: Any) -> Any:
+    """The observation of (observation, info), which is what a reset of Gymnasium's returns."""
+    if not isinstance(obs, tuple) or len(obs) != 2 or not isinstance(obs[1], dict):
+        return obs
+    if isinstance(env, HostEnv) and isinstance(getattr(env._observation.space, "spaces", None), tuple):
+        from ..envs.adapters.spaces import has_shape_of
+
+        pair = has_shape_of(env._observation.space, obs) or not isinstance(
+            obs[0], tuple
+        )  # an observation that ends in a Dict
+        return obs if pair else obs[0]
+    return obs[0]
+
+
+def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
+    """(rows that the network reads, whether it was a single observation)."""
+    if isinstance(env, HostEnv):
+        return env.encode(obs)
+    spec = env.observation
+    try:
+        given = torch.as_tensor(obs, device=env.device)
+        batch = given.to(spec.dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"an observation is not numbers of shape {spec.shape}: {one_line(error)}") from None
+    if not spec.dtype.is_floating_point and not torch.equal(batch.to(given.dtype), given):
+        raise UsageError(f"an observation is not in {in_short(spec)}: give whole numbers")
+    single = batch.shape == spec.shape
+    batch = batch[None] if single else batch
+    if batch.shape[1:] != spec.shape:
+        raise UsageError(
+            f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape}, or a batch of them"
+        )
+    return batch, single
+
+
+class Policy:
+    """A trained policy without its environment. `tr.load_policy` makes it."""
+
+    def __init__(self, network: ActorCritic, env: Env, config: Config, checkpoint: Checkpoint) -> None:
+        self.network, self.config, self.steps = network, config, checkpoint.steps
+        self.path = checkpoint.path
+        self._env = env
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """What the policy takes, in Gymnasium's words."""
+        from ..envs.traced import space_of
+
+        env = self._env
+        return env._observation.space if isinstance(env, HostEnv) else space_of(env.observation)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """What it answers with, in Gymnasium's words."""
+        from ..envs.traced import action_space
+
+        return action_space(self._env)
+
+    @known_arguments
+    def predict(self, obs: Any, deterministic: bool = True) -> Any:
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. Of what
+        `env.reset()` returns, the observation counts."""
+        return predict(self.network, self._env, obs, deterministic)
+
+    def export(self, path: str | Path) -> Exported:
+        """Write the greedy policy to an ONNX file, once onnxruntime has been held to torch on random observations."""
+        about = {"env": self.config.env, "algo": self.config.algo, "steps": self.steps}
+        return export(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+
+    def learn(self, *args: Any, **settings: Any) -> NoReturn:
+        raise self._needs_env("learn")
+
+    def evaluate(self, *args: Any, **settings: Any) -> NoReturn:
+        raise self._needs_env("evaluate")
+
+    def record(self, *args: Any, **settings: Any) -> NoReturn:
+        raise self._needs_env("record")
+
+    def show(self, *args: Any, **settings: Any) -> NoReturn:
+        raise self._needs_env("show")
+
+    def save(self, *args: Any, **settings: Any) -> NoReturn:
+        raise self._needs_env("save")
+
+    def _needs_env(self, what: str) -> UsageError:
+        return UsageError(
+            f"{what} needs the environment {self.config.env}, and this policy was loaded without it: use tr.load(path, env=...)"
+        )
+
+    def close(self) -> None:
+        """Nothing to release: there is no environment."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_of_policy(name)
+
+    def __repr__(self) -> str:
+        return f"Policy({self.config.env!r}, {self.config.algo}, steps={self.steps:,})"
+
+
+# from a checkpoint ---------------------------------------------------------------------------------------------------
+
+
+def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, device: torch.device) -> Policy:
+    """The policy of a checkpoint whose files have been looked at; nothing is made that is larger than they are."""
+    try:
+        env = spaces_only_env(checkpoint, config, device)
+        check_size(checkpoint, config, env)
+        trunk = None if network is None else own_network(network)
+        with initialising(0):  # first weights are drawn, and replaced
+            policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic, trunk)
+        expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
+        if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
+            raise ValueError(f"{MODEL} is far larger than the settings make it")
+        tensors = checkpoint.read(MODEL)
+        policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in tensors.items()})
+    except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise checkpoint.misfit(one_line(error)) from None
+    return Policy(policy.to(device).eval(), env, config, checkpoint)
+
+
+def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
+    """What takes the place of the environment: its spaces, as far as the checkpoint has them."""
+    from ..envs.adapters.spaces_only import SpacesOnlyEnv, SpacesOnlyTensorEnv, space_from_json
+
+    manifest = checkpoint.manifest
+    spaces = manifest.get("spaces")
+    if spaces is None:
+        if "spaces" not in manifest and not any(name.startswith("env.") for name in checkpoint.shapes(TRAINING)):
+            warn(
+                f"{checkpoint.path.name} was saved by an earlier version, without the environment's own spaces: give "
+                "observations as the network reads them (images channels first); discrete actions count from 0"
+            )
+        shown, taken = spec_of(manifest.get("observation")), spec_of(manifest.get("action"))
+        return cast(Env, SpacesOnlyTensorEnv(config.env, shown, taken, device))
+    if not isinstance(spaces, dict):
+        raise ValueError("its spaces are none")
+    env = SpacesOnlyEnv(
+        config.env, space_from_json(spaces.get("observation")), space_from_json(spaces.get("action")), device
+    )
+    for name in ("observation", "action"):
+        if getattr(env, name) != spec_of(manifest.get(name)):
+            raise ValueError(f"its {name} space is described in two ways that differ")
+    return env
+
+
+def spec_of(words: Any) -> Spec:
+    """The space that `spec_to_json` has written; a ValueError for anything else."""
+    if not isinstance(words, dict):
+        raise ValueError("a space is not described")
+    kind = words.get("kind")
+    if kind == "Composite":
+        parts = words.get("parts")
+        if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
+            raise ValueError("a space has no parts")
+        inner = tuple((str(name), spec_of(part)) for name, part in parts)
+        if not inner or any(isinstance(part, Composite) for _, part in inner):
+            raise ValueError("a space has no parts")
+        return Composite(inner)
+    n, shape, dtype = words.get("n"), words.get("shape"), DTYPES.get(str(words.get("dtype")))
+    if kind == "Discrete" and type(n) is int and n > 0:
+        return Discrete(n)
+    if kind == "MultiDiscrete" and isinstance(n, list) and n and all(type(k) is int and k > 0 for k in n):
+        return MultiDiscrete(tuple(n))
+    if kind == "Box" and isinstance(shape, list) and all(type(k) is int and k > 0 for k in shape) and dtype:
+        ends = []
+        for end in (words.get("low"), words.get("high")):
+            each = [float(str(bound)) for bound in (end if isinstance(end, list) else [end])]
+            if isinstance(end, list) and len(each) != math.prod(shape):
+                raise ValueError("a space has another number of bounds than of entries")
+            ends.append(tuple(each) if isinstance(end, list) else each[0])
+        return Box(tuple(shape), ends[0], ends[1], dtype)
+    raise ValueError("a space is described as none is")
+
+
+def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
+    """Refuse spaces for which a network would be far larger than the one in the checkpoint, before it is made."""
+    numbers = sum(map(math.prod, checkpoint.shapes(MODEL).values()))
+    read = 0 if config.network.network is not None else least_weights(env.observation)
+    written = math.prod(env.action.shape) * (max(env.action.n) if isinstance(env.action, MultiDiscrete) else 1)
+    if isinstance(env.action, Discrete):
+        written = env.action.n
+    largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
+    if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
+        raise ValueError("its spaces are far larger than its network")
+
+
+def least_weights(spec: Spec) -> int:
+    """A number of weights that no network of ours for observations goes below."""
+    if isinstance(spec, Composite):
+        return sum(least_weights(part) for _, part in spec.parts)
+    if isinstance(spec, Discrete):
+        return spec.n
+    if isinstance(spec, MultiDiscrete):
+        return max(sum(spec.n), len(spec.n) * max(spec.n) // 64)  # a table of that size is made on the way
+    return 16 * math.prod(spec.shape[1:]) if is_image(spec) else math.prod(spec.shape)

@@ -1,0 +1,280 @@
+"""Reports of runs that lie on the disk: what a page needs, gathered from a run's directory."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, plain, raised, warn
+from ..files import Place, Unreadable
+from ..logging import RunInfo, Target, finite, first_phase
+from ..logging.metrics import Columns, as_float, read_rows
+from ..logging.report import (
+    ABOUT,
+    LISTED,
+    REPORT,
+    CheckpointFile,
+    RunFiles,
+    RunRecord,
+    RunStatus,
+    ScoreRecord,
+    VideoFile,
+    comparison_page,
+    run_page,
+    status_by_steps,
+    target_status,
+    write_page,
+)
+from ..types import Settings
+from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
+from .config import Config, configure
+from .directory import METRICS, reason
+from .evaluate import Evaluation
+from .lock import is_locked
+from .persistence import load_config
+from .presets import Traits
+from .target import target_of
+from .user_objects import can_be_named, has_id, is_path, short_name
+
+SCORES, VIDEOS = "scores.jsonl", "videos"
+MOST_SCORES = 1 << 24  # bytes
+MOST_COUNT = 2**62  # steps or episodes
+OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # chosen by rules where the user has not set them
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """The page of a run, or of several side by side; returns where it is."""
+    one, *others = distinct(runs)
+    path = out or (Path("comparison.html") if others else one / REPORT)
+    if path.suffix not in (".html", ".htm"):
+        raise UsageError(f"out {path} is not a page: give a name that ends in .html")
+    records = readable([one, *others]) if others else [gathered(one)]
+    beside = path.absolute().parent
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        write_page(path, compared(records, beside) if others else run_page(records[0], beside))
+    except OSError as error:
+        raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
+    except RuntimeError as error:  # no plotly
+        raise UsageError(str(error)) from None
+    return path
+
+
+def distinct(runs: Sequence[Path]) -> list[Path]:
+    """Each once, however it was named."""
+    return list({run.resolve(): run for run in runs}.values())
+
+
+def readable(runs: Sequence[Path]) -> list[RunRecord]:
+    """Those that are runs; of the others, which `runs/*` may well name, a line each."""
+    records = []
+    for run in runs:
+        try:
+            records.append(gathered(run))
+        except UsageError as error:
+            warn(f"left out: {error}")
+        except Exception as error:  # whatever is wrong with one, the others are shown
+            warn(f"left out: {run} cannot be read: {raised(error)}")
+    if not records:
+        raise UsageError(
+            f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
+        )
+    return records
+
+
+def compared(records: list[RunRecord], beside: Path) -> str:
+    """The page of several runs. One that no page can be made of is left out with a line."""
+    try:
+        return comparison_page(records, beside)
+    except (RuntimeError, OSError):
+        raise
+    except Exception:
+        good = [record for record in records if is_showable(record, beside)]
+        if not good or len(good) == len(records):
+            raise
+        return comparison_page(good, beside)
+
+
+def is_showable(record: RunRecord, beside: Path) -> bool:
+    try:
+        comparison_page([record], beside)
+    except Exception as error:
+        warn(f"left out: {record.info.run_dir} cannot be shown: {raised(error)}")
+        return False
+    return True
+
+
+def gathered(run_dir: Path) -> RunRecord:
+    """Everything about a run that its directory tells."""
+    if not run_dir.exists():
+        raise UsageError(f"{run_dir} is not a run: there is no such directory")
+    if not run_dir.is_dir():
+        raise UsageError(f"{run_dir} is not a run: it is a file")
+    config = load_config(run_dir)
+    run = Place(run_dir)
+    if not (run / METRICS).exists():
+        raise UsageError(f"{run_dir} has no {METRICS}, so that there is nothing to report: give a run that was trained")
+    try:
+        columns = Columns(read_rows(run / METRICS))
+    except (Unreadable, OSError) as error:
+        raise UsageError(f"{run_dir} cannot be reported: {error}") from None
+    told = remembered(run_dir)
+    about = RunInfo(
+        title=f"{short_name(config.env)} {config.algo}",
+        settings=config.flat(),
+        plan=[str(line) for line in told.get("plan", [])],
+        steps=0,
+        total_steps=config.algorithm.total_timesteps,
+        run_dir=run_dir,
+        facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
+        target=read_target(told["target"]) if "target" in told else target_of(config),
+    )
+    return RunRecord(about, columns, status(run_dir, config, columns), found(run_dir, config))
+
+
+def remembered(run_dir: Path) -> dict[str, Any]:
+    """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
+    try:
+        content = json.loads((Place(run_dir) / ABOUT).read())
+    except (Unreadable, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
+    return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
+
+
+def read_target(told: Any) -> Target | None:
+    """The target that a run was begun with; a file may say anything."""
+    value = told.get("value") if isinstance(told, dict) else None
+    if isinstance(value, bool) or not math.isfinite(as_float(value)):
+        return None
+    return Target(as_float(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
+
+
+def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
+    if is_locked(run_dir):
+        return RunStatus("running")
+    phase = int(columns.last("phase") or 0)
+    if (Place(run_dir) / "crash" / f"phase-{phase + 1:06d}").is_dir():
+        return RunStatus("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
+    if config.algorithm.stops_when_solved and columns.last("charts/solved"):
+        return RunStatus("solved")
+    settings = config.flat()
+    return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)
+
+
+def found(run_dir: Path, config: Config) -> RunFiles:
+    """What else there is to know of a run."""
+    usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
+    return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
+
+
+# settings -------------------------------------------------------------------------------------------------------------
+
+
+def read_traits(told: Settings) -> Traits:
+    """What the defaults of a run depended on; a file may say anything."""
+    limit = told.get("limit")
+    return Traits(limit if type(limit) is int and 0 < limit < MOST_COUNT else None, told.get("on_device") is True)
+
+
+def usual_settings(config: Config, traits: Traits | None = None) -> Settings:
+    """What they would have been with no flag given. Choices that were ours are as usual, whatever they are."""
+    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}, traits=traits).flat()
+    settings = config.flat()
+    return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
+
+
+def command(config: Config, usual: Settings) -> str:
+    """What to type for the same run once more. Threads are named too, since sums depend on their number."""
+    settings = config.flat()
+    named = {"seed": True, "threads": config.run.threads is not None, "defaults": config.run.defaults != "auto"}
+    given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
+    network = config.network.network
+    nameless = not is_path(config.env) and not has_id(config.env)
+    if nameless or (network is not None and not can_be_named(network)):
+        env = config.env.rpartition(".")[2] if nameless else repr(config.env)
+        own = {} if network is None else {"network": network.rpartition(":")[2]}
+        words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
+        return f"tr.{config.algo.upper()}({env}, {words}).learn()"
+    algo = [] if config.algo == "ppo" else ["--algo", config.algo]
+    flags = [word for name, value in given.items() for word in flag(name, value)]
+    return shlex.join(["tightrope", "train", config.env, *algo, *flags])
+
+
+def flag(name: str, value: Any) -> list[str]:
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", *(f"{key}={item}" for key, item in value.items())]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", "none" if value is None else str(value)]
+
+
+# what lies in the directory ---------------------------------------------------------------------------------------------
+
+
+def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
+    """A score taken after training: kept in the run's directory and shown in its report. `Unreadable` if what is there is not
+    a file that one could be added to."""
+    summary = {k: v for k, v in evaluation.as_dict().items() if k not in ("returns", "lengths")}
+    summary["representative"] = evaluation.representative
+    line = json.dumps(finite({"step": step, **summary}), allow_nan=False).encode() + b"\n"
+    place = Place(run_dir) / SCORES
+    before = place.read(MOST_SCORES) if place.exists() else b""
+    place.write(before + b"\n" * (before[-1:] not in (b"", b"\n")) + line)
+
+
+def scores(run_dir: Path) -> list[ScoreRecord]:
+    """Those that are there. A row without a step and a finite mean is no score, and a file that is not ours has none."""
+    try:
+        return [
+            score for row in read_rows(Place(run_dir) / SCORES, MOST_SCORES) if (score := score_in(row)) is not None
+        ]
+    except Unreadable:
+        return []
+
+
+def score_in(row: dict[str, Any]) -> ScoreRecord | None:
+    def count(name: str) -> int | None:
+        value = row.get(name)
+        return value if type(value) is int and 0 <= value < MOST_COUNT else None
+
+    def measured(name: str) -> float | None:
+        value = as_float(row.get(name))
+        return value if math.isfinite(value) else None
+
+    step, mean = count("step"), measured("mean")
+    if step is None or mean is None or row.get("representative") is False:
+        return None
+    length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
+    return ScoreRecord(step, mean, length, std, low, high, count("episodes"))
+
+
+def clips(run_dir: Path) -> list[VideoFile]:
+    """By their names, such as phase0050.mp4; others come first."""
+    folder = Place(run_dir) / VIDEOS
+    try:
+        places = [folder / name for name in folder.names() if name.endswith(".mp4")]
+    except OSError:
+        return []
+    named = [(re.fullmatch(r"phase(\d{1,12})\.mp4", place.name, re.ASCII), place) for place in places]
+    found = sorted(((int(match[1]) if match else None, place) for match, place in named), key=lambda one: one[0] or 0)
+    return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
+
+
+def kept(run_dir: Path) -> list[CheckpointFile]:
+    found = []
+    for path in list_checkpoints(run_dir)[:LISTED]:
+        match = NAME.fullmatch(path.name)
+        if match is not None and (path / MANIFEST).is_file():
+            found.append(CheckpointFile(path.name, int(match[2]), score_of(path)))
+    return found

@@ -1,0 +1,193 @@
+"""Scores of a run: evaluations during training, the return at which it stops, and the score of what was learned at the end.
+
+The last score comes after the last checkpoint, so that whatever happens to it costs nothing, and before anyone is told that
+the run has ended, so that reports and trackers have it. It is no row of metrics.jsonl, which a run that goes on continues.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import ALGORITHMS
+from ..engine import State, broadcast_after_work, stream_seed, world
+from ..envs.registry import import_module_of
+from ..errors import UsageError, warn
+from ..files import Unreadable
+from ..logging import CallbackList
+from ..types import Env
+from .build import make_env
+from .config import Config
+from .directory import RunDirectory
+from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate
+from .reports import add_score
+from .signals import Interrupted, Interrupts
+from .user_objects import check_env_object, from_user, imported, is_path, name_of
+
+SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds of an evaluation
+ASKED_EVERY = 1.0  # seconds after which the rank that evaluates asks the others for signals
+STANDARD_ERRORS, SHARE = 4, 0.2  # greedy and sampled returns that are further apart than both are told apart
+FEWEST = 10  # episodes of a greedy score that is compared
+
+Score = Callable[[Interrupts, Tick], Evaluation]
+
+
+def options_of(config: Config, state: State) -> EvaluationOptions:
+    """How a run's own evaluations are made."""
+    captured = state.runtime.unit == "phase"
+    return EvaluationOptions(num_envs=config.run.eval_envs, seconds=config.run.eval_seconds, captured=captured)
+
+
+def shown_to(callbacks: CallbackList, episodes: int) -> Tick:
+    """Tells how far an evaluation has come, once it has taken a while."""
+    due = time.monotonic() + SHOWN_AFTER
+
+    def tick(over: int) -> None:
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + SHOWN_EVERY
+            callbacks.call("on_evaluation_progress", over, episodes)
+
+    return tick
+
+
+def other_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple[Env, bool]:
+    """(an environment of a user's choice to play in, whether it was made here and is to be closed). A class or a factory of
+    Gymnasium's makes `num_envs` of them, all that will be played in; of others copies are made."""
+    if isinstance(env, str) and is_path(env):
+        env = imported(env)
+    if isinstance(env, str):
+        import_module_of(env)
+        found = make_env(config, env, 1, scoring=True)
+    else:
+        check_env_object(env)
+        in_turn = config.changed(vectorization_mode="sync") if config.run.vectorization_mode == "async" else config
+        found = from_user(env, in_turn, num_envs if callable(env) else 1)
+    made_here = found is not env and not hasattr(env, "num_envs")  # a vector environment stays its owner's
+    if (found.observation, found.action) != (trained_on.observation, trained_on.action):
+        if made_here:
+            found.close()
+        name = env if isinstance(env, str) else name_of(found)
+        raise UsageError(f"env {name!r} has other spaces than {config.env!r}, on which this agent was trained")
+    return found, made_here
+
+
+class Evaluations:
+    """Those that are made during training."""
+
+    def __init__(
+        self,
+        state: State,
+        config: Config,
+        env: Env,
+        callbacks: CallbackList,
+        interrupts: Interrupts,
+        say: Callable[[str], None],
+    ) -> None:
+        self.state, self.config, self.env, self.callbacks, self.interrupts = state, config, env, callbacks, interrupts
+        self.say = say
+        self.made: list[tuple[int, Evaluation]] = []  # with the steps before each
+        self.best: float | None = None  # the mean of the best one, until a checkpoint is told
+        self.signal = 0  # that ended the last one, if one did
+
+    def make(self) -> dict[str, float]:
+        """What a row of metrics has of the next one: nothing if it was given up. It is then still to be made."""
+        state, found = self.state, self._found()
+        state.unevaluated = not isinstance(found, Evaluation)
+        if not isinstance(found, Evaluation):
+            self.signal = found
+            self.say(f"the evaluation after {state.steps:,} steps was given up; it is made when training goes on")
+            return {}
+        self.made.append((state.steps, found))
+        if found.requested:
+            self.say(f"evaluation after {state.steps:,} steps: {found.note}")
+        if found.representative and found.mean > state.best_score:
+            self.best = state.best_score = found.mean
+        state.solved = state.solved or reached(state, self.config)
+        self.callbacks.call("on_evaluation", found)
+        return found.metrics
+
+    def new_best(self) -> float | None:
+        """The score of the last evaluation, once, if none before was as good."""
+        best, self.best = self.best, None
+        return best
+
+    def _found(self) -> Evaluation | int:
+        """An evaluation whose episodes follow from the seed and the phase alone. The first rank makes it and tells the
+        others. A signal to any of them ends it; its number is then returned on all."""
+        said = json.loads(broadcast_after_work(self._word, lambda: self.interrupts.received or 0))
+        return said if isinstance(said, int) else Evaluation(**said)
+
+    def _word(self, wished_by_any: Callable[[], float]) -> bytes:
+        state, config, interrupts = self.state, self.config, self.interrupts
+        episodes, due = config.run.eval_episodes, time.monotonic() + ASKED_EVERY
+        show = shown_to(self.callbacks, episodes)
+
+        def tick(over: int) -> None:
+            nonlocal due
+            show(over)
+            if world().is_distributed and time.monotonic() >= due:
+                with interrupts.deferred():
+                    number = wished_by_any()
+                if number:
+                    raise Interrupted(int(number))
+                due = time.monotonic() + ASKED_EVERY
+
+        seed = stream_seed(config.run.seed, "evaluation", state.phase)
+        try:
+            found = evaluate(state.policy, self.env, episodes, seed, options_of(config, state), interrupts, tick)
+        except Interrupted as signal:
+            return json.dumps(signal.number).encode()
+        return json.dumps(asdict(found)).encode()
+
+
+def reached(state: State, config: Config) -> bool:
+    """Whether an evaluation has come to `stop_at_return`."""
+    return config.run.stop_at_return is not None and state.best_score >= config.run.stop_at_return
+
+
+def finished(state: State, config: Config) -> bool:
+    """Whether nothing is left to do: no phase, or the return that was wanted is reached; and no evaluation."""
+    if state.unevaluated and config.run.eval_every:
+        return False
+    return ALGORITHMS[config.algo].finished(state, config.algorithm) or reached(state, config)
+
+
+def last_score(
+    score: Score, episodes: int, state: State, callbacks: CallbackList, run: RunDirectory | None, interrupts: Interrupts
+) -> Evaluation | None:
+    """The score; None if a signal broke it off."""
+    callbacks.call("on_trained", state)
+    try:
+        with interrupts.raised():
+            found = score(interrupts, shown_to(callbacks, episodes))
+    except KeyboardInterrupt:
+        return None
+    if run is not None:
+        keep(run.path, state.steps, found)
+    return found
+
+
+def keep(run_dir: Path, step: int, score: Evaluation) -> None:
+    """In the run's directory, where its report finds it. A disk that does not take it stops nobody."""
+    try:
+        add_score(run_dir, step, score)
+    except (OSError, Unreadable) as error:
+        warn(f"the score is not in the report: {error}")
+
+
+def compared(greedy: Evaluation, in_training: float | None) -> str:
+    """The return of sampled actions in words, where it is far from that of greedy ones; otherwise nothing."""
+    if in_training is None or not greedy.representative or len(greedy.returns) < FEWEST:
+        return ""
+    apart = abs(greedy.mean - in_training)
+    noise = STANDARD_ERRORS * greedy.std / math.sqrt(len(greedy.returns))
+    if not apart > max(noise, SHARE * max(abs(greedy.mean), abs(in_training))):
+        return ""
+    than = "worse" if greedy.mean < in_training else "better"
+    return f"; sampled actions returned {in_training:.2f} at the end of training: taking the likeliest is {than}"
