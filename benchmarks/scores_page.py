@@ -96,7 +96,8 @@ def picture(name: str, tasks: dict[str, list[Row]]) -> str:
 
 def write_page() -> None:
     published = yaml.safe_load((HERE / "results" / "published.yaml").read_text())
-    parts = [(SUITES / "page.md").read_text().rstrip(), ""]
+    head, tail = (SUITES / "page.md").read_text().split("{results}\n")
+    parts = [head]
     for path in sorted(SUITES.glob("*.yaml")):
         suite: Row = yaml.safe_load(path.read_text())
         found: dict[str, list[Row]] = defaultdict(list)
@@ -116,7 +117,7 @@ def write_page() -> None:
             picture(path.stem, tasks),
             "",
         ]
-    parts += ["## Where the published figures come from", ""]
+    parts += [tail, "## Where the published figures come from", ""]
     parts += [
         f"- {s['name']} ({s['where']}): tasks {s['versions']}; {s['how']}." for s in published["sources"].values()
     ]
