@@ -8,7 +8,7 @@ import torch
 import tightrope as tr
 from tightrope.algorithms import PPOConfig, ppo
 from tightrope.engine import Runtime, draw_noise
-from tightrope.engine.metrics import read
+from tightrope.engine.metrics import Reading
 from tightrope.envs import ENVS, Pendulum, TensorEnv
 from tightrope.training.build import build
 from tightrope.training.config import configure
@@ -25,7 +25,7 @@ def new_state(env="CartPole-v1", **settings):
 def run(state, config, phases=None):
     rows = []
     for metrics in ppo.ppo(state, config):
-        rows.append(read(metrics))
+        rows.append(Reading(metrics).row())
         if phases is not None and state.phase >= phases:
             break
     return rows

@@ -19,7 +19,16 @@ from tightrope.errors import UsageError
 from tightrope.models import MLP, ActorCritic, NatureCNN, NetworkConfig, actor_critic
 from tightrope.models.actor_critic import GaussianHead, MultiCategoricalHead
 from tightrope.models.distributions import RULED_OUT, MultiCategorical
-from tightrope.models.networks import Custom, OneHot, Parts, encoder_of, real_numbers, sees_images, trunk_for, width_of
+from tightrope.models.networks import (
+    Custom,
+    OneHot,
+    Parts,
+    encoded_size,
+    encoder_of,
+    real_numbers,
+    sees_images,
+    trunk_for,
+)
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
 
 INF = float("inf")
@@ -97,7 +106,7 @@ def test_an_encoder_gives_as_many_numbers_as_it_says(name: str) -> None:
     spec = OBSERVATIONS[name]
     obs = observations(spec, 3)
     features = encoder_of(spec, 8, "relu")(obs)
-    assert features.shape == (3, width_of(spec, 8))
+    assert features.shape == (3, encoded_size(spec, 8))
     assert features.dtype == torch.float32
     trunk = trunk_for(spec, (8, 6), "relu")
     assert trunk(obs).shape == (3, trunk.out_features)

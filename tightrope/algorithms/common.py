@@ -133,14 +133,14 @@ def start(env: Env, policy: ActorCritic, config: OnPolicyConfig, seed: int, runt
     )  # fmt: skip
 
 
-def finished(state: State, config: OnPolicyConfig) -> bool:
+def is_finished(state: State, config: OnPolicyConfig) -> bool:
     """Whether nothing is left to learn, or not steps enough for another whole phase."""
     return (config.stops_when_solved and state.solved) or state.steps + config.batch_size > config.total_timesteps
 
 
-def schedule(state: State, config: OnPolicyConfig) -> None:
+def schedule_learning_rate(state: State, config: OnPolicyConfig) -> None:
     """Set the learning rate by the steps taken; after the last phase it reads exactly its end value."""
-    taken = config.total_timesteps if finished(state, config) else state.steps
+    taken = config.total_timesteps if is_finished(state, config) else state.steps
     end = config.learning_rate_end if config.anneal_lr else config.learning_rate
     state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, config.decay_steps))  # [detail 4]
 
@@ -152,12 +152,12 @@ def noise_of_phase(state: State, config: OnPolicyConfig) -> Noise:
     return draw_noise(env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
 
 
-def train(
-    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule
+def training_loop(
+    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_learning_rate
 ) -> Iterator[Any]:
     """Train to the end of the plan; yields the metrics of each phase. Everything between two yields is in `state`."""
     schedule(state, config)
-    while not finished(state, config):
+    while not is_finished(state, config):
         metrics = phase(state, config, noise_of_phase(state, config))
         state.phase += 1
         state.steps += int(metrics.steps) if config.by_trajectory else config.batch_size
@@ -174,28 +174,25 @@ def refuse(wrong: bool, words: str) -> None:
         raise UsageError(words)
 
 
-def at_least(config: Any, minimum: float, *names: str) -> None:
+def at_least(config: object, minimum: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         refuse(value is not None and not value >= minimum, f"{name} {value} is too small: give at least {minimum}")
 
 
-def positive(config: Any, *names: str) -> None:
+def positive(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         refuse(value is not None and not value > 0, f"{name} {value} is not positive: give a number above 0")
 
 
-def fraction(config: Any, *names: str) -> None:
+def fraction(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        refuse(
-            value is not None and not 0 <= value <= 1,
-            f"{name} {value} is out of range: give a number from 0 to 1",
-        )
+        refuse(value is not None and not 0 <= value <= 1, f"{name} {value} is out of range: give a number from 0 to 1")
 
 
-def divides(config: Any, count: str, whole: str, size: int) -> None:
+def divides(config: object, count: str, whole: str, size: int) -> None:
     parts = getattr(config, count)
     if size % parts:
         start = min(parts, size)

@@ -68,6 +68,10 @@ class Tower:
 class ClosedForm:
     """The gradient of PPOLoss for one policy; made once, when its optimiser first asks."""
 
+    compiles = True  # whether torch.compile makes it quicker
+    grad: Tensor | None = None
+    squares: Tensor | None = None  # which fused kernels leave behind
+
     def __init__(self, policy: ActorCritic, grads: Mapping[Tensor, Tensor]) -> None:
         def layer(linear: nn.Linear) -> Layer:
             return Layer(linear.weight.data, linear.bias.data, grads[linear.weight], grads[linear.bias])
@@ -162,13 +166,13 @@ def has_closed_form(loss: object, policy: nn.Module) -> bool:
 
 def is_written_out(policy: nn.Module) -> TypeGuard[ActorCritic]:
     """Whether network and distribution are."""
-    if type(policy) is not ActorCritic or not plain(policy.actor):
+    if type(policy) is not ActorCritic or not is_plain(policy.actor):
         return False
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
-    return plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
+    return is_plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
 
 
-def plain(trunk: object) -> bool:
+def is_plain(trunk: object) -> bool:
     """Whether a trunk is linear layers over a vector, with one of the activations that are known here."""
     if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
         return False

@@ -59,12 +59,7 @@ def array_stepper(env: Any) -> ArrayStepper | None:
 
 @np.errstate(all="ignore")  # what is not finite is reported once a phase
 def on_arrays(
-    step: ArrayStepper,
-    choose: Choose,
-    rollout: Rollout,
-    obs: Tensor,
-    noise: Noise,
-    dead_fraction: float | None,
+    step: ArrayStepper, choose: Choose, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
 ) -> tuple[Tensor, int]:
     """All environments at once, one step after the other, where neither they nor the policy need a tensor."""
     last = obs.clone()

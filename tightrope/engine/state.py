@@ -13,10 +13,9 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .distributed import world
-from .noise import stream_seed
+from .noise import Streams, stream_seed
 from .optimize import Optimizer
 from .runtime import Runtime
-from .streams import Streams
 
 
 @dataclass(kw_only=True)

@@ -2,7 +2,6 @@
 
 from .estimators import (
     alive_mask,
-    deaths_before,
     discounted_returns,
     explained_variance,
     gae,
@@ -41,7 +40,6 @@ __all__ = [
     "clip_fraction",
     "clipped_surrogate",
     "clipped_value_loss",
-    "deaths_before",
     "discounted_returns",
     "entropy_bonus",
     "explained_variance",

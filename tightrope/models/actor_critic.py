@@ -18,7 +18,7 @@ from .normalizer import ObservationNormalizer, RewardScaler
 
 WIDEST = 1e6  # an interval of actions wider than this is as good as none
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
-Distribution = Categorical | MultiCategorical | Gaussian
+Distribution = Categorical | Gaussian
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,7 @@ class ActorCritic(nn.Module):
     """A policy head and, unless `critic` is None, a value head, each on its trunk (possibly the same one)."""
 
     def __init__(
-        self,
-        actor: Trunk,
-        critic: Trunk | None,
-        head: Head,
-        normalizer: ObservationNormalizer | None = None,
+        self, actor: Trunk, critic: Trunk | None, head: Head, normalizer: ObservationNormalizer | None = None
     ) -> None:
         super().__init__()
         self.actor, self.head, self.critic = actor, head, critic

@@ -30,6 +30,8 @@ class FusedGradient:
     `squares` holds what each block of the last gradient adds to its squared norm, for `clip_and_adam`.
     """
 
+    compiles = False  # whether torch.compile makes it quicker
+
     def __init__(
         self,
         policy: ActorCritic,
@@ -93,7 +95,7 @@ def clip_and_adam(
 
 
 @torch.no_grad()
-def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
+def fused_standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
     """`standardize(x, *moments(x))` in two kernels."""
     from .step import moments_kernel, standardize_kernel
 
