@@ -43,7 +43,7 @@ class Layer:
         torch.mv(grad.t(), ones, out=self.bias_grad)  # a sum, and on a GPU a quicker one
 
 
-class Tower:
+class AnalyticMLP:
     """A multilayer perceptron: forward keeps what backward needs."""
 
     def __init__(self, trunk: MLP, layers: list[Layer]) -> None:
@@ -76,14 +76,14 @@ class ClosedForm:
         def layer(linear: nn.Linear) -> Layer:
             return Layer(linear.weight.data, linear.bias.data, grads[linear.weight], grads[linear.bias])
 
-        def tower(trunk: MLP) -> Tower:
-            return Tower(trunk, [layer(part) for part in trunk if isinstance(part, nn.Linear)])
+        def mlp(trunk: MLP) -> AnalyticMLP:
+            return AnalyticMLP(trunk, [layer(part) for part in trunk if isinstance(part, nn.Linear)])
 
         assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
         self.normalizer = policy.normalizer
         self.ones: dict[int, Tensor] = {}  # by length; kept, since graphs refer to them
-        self.actor, self.value_head = tower(policy.actor), layer(policy.value_head)
-        self.critic = self.actor if policy.critic is policy.actor else tower(policy.critic)  # type: ignore[arg-type]
+        self.actor, self.value_head = mlp(policy.actor), layer(policy.value_head)
+        self.critic = self.actor if policy.critic is policy.actor else mlp(policy.critic)  # type: ignore[arg-type]
         if isinstance(policy.head, GaussianHead):
             self.head = layer(policy.head.mean)
             self.log_std: Tensor | None = policy.head.log_std.data

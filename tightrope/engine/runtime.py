@@ -31,7 +31,7 @@ from ..output import print_line
 from ..types import Batch, Env, Rollout
 from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
-from .across_ranks import Scale, moments, moments_on_host, standardized
+from .across_ranks import Scale, moments, standardized, standardized_on_host
 from .gradients import AnalyticGradients, RecordedGradients
 from .graph import Graph, kind
 from .kernels import clip_and_adam, fused_policy, fused_standardized, has_device
@@ -224,10 +224,9 @@ class Runtime:
         if scale is None and not distributed.world().is_distributed:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
-            if not self.on_host:
-                return self.compiled(standardized)(x)
-            return standardize(x, *moments_on_host(x))
-        return standardize(x, *(scale or moments(x)))
+            return standardized_on_host(x) if self.on_host else self.compiled(standardized)(x)
+        result: Tensor = standardize(x, *(scale or moments(x)))
+        return result
 
     # over all ranks; a single process sends no message -------------------------------------------------------------------
 

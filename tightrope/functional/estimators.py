@@ -8,6 +8,7 @@ that of the final observation before the reset, where the paper has no time limi
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -138,10 +139,8 @@ def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Add 
     return (total / count.clamp(min=1)).unsqueeze(1)
 
 
-def standardize(
-    x: Float[Tensor, "*S"], mean: Tensor | float, std: Tensor | float, eps: float = 1e-8
-) -> Float[Tensor, "*S"]:
-    """(x - mean) / (std + eps). The statistics are arguments, so that they can be those of all ranks together."""
+def standardize(x: Float[Any, "*S"], mean: Tensor | float, std: Tensor | float, eps: float = 1e-8) -> Float[Any, "*S"]:
+    """(x - mean) / (std + eps), of a tensor or an array. The statistics are arguments, so that they can be those of all ranks."""
     return (x - mean) / (std + eps)
 
 

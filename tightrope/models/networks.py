@@ -16,14 +16,8 @@ IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-}
-
-
+    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
+}  # fmt: skip
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 

@@ -85,9 +85,13 @@ class Recordings(dict[object, Any]):
     def find(self, key: object, make: Callable[[], Any]) -> Any:
         """The one for this key, made if it is not there. None where there are many already: shapes that always change cost more
         to record than it saves."""
-        if key not in self and len(self) < MOST:
-            self[key] = make()
-        return self.get(key)
+        try:
+            return self[key]
+        except KeyError:
+            if len(self) >= MOST:
+                return None
+        self[key] = made = make()
+        return made
 
     def __deepcopy__(self, memo: object) -> Recordings:
         return Recordings()

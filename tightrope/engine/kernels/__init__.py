@@ -8,13 +8,6 @@ from .fused import FusedGradient, FusedPolicy, clip_and_adam, fused_policy, fuse
 from .layout import Launch, fits, has_device, has_fused
 
 __all__ = [
-    "FusedGradient",
-    "FusedPolicy",
-    "Launch",
-    "clip_and_adam",
-    "fits",
-    "fused_policy",
-    "fused_standardized",
-    "has_device",
-    "has_fused",
-]
+    "FusedGradient", "FusedPolicy", "Launch", "clip_and_adam", "fits", "fused_policy", "fused_standardized",
+    "has_device", "has_fused",
+]  # fmt: skip

@@ -150,11 +150,11 @@ class FusedPolicy:
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
-        from .play import judge_kernel
+        from .play import evaluate_kernel
 
         rows = obs.shape[0]
         programs, block, warps = self.launch or launch_for(rows, self.flat.device)
-        judge_kernel[programs, columns](
+        evaluate_kernel[programs, columns](
             obs.contiguous(), self.mean, self.variance, action, self.flat, log_prob, value, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels of the rollout: acting, and judging what was done."""
+"""Kernels of the rollout: acting, and evaluating what was done."""
 
 import triton
 import triton.language as tl
@@ -55,7 +55,7 @@ def act_kernel(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def judge_kernel(
+def evaluate_kernel(
     obs, mean, variance, action, flat, log_prob, value, rows,
     ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr,
     VALUE_HEAD: tl.constexpr, LOG_STD: tl.constexpr,
