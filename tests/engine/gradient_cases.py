@@ -57,13 +57,15 @@ def some_obs(observation: Spec, rows: int) -> Tensor:
 
 def a_batch(policy: ActorCritic, observation: Spec = SHOWN, rows: int = 64, kind: type[Batch] = Batch) -> Any:
     """Ratios on both sides of the clip interval, advantages of both signs."""
-    obs = some_obs(observation, rows).to(next(policy.parameters()).dtype if observation is SHOWN else observation.dtype)
+    like = next(policy.parameters())
+    obs = some_obs(observation, rows).to(like.device, like.dtype if observation is SHOWN else observation.dtype)
+    numbers = torch.randn(4, rows).to(like.device)
     with torch.no_grad():
         distribution, value = policy(obs)
-        action = distribution.sample(policy.head.noise((rows,), torch.Generator().manual_seed(3)))
-        log_prob = distribution.log_prob(action) + 0.4 * torch.randn(rows)
-    columns = obs, action, log_prob, value + 0.4 * torch.randn(rows), torch.randn(rows), torch.randn(rows)
-    return kind(*columns, *([torch.rand(rows) < 0.8] if kind is Trajectories else []))
+        action = distribution.sample(policy.head.noise((rows,), torch.Generator().manual_seed(3)).to(like.device))
+        log_prob = distribution.log_prob(action) + 0.4 * numbers[0]
+    columns = obs, action, log_prob, value + 0.4 * numbers[1], numbers[2], numbers[3]
+    return kind(*columns, *([torch.rand(rows).to(like.device) < 0.8] if kind is Trajectories else []))
 
 
 def held_to_autograd(

@@ -201,10 +201,6 @@ def test_each_parameter_is_counted_once(name: str, share_trunk: bool) -> None:
     expected = (1 if shared else 2) * size(policy.actor) + size(policy.head) + size(policy.value_head)
     assert size(policy) == expected
     assert Optimizer(policy).flat.numel() == expected
-    obs = observations(spec, 3)
-    distribution, value = policy(obs)
-    torch.testing.assert_close(policy.value(obs), value)
-    torch.testing.assert_close(policy.distribution(obs).logits, distribution.logits)
 
 
 def test_numbers_that_are_neither_real_nor_a_picture_are_refused() -> None:

@@ -54,19 +54,13 @@ class OnPolicyConfig:
         positive(self, "total_timesteps", "learning_rate", "max_grad_norm", "anneal_fraction")
         fraction(self, "gamma", "anneal_fraction")
         self.check()
-        refuse(
-            self.phases < 1,
-            f"total_timesteps {self.total_timesteps} is less than one phase of num_envs {self.num_envs} x "
-            f"num_steps {self.num_steps} = {self.batch_size}: raise it or lower one of the others",
-        )
-        refuse(
-            bool(self.learning_rate_end) and not self.anneal_lr,
-            f"learning_rate_end {self.learning_rate_end} means nothing without anneal_lr: set it, or drop the end",
-        )
-        refuse(
-            self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0,
-            f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0",
-        )
+        phase = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+        short = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}: raise it or lower one of the others"
+        refuse(self.phases < 1, short)
+        unused = f"learning_rate_end {self.learning_rate_end} means nothing without anneal_lr: set it, or drop the end"
+        refuse(bool(self.learning_rate_end) and not self.anneal_lr, unused)
+        still = f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0"
+        refuse(self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0, still)
 
     def check(self) -> None:
         """Refuse settings of the algorithm's own that make no sense."""

@@ -103,11 +103,8 @@ class Guard:
                 raise NotFinite(self._describe_on(reading.bad_rank, row | reading.row(), parts))
             if not self.ranks_differ and world().is_distributed and not reading.ranks_agree:
                 self.ranks_differ = True
-                print_line(
-                    "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
-                    "saved",
-                    error=True,
-                )
+                words = "ranks no longer have the same parameters: are they the same machines? Only the first one's are saved"
+                print_line(f"warning: {words}", error=True)
             self.recent.append((row, reading))
 
     def go_back(self) -> None:

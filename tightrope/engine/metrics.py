@@ -99,7 +99,7 @@ PARTS = (
 )  # fmt: skip
 PARAMETER = PARTS.index("parameter")
 LOSSES = (
-    3  # terms: policy loss, value loss, entropy. Those that follow are diagnostics, which may overflow in a sound run
+    3  # terms: policy loss, value loss, entropy; those that follow are diagnostics, which may overflow in a sound run
 )
 
 

@@ -54,15 +54,10 @@ class Runtime:
     whether a look at a tensor makes the host wait, as everywhere but on the CPU."""
 
     def __init__(
-        self,
-        mode: Mode = "eager",
-        unit: Unit = "phase",
-        precision: Precision = "fp32",
-        device: torch.device = CPU,
-        say: Callable[[str], None] = lambda line: print_line(line, error=True),
-        watcher: Watcher | None = None,
+        self, mode: Mode = "eager", unit: Unit = "phase", precision: Precision = "fp32", device: torch.device = CPU,
+        say: Callable[[str], None] = lambda line: print_line(line, error=True), watcher: Watcher | None = None,
         on_device: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mode, self.precision, self.device, self.say, self.watcher = mode, precision, device, say, watcher
         self.unit: Unit | None = unit if mode in ("graph", "max") else None
         self.compiles = mode in ("compile", "max")
@@ -144,14 +139,8 @@ class Runtime:
 
     @torch.no_grad()
     def collect(
-        self,
-        env: Env,
-        policy: ActorCritic,
-        rollout: Rollout,
-        obs: Tensor,
-        noise: Noise,
-        dead_fraction: float | None = None,
-    ) -> tuple[Tensor, int]:
+        self, env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None = None,
+    ) -> tuple[Tensor, int]:  # fmt: skip
         """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken. With
         `dead_fraction`, what comes after that fraction of the environments has terminated does not count: on the CPU
         collection breaks off there, elsewhere the caller masks it."""

@@ -71,9 +71,8 @@ def running_returns(
     standard deviation is the scale that reward normalisation divides by. [detail 30]"""
     first = reward[:1] + gamma * start
     decay = gamma * (~done[:-1]).to(reward.dtype)
-    y = _backward_sum(torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])).flip(
-        0
-    )
+    backwards = torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])
+    y = _backward_sum(*backwards).flip(0)
     return y, y[-1] * ~done[-1]
 
 
@@ -140,7 +139,7 @@ def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Add 
 
 
 def standardize(x: Float[Any, "*S"], mean: Tensor | float, std: Tensor | float, eps: float = 1e-8) -> Float[Any, "*S"]:
-    """(x - mean) / (std + eps), of a tensor or an array. The statistics are arguments, so that they can be those of all ranks."""
+    """(x - mean) / (std + eps), of a tensor or an array. The statistics are arguments: they may be those of all ranks."""
     return (x - mean) / (std + eps)
 
 

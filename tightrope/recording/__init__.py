@@ -33,15 +33,9 @@ class RecordedFunction:
     """
 
     def __init__(
-        self,
-        function: Callable[..., object],
-        inputs: Sequence[Tensor],
-        *,
-        exact: bool = False,
-        steady: bool = False,
-        writes: Sequence[Tensor] = (),
-        banned: Sequence[Tensor] = (),
-    ) -> None:
+        self, function: Callable[..., object], inputs: Sequence[Tensor], *, exact: bool = False, steady: bool = False,
+        writes: Sequence[Tensor] = (), banned: Sequence[Tensor] = (),
+    ) -> None:  # fmt: skip
         given = [x.detach().clone(memory_format=torch.contiguous_format) for x in inputs]
         recorder, results = recorded(function, given, exact=exact, steady=steady, writable=writes, banned=banned)
         self.unknown = recorder.unknown

@@ -42,12 +42,7 @@ UNKNOWABLE = {
     torch.Tag.data_dependent_output: "reads numbers on the host",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
-INDEXED = (
-    aten.index,
-    aten.index_put,
-    aten.index_put_,
-    aten._index_put_impl_,
-)  # of fixed shape unless indexed by a mask
+INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape unless by a mask
 HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
 IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
 CONSTANT = {  # whatever the numbers of the tensor that they are like

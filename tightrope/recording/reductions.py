@@ -79,7 +79,7 @@ def sum_calls(
     dims: Sequence[int] | None = None,
     keepdim: bool = False,
     dtype: object = None,
-) -> list[Call] | None:
+) -> list[Call]:
     axes = tuple(range(a.dim())) if not dims else tuple(d % a.dim() for d in dims)
     given, target = array(a), array(out)
     if a.dtype == out.dtype and a.is_floating_point() and out.is_contiguous():
