@@ -232,6 +232,20 @@ def test_a_loss_that_looks_at_numbers_runs_as_it_is_written(capsys: pytest.Captu
     assert capsys.readouterr().err == "recording: looks_aside runs as written: a replay gives other numbers\n"
 
 
+def test_a_loss_of_too_many_shapes_runs_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tightrope.recording.MOST", 1)
+    policy = a_policy(CHOICE)
+    for rows in (64, 32, 16):
+        held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), Optimizer(policy))
+    assert capsys.readouterr().err == ""  # each optimizer has memory, and so recordings, of its own
+    optimizer = Optimizer(policy)
+    for rows in (64, 32, 16):
+        held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), optimizer)
+    assert capsys.readouterr().err == "recording: PPOLoss runs as written: its batches have too many shapes\n"
+
+
 @pytest.mark.parametrize(
     "network", [Counting, lambda: Trained(nn.BatchNorm1d(16)), lambda: Trained(nn.Dropout(0.5))], ids=["a", "b", "c"]
 )
