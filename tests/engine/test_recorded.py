@@ -382,9 +382,12 @@ def test_a_policy_that_cannot_be_recorded_is_left_as_it_is(network: Callable[[],
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("action", [CHOICE, SEVERAL])
 @torch.no_grad()
-def test_a_distribution_that_someone_changed_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = a_policy(CHOICE)
+def test_a_distribution_that_someone_changed_is_the_one_that_counts(
+    action: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = a_policy(action)
     obs, noise = torch.randn(64, 2, 3), some_noise(policy, 64)
     assert player_of(policy, obs) is not None
     monkeypatch.setattr(Categorical, "sample", lambda self, noise: self.mode())

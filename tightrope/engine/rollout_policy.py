@@ -145,7 +145,8 @@ class RecordedPolicy:
 
 
 def methods_of(distribution: type) -> list[object]:
-    return [x for x in vars(distribution).values() if callable(x)]
+    kinds = [kind for kind in distribution.__mro__ if kind not in (tuple, object)]
+    return [x for kind in kinds for x in vars(kind).values() if callable(x)]
 
 
 def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) -> RecordedPolicy | None:
