@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
-from tightrope.engine.metrics import read
+from tightrope.engine.metrics import Reading
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "reliability"))
 
@@ -24,7 +24,7 @@ AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
 def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:
     """The metrics of the next phases."""
     loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)
-    return [read(metrics) for metrics in islice(loop, phases)]
+    return [Reading(metrics).row() for metrics in islice(loop, phases)]
 
 
 def state_after(phases: int, agent: tr.Agent) -> dict[str, Tensor]:

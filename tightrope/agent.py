@@ -15,7 +15,7 @@ import torch
 
 from . import activity
 from .engine import State, apart, stream_seed, world
-from .engine.agreement import check_same_settings
+from .engine.across_ranks import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .logging import Callback, Clip, NotebookPicture

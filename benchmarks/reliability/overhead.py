@@ -17,7 +17,7 @@ from processes import folder
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.engine.health import health
+from tightrope.engine.metrics import health
 from tightrope.engine.state import Snapshot
 from tightrope.training.directory import RunDirectory
 

@@ -1,7 +1,7 @@
 """Every space, learned: the task is to say what is shown. Whatever is lost or bent on the way costs reward at once."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,11 @@ FAST: dict[str, Any] = dict(
     num_envs=32, num_steps=16, num_minibatches=4, update_epochs=8, learning_rate=5e-3, ent_coef=0.0, gamma=0.5,
     hidden_sizes=(32,), device="cpu",
 )  # fmt: skip
-SEEDS = pytest.mark.parametrize("seed", [1, 2])
+
+
+def cases(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each space with a seed of its own."""
+    return pytest.mark.parametrize(("name", "seed"), [(name, 1 + i) for i, name in enumerate(names)])
 
 
 class Say(gymnasium.Env[Any, Any]):
@@ -72,22 +76,19 @@ AMOUNTS = {
 }
 
 
-@SEEDS
-@pytest.mark.parametrize("name", list(CHOICES))
+@cases(CHOICES)
 def test_ppo_says_which_one_is_shown(name: str, seed: int) -> None:
     space = CHOICES[name]
     assert score(lambda: Say(space, space, share_of_matches), 8 * 512, seed) >= 0.99
 
 
-@SEEDS
-@pytest.mark.parametrize("name", list(AMOUNTS))
+@cases(AMOUNTS)
 def test_ppo_says_how_much_is_shown(name: str, seed: int) -> None:
     space = AMOUNTS[name]
     assert score(lambda: Say(space, space, closeness(space)), 18 * 512, seed, norm_obs=True) >= 0.95
 
 
-@SEEDS
-@pytest.mark.parametrize("name", ["discrete", "discrete from 5", "multidiscrete", "multidiscrete 2-D"])
+@cases(["discrete", "discrete from 5", "multidiscrete", "multidiscrete 2-D"])
 def test_vpg_says_which_one_is_shown(name: str, seed: int) -> None:
     space = CHOICES[name]
     settings = dict(num_envs=64, num_steps=1, total_timesteps=64 * 120, hidden_sizes=(32,), learning_rate=2e-2)
@@ -143,15 +144,13 @@ def told(due: Callable[[Any], Any]) -> Callable[[Any, Any], float]:
     return lambda shown, action: share_of_matches(due(shown), action)
 
 
-@SEEDS
-@pytest.mark.parametrize("name", list(PARTS))
+@cases(PARTS)
 def test_ppo_says_what_a_part_means(name: str, seed: int) -> None:
     observation, action, due = PARTS[name]
     assert score(lambda: Say(observation, action, told(due)), 8 * 512, seed, norm_obs=True) >= 0.93
 
 
-@SEEDS
-@pytest.mark.parametrize("name", list(PICTURES))
+@cases(PICTURES)
 def test_ppo_says_what_is_in_a_picture(name: str, seed: int) -> None:
     observation, phases, due = PICTURES[name]
     settings = dict(num_envs=16, num_steps=8, update_epochs=4, learning_rate=1e-3, threads=1)

@@ -14,9 +14,9 @@ from torch import Tensor
 import tightrope as tr
 from tightrope import agent as agents
 from tightrope.algorithms import ALGORITHMS, Algorithm
-from tightrope.algorithms.common import OnPolicyConfig, divides, train
+from tightrope.algorithms.common import OnPolicyConfig, divides, training_loop
 from tightrope.cli import main
-from tightrope.engine import Noise, State, guarded, health, run_as
+from tightrope.engine import Noise, State, health, run_as, under_guard
 from tightrope.functional import entropy_bonus, gae, policy_gradient, successor_values, value_loss
 from tightrope.tools.bench import bench
 from tightrope.tools.probe import PROBES, Probe, run_probe
@@ -71,9 +71,9 @@ class A2CLoss:
         return total, A2CTerms(-objective.detach(), critic_loss.detach(), entropy.detach())
 
 
-@guarded
+@under_guard
 def a2c(state: State, config: A2CConfig) -> Iterator[A2CMetrics]:
-    return train(state, config, phase)
+    return training_loop(state, config, phase)
 
 
 @run_as("phase")
@@ -167,7 +167,7 @@ def test_commands_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     assert command(f"train CartPole-v1 --algo a2c --run-dir run {FLAGS}") == 0
     assert command("eval run --episodes 2") == 0
-    assert command(f"sweep CartPole-v1 --algo a2c --trials 2 --seeds-per-trial 1 {FLAGS}") == 0
-    assert "2 of 2 done" in capsys.readouterr().out
+    assert command(f"sweep CartPole-v1 --algo a2c --trials 1 --seeds-per-trial 1 {FLAGS}") == 0
+    assert "1 of 1 done" in capsys.readouterr().out
     assert command("train --algo a2c --help") == 0
     assert "Minibatches that a rollout is cut into." in capsys.readouterr().out

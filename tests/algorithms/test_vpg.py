@@ -6,7 +6,7 @@ import torch
 import tightrope as tr
 from tightrope.algorithms import VPGConfig, vpg
 from tightrope.engine import Runtime
-from tightrope.engine.metrics import read
+from tightrope.engine.metrics import Reading
 from tightrope.envs import CartPole, TensorEnv
 from tightrope.errors import UsageError
 from tightrope.training.build import build
@@ -27,7 +27,7 @@ def new_state_of(env, **settings):
 
 
 def run(state, config):
-    return [read(metrics) for metrics in vpg.vpg(state, config)]
+    return [Reading(metrics).row() for metrics in vpg.vpg(state, config)]
 
 
 def learned_from(monkeypatch, state, config):
@@ -239,7 +239,7 @@ def test_what_cannot_mean_what_it_says_is_refused():
 
 def test_returns_shown_are_those_of_the_lives_in_the_rollout():
     state, config = new_state_of(Dies(num_envs=4), num_steps=10)
-    row = read(next(vpg.vpg(state, config)))
+    row = Reading(next(vpg.vpg(state, config))).row()
     assert (row["charts/episodes"], row["charts/episodic_return"], row["charts/lifespan_mean"]) == (4, 4.0, 4.0)
     assert row["losses/value_loss"] == 0.0
 

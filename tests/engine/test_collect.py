@@ -49,17 +49,21 @@ def counters(sizes: list[int]) -> Any:
     return Grouped(members) if len(members) > 1 else members[0]
 
 
-def policy_for(env: Env) -> ActorCritic:
+def policy_for(env: Env, share: bool = False) -> ActorCritic:
     torch.manual_seed(0)
-    return actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,)))
+    return actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,), share_trunk=share))
 
 
 def noise_for(env: Env, policy: ActorCritic, steps: int = STEPS, phase: int = 0) -> Noise:
     return draw_noise(env, policy.head.noise, steps, (1, 1), 0, phase)
 
 
-def collected(env: Env, steps: int = STEPS, phases: int = 2) -> tuple[Rollout, Tensor, ActorCritic]:
-    policy, rollout = policy_for(env), Rollout.allocate(steps, env)
+def collected(
+    env: Env, steps: int = STEPS, phases: int = 2, share: bool = False
+) -> tuple[Rollout, Tensor, ActorCritic]:
+    policy, rollout = policy_for(env, share), Rollout.allocate(steps, env)
+    rollout.log_prob.fill_(torch.nan)  # all of it must be written
+    rollout.value.fill_(torch.nan)
     obs = env.reset(seed=5)
     for phase in range(phases):
         obs, taken = Runtime().collect(env, policy, rollout, obs, noise_for(env, policy, steps, phase))
@@ -87,11 +91,12 @@ def test_every_row_is_one_uninterrupted_story(sizes: list[int]) -> None:
     assert torch.equal(shown[1:, :, 1], shown[:-1, :, 1] + done), "no episode is lost"
 
 
+@pytest.mark.parametrize("share", [False, True], ids=["two trunks", "one trunk"])
 @pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
-def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(sizes: list[int]) -> None:
+def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(sizes: list[int], share: bool) -> None:
     """Each action is that of this policy, on the observation of this row at this time, with the noise of this row."""
     env = counters(sizes)
-    rollout, _, policy = collected(env)
+    rollout, _, policy = collected(env, share=share)
     noise = noise_for(env, policy, phase=1)
     with torch.no_grad():
         distribution, value = policy(rollout.obs.flatten(0, 1))
@@ -101,30 +106,6 @@ def test_what_is_stored_is_what_the_policy_says_of_what_is_stored(sizes: list[in
     assert len(rollout.action.unique()) == 3
     torch.testing.assert_close(log_prob, rollout.log_prob)
     torch.testing.assert_close(value.view_as(rollout.value), rollout.value)
-
-
-@pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
-def test_a_shared_trunk_is_asked_once_and_all_rows_are_written(sizes: list[int]) -> None:
-    env = counters(sizes)
-    policy = actor_critic_with_one_trunk(env)
-    rollout = Rollout.allocate(STEPS, env)
-    rollout.log_prob.fill_(torch.nan)
-    rollout.value.fill_(torch.nan)
-    Runtime().collect(env, policy, rollout, env.reset(seed=5), noise_for(env, policy))
-    with torch.no_grad():
-        distribution, value = policy(rollout.obs.flatten(0, 1))
-    torch.testing.assert_close(value.view_as(rollout.value), rollout.value)
-    torch.testing.assert_close(
-        distribution.log_prob(rollout.action.flatten(0, 1)).view_as(rollout.log_prob), rollout.log_prob
-    )
-
-
-def actor_critic_with_one_trunk(env: Env) -> ActorCritic:
-    torch.manual_seed(0)
-    trunk = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
-    policy = actor_critic(env.observation, env.action, NetworkConfig(), True, trunk)
-    assert policy.critic is policy.actor
-    return policy
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:

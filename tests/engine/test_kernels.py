@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from tightrope.engine import Optimizer, Runtime, moments
-from tightrope.engine.analytic import agrees
+from tightrope.engine.gradients import agrees
 from tightrope.engine.kernels import (
     FusedGradient,
     FusedPolicy,
     Launch,
     clip_and_adam,
     fits,
+    fused_standardized,
     has_fused,
-    standardized,
 )  # fmt: skip
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
@@ -191,7 +191,7 @@ def test_gradient_and_step_together_learn_as_the_plain_ones(device):
 def test_standardized_is_standardize_of_the_moments(device, rows):
     x = (3 * torch.randn(rows) + 100).to(device)
     expected = standardize(x.double(), *moments(x.double())).float()
-    torch.testing.assert_close(standardized(x), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fused_standardized(x), expected, rtol=1e-4, atol=1e-4)
 
 
 # acting and judging -----------------------------------------------------------------------------------------------------

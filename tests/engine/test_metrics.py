@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tightrope.algorithms import PPOMetrics, VPGMetrics
-from tightrope.engine.health import PARTS
-from tightrope.engine.metrics import Reading, read
+from tightrope.engine.metrics import PARTS, Reading
 from tightrope.functional import PPOTerms, VPGTerms
 
 ppo = PPOMetrics(
@@ -36,7 +35,7 @@ vpg = VPGMetrics(
 
 
 def test_every_number_of_ppo_has_its_tag() -> None:
-    assert read(ppo) == {
+    assert Reading(ppo).row() == {
         "losses/policy_loss": 0,
         "losses/value_loss": 1,
         "losses/entropy": 2,
@@ -53,7 +52,7 @@ def test_every_number_of_ppo_has_its_tag() -> None:
 
 
 def test_every_number_of_vpg_has_its_tag() -> None:
-    row = read(vpg)
+    row = Reading(vpg).row()
     expected = {
         "losses/objective": 0,
         "losses/entropy": 2,
@@ -75,25 +74,25 @@ def test_every_number_of_vpg_has_its_tag() -> None:
 def test_no_number_is_lost(metrics: PPOMetrics | VPGMetrics) -> None:
     apart = {"terms", "steps", "episodes", "health"}  # taken apart, the row's step, three numbers, and no number
     names = set(metrics._fields) - apart | set(metrics.terms._fields)
-    row = read(metrics)
+    row = Reading(metrics).row()
     assert len(row) == len(names) + 3
     assert all(re.fullmatch(r"(charts|losses)/\w+", tag) for tag in row)
 
 
 def test_a_phase_in_which_nothing_finished_has_no_return() -> None:
-    row = read(ppo._replace(episodes=torch.zeros(3)))
+    row = Reading(ppo._replace(episodes=torch.zeros(3))).row()
     assert row["charts/episodes"] == 0
     assert "charts/episodic_return" not in row
     assert "charts/episodic_length" not in row
 
 
 def test_what_is_not_a_number_stays_so() -> None:
-    assert math.isnan(read(ppo._replace(grad_norm=torch.tensor(float("nan"))))["losses/grad_norm"])
+    assert math.isnan(Reading(ppo._replace(grad_norm=torch.tensor(float("nan")))).row()["losses/grad_norm"])
 
 
 def test_health_is_no_number_of_the_row_but_can_be_asked_for() -> None:
     bad = torch.zeros(len(PARTS)).index_fill(0, torch.tensor([PARTS.index("reward")]), float("inf"))
-    assert read(ppo._replace(health=bad)) == read(ppo)
+    assert Reading(ppo._replace(health=bad)).row() == Reading(ppo).row()
     assert Reading(ppo).unhealthy() == []
     assert Reading(vpg._replace(health=bad)).unhealthy() == ["reward"]
 
@@ -105,5 +104,5 @@ def test_numbers_are_read_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("item", "__float__", "__bool__", "__int__"):
         original = getattr(torch.Tensor, name)
         monkeypatch.setattr(torch.Tensor, name, lambda self, n=name, f=original: reads.append(n) or f(self))
-    read(ppo)
+    Reading(ppo).row()
     assert reads == ["tolist"]

@@ -101,14 +101,6 @@ def test_a_step_that_is_not_stopped_is_a_plain_step():
     assert all(torch.equal(getattr(optimizer, name), getattr(plain, name)) for name in MOMENTS)
 
 
-def test_training_goes_on_after_a_stop_as_if_it_had_not_been():
-    (net, optimizer), (twin, plain) = trained(), trained()
-    step(optimizer, net, data(7), stopped=torch.ones(()))
-    step(optimizer, net, data(8))
-    step(plain, twin, data(8))
-    assert torch.equal(optimizer.flat, plain.flat)
-
-
 def test_parameters_without_gradient_stay_put():
     """No weight decay: a layer that the loss does not use keeps its weights for ever."""
     net = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})

@@ -5,112 +5,45 @@ from __future__ import annotations
 import copy
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from gradient_cases import (
+    CHOICE,
+    PARTS,
+    RUNTIME,
+    RUNTIMES,
+    SEVERAL,
+    SHOWN,
+    TORQUE,
+    Own,
+    a_batch,
+    a_policy,
+    held_to_autograd,
+    own_loss,
+    some_obs,
+)  # fmt: skip
 from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.engine import Optimizer, Runtime
+from tightrope.engine import Optimizer, Runtime, gradients
+from tightrope.engine.gradients import RecordedGradient
 from tightrope.engine.optimize import autograd
 from tightrope.engine.recorded import BLOCK
-from tightrope.engine.recorded_gradient import RecordedGradient
-from tightrope.engine.recorded_policy import RecordedPolicy, recorded_policy
+from tightrope.engine.rollout_policy import RecordedPolicy, recorded_policy
 from tightrope.functional import PPOLoss, VPGLoss
-from tightrope.models import ActorCritic, Categorical, NetworkConfig, actor_critic
-from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec, Trajectories
+from tightrope.models import ActorCritic, Categorical
+from tightrope.types import Batch, Box, Discrete, Spec, Trajectories
 
-CHOICE, TORQUE, SEVERAL, SHOWN = Discrete(4), Box((3,), -2.0, 2.0), MultiDiscrete((2, 3)), Box((2, 3))
-RUNTIME = Runtime()
-PARTS = Composite((("speed", Box((3,))), ("gear", Discrete(3))))
-
-
-class Own(nn.Module):
-    """A user's network of three layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(16, 8)])
-        self.norm, self.scale = nn.LayerNorm(16), 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, second, third = self.layers
-        x = torch.tanh(first(x.flatten(1)))
-        return nn.functional.gelu(third(self.norm(x + second(x).relu()))) * self.scale
-
-
-def a_policy(
-    action: Spec, observation: Spec = SHOWN, network: nn.Module | None = None, critic: bool = True, **config: Any
-) -> ActorCritic:
-    torch.manual_seed(0)
-    policy = actor_critic(observation, action, NetworkConfig(**{"hidden_sizes": (16, 8)} | config), critic, network)
-    with torch.no_grad():
-        for name, p in policy.named_parameters():  # away from zero biases and a flat head
-            p.add_((0.01 if p.numel() > 10_000 or "log_std_layer" in name else 0.3) * torch.randn_like(p))
-    if policy.normalizer is not None:
-        policy.normalizer.merge(3 * torch.randn(100, *observation.shape) + 1)
-    return policy
-
-
-def some_obs(observation: Spec, rows: int) -> Tensor:
-    if isinstance(observation, Box):
-        scale = 255 * torch.rand(rows, *observation.shape) if observation.dtype == torch.uint8 else None
-        return 2 * torch.randn(rows, *observation.shape) if scale is None else scale.to(torch.uint8)
-    if isinstance(observation, Composite):
-        return torch.cat([torch.randn(rows, 3), torch.randint(3, (rows, 1)).float()], 1)
-    return torch.randint(5, (rows,))
-
-
-def a_batch(policy: ActorCritic, observation: Spec = SHOWN, rows: int = 64, kind: type[Batch] = Batch) -> Any:
-    """Ratios on both sides of the clip interval, advantages of both signs."""
-    obs = some_obs(observation, rows).to(next(policy.parameters()).dtype if observation is SHOWN else observation.dtype)
-    with torch.no_grad():
-        distribution, value = policy(obs)
-        action = distribution.sample(policy.head.noise((rows,), torch.Generator().manual_seed(3)))
-        log_prob = distribution.log_prob(action) + 0.4 * torch.randn(rows)
-    columns = obs, action, log_prob, value + 0.4 * torch.randn(rows), torch.randn(rows), torch.randn(rows)
-    return kind(*columns, *([torch.rand(rows) < 0.8] if kind is Trajectories else []))
+both = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RUNTIMES))
 
 
 def recordings(optimizer: Optimizer) -> list[Any]:
     return [found for found in RUNTIME.recorded.kept.values() if found is not None]
-
-
-def held_to_autograd(loss: Any, policy: ActorCritic, batch: Any, optimizer: Optimizer) -> None:
-    """The gradient and the terms, to 1e-6 of their norms or to what the last bit of an observation makes of them."""
-    nudged = replace(batch, obs=batch.obs * (1 + 1e-7) if batch.obs.is_floating_point() else batch.obs)
-    autograd(loss, policy, nudged, optimizer)
-    other = optimizer.grad.clone()
-    expected_terms = torch.stack([*autograd(loss, policy, batch, optimizer)])
-    expected = optimizer.grad.clone()
-    optimizer.grad.fill_(torch.nan)  # every entry must be written
-    terms = RUNTIME.gradient(loss, policy, batch, optimizer)
-    assert type(terms) is type(loss(policy, batch)[1])
-    assert not any(term.requires_grad for term in terms)
-    assert (optimizer.grad - expected).norm() <= 1e-6 * expected.norm() + 5 * (other - expected).norm()
-    assert (torch.stack([*terms]) - expected_terms).norm() <= 1e-6 * (expected_terms.norm() + 1)
-
-
-class OwnTerms(NamedTuple):
-    total: Tensor
-    spread: Tensor
-
-
-def own_loss(policy: ActorCritic, batch: Batch) -> tuple[Tensor, OwnTerms]:
-    """A user's loss, of no class and with terms of its own."""
-    distribution, value = policy(batch.obs)
-    weight = torch.softmax(batch.advantage, 0)
-    spread = torch.logsumexp(value, 0) - value.mean()
-    total = (
-        -(weight * distribution.log_prob(batch.action)).sum()
-        + nn.functional.smooth_l1_loss(value, batch.target)
-        + spread
-    )
-    return total, OwnTerms(total.detach(), spread.detach())
 
 
 LOSSES: dict[str, tuple[Any, type[Batch]]] = {
@@ -139,7 +72,12 @@ MORE: dict[str, tuple[Spec, Spec, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("loss", "head", "network"), list(itertools.product(LOSSES, HEADS, NETWORKS)))
+def squares(first: Iterable[str], second: Iterable[str], third: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Every pair of the first two, with the third in turn."""
+    return [(a, b, third[(i + j) % len(third)]) for i, a in enumerate(first) for j, b in enumerate(second)]
+
+
+@pytest.mark.parametrize(("loss", "head", "network"), squares(LOSSES, HEADS, list(NETWORKS)))
 def test_the_gradient_and_the_terms_are_those_of_autograd(loss: str, head: str, network: str) -> None:
     (function, kind), (action, options), (observation, config) = LOSSES[loss], HEADS[head], NETWORKS[network]
     config = {**config, **options}
@@ -202,36 +140,44 @@ def test_trajectories_are_not_cut_where_rows_depend_on_each_other(
     assert capsys.readouterr().err == ""
 
 
-def test_what_it_returns_is_not_overwritten_by_the_next_call() -> None:
+@both
+def test_what_it_returns_is_not_overwritten_by_the_next_call(runtime: Runtime) -> None:
     policy = a_policy(CHOICE)
     optimizer, loss = Optimizer(policy), LOSSES["ppo"][0]
-    terms = RUNTIME.gradient(loss, policy, a_batch(policy), optimizer)
+    terms = runtime.gradient(loss, policy, a_batch(policy), optimizer)
     kept = torch.stack([*terms])
-    RUNTIME.gradient(loss, policy, a_batch(policy), optimizer)
+    runtime.gradient(loss, policy, a_batch(policy), optimizer)
     assert torch.equal(torch.stack([*terms]), kept)
 
 
 CHANGES: dict[str, Callable[[ActorCritic, Optimizer], Any]] = {
     "parameters": lambda policy, optimizer: optimizer.flat.add_(0.1 * torch.randn_like(optimizer.flat)),
     "moments": lambda policy, optimizer: policy.normalizer.merge(torch.randn(300, 2, 3) - 2),  # type: ignore[union-attr]
+    "loaded moments": lambda policy, optimizer: policy.normalizer.load_state_dict(  # type: ignore[union-attr]
+        {**policy.normalizer.state_dict(), "variance": torch.rand(2, 3) + 0.1}  # type: ignore[union-attr]
+    ),
     "an attribute": lambda policy, optimizer: setattr(policy.actor.network, "scale", 0.3),
-    "a frozen layer": lambda policy, optimizer: policy.head.requires_grad_(False),
     "other memory": lambda policy, optimizer: policy.value_head.weight.__setattr__("data", torch.ones(1, 8)),  # type: ignore[union-attr]
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in CHANGES if name != "a frozen layer"])
-@pytest.mark.parametrize("own", [False, True])
-def test_it_follows_what_changes(name: str, own: bool) -> None:
-    policy = a_policy(TORQUE, network=Own(), norm_obs=True)
+@pytest.mark.parametrize(
+    ("way", "own", "name"),
+    [
+        *itertools.product(["recorded"], [False, True], CHANGES),
+        *itertools.product(["by hand"], [False], list(CHANGES)[:3]),
+    ],
+)
+def test_it_follows_what_changes(way: str, own: bool, name: str) -> None:
+    policy, runtime = a_policy(TORQUE, network=Own() if way == "recorded" else None, norm_obs=True), RUNTIMES[way]
     optimizer, batch = Optimizer(policy), a_batch(policy)
     first, second = (own_loss, own_loss) if own else (PPOLoss(0.2, 0.5, 0.01, False), PPOLoss(0.2, 0.5, 0.01, False))
-    held_to_autograd(first, policy, batch, optimizer)
+    held_to_autograd(first, policy, batch, optimizer, runtime)
     before = optimizer.grad.clone()
     CHANGES[name](policy, optimizer)
-    held_to_autograd(second, policy, batch, optimizer)
+    held_to_autograd(second, policy, batch, optimizer, runtime)
     assert not torch.allclose(optimizer.grad, before, rtol=1e-2)
-    assert recordings(optimizer)
+    assert recordings(optimizer) if way == "recorded" else runtime.analytic.form is not None
 
 
 def test_a_number_that_a_loss_closes_over_may_change() -> None:
@@ -277,13 +223,27 @@ class Trained(Own):
 def test_a_loss_that_looks_at_numbers_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     policy = a_policy(CHOICE)
     optimizer = Optimizer(policy)
-    held_to_autograd(looks, policy, a_batch(policy), optimizer)
-    assert capsys.readouterr().err == ""
+    for rows in (64, 32):  # which is said once
+        held_to_autograd(looks, policy, a_batch(policy, rows=rows), optimizer)
+    refusal = "aten._local_scalar_dense.default reads numbers on the host"
+    assert capsys.readouterr().err == f"recording: looks runs as written: {refusal}\n"
     held_to_autograd(looks_aside, policy, a_batch(policy), optimizer)
     assert not recordings(optimizer)
-    assert capsys.readouterr().err == (
-        "recording: looks_aside gives other numbers when it is replayed, so it runs as it is written\n"
-    )
+    assert capsys.readouterr().err == "recording: looks_aside runs as written: a replay gives other numbers\n"
+
+
+def test_a_loss_of_too_many_shapes_runs_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tightrope.recording.MOST", 1)
+    policy = a_policy(CHOICE)
+    for rows in (64, 32, 16):
+        held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), Optimizer(policy))
+    assert capsys.readouterr().err == ""  # each optimizer has memory, and so recordings, of its own
+    optimizer = Optimizer(policy)
+    for rows in (64, 32, 16):
+        held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), optimizer)
+    assert capsys.readouterr().err == "recording: PPOLoss runs as written: its batches have too many shapes\n"
 
 
 @pytest.mark.parametrize(
@@ -316,26 +276,36 @@ def test_hooks_are_called() -> None:
 
 
 @pytest.mark.parametrize("broken", ["clipped_surrogate", "value_loss", "entropy_bonus", "approx_kl"])
-def test_an_equation_that_someone_changed_is_the_one_that_counts(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who breaks a loss to see what happens must see it happen, also in the middle of a run."""
+@both
+def test_an_equation_that_someone_changed_is_the_one_that_counts(
+    broken: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who breaks a loss to see what happens must see it happen; a recording follows in the middle of a run too."""
     policy = a_policy(CHOICE)
     optimizer, batch = Optimizer(policy), a_batch(policy)
-    held_to_autograd(PPOLoss(0.2, 0.5, 0.3, False), policy, batch, optimizer)
+    if runtime.records:
+        held_to_autograd(PPOLoss(0.2, 0.5, 0.3, False), policy, batch, optimizer)
     losses = sys.modules["tightrope.functional.losses"]
     original = getattr(losses, broken)
     monkeypatch.setattr(losses, broken, lambda *args: -original(*args))
-    held_to_autograd(PPOLoss(0.2, 0.5, 0.3, False), policy, batch, optimizer)
+    held_to_autograd(PPOLoss(0.2, 0.5, 0.3, False), policy, batch, optimizer, runtime)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("algo", [tr.PPO, tr.VPG])
-def test_three_phases_agree_with_autograd(env: str, algo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algo", "by_hand"), [(tr.PPO, False), (tr.PPO, True), (tr.VPG, False)])
+def test_three_phases_agree_with_autograd(env: str, algo: Any, by_hand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> Tensor:
+        agent = algo(env, **settings)
+        before = agent.state.optimizer.flat.clone()
+        agent.state.runtime = Runtime(on_device=by_hand)
+        assert not torch.equal(agent.learn(quiet=True).state.optimizer.flat, before)
+        return agent.state.optimizer.flat
+
     settings = dict(num_envs=8, num_steps=16, total_timesteps=3 * 128, norm_obs=True, device="cpu", learning_rate=1e-3)
-    ours = algo(env, **settings).learn(quiet=True).state.optimizer.flat
-    monkeypatch.setattr(sys.modules["tightrope.engine.recorded_gradient"].RecordedGradients, "find", lambda *_: None)  # type: ignore[attr-defined]
-    theirs = algo(env, **settings).learn(quiet=True).state.optimizer.flat
-    assert not torch.equal(ours, algo(env, **settings).state.optimizer.flat)
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    ours = trained()
+    monkeypatch.setattr(gradients.RecordedGradients, "find", lambda *_: None)
+    monkeypatch.setattr(gradients, "has_closed_form", lambda loss, policy: False)
+    torch.testing.assert_close(ours, trained(), rtol=1e-3, atol=1e-5)
 
 
 # acting ----------------------------------------------------------------------------------------------------------------
@@ -349,7 +319,7 @@ def some_noise(policy: ActorCritic, rows: int) -> Tensor:
     return policy.head.noise((rows,), torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize(("head", "network", "rows"), list(itertools.product(HEADS, [*NETWORKS, *MORE], (1, 5, 300))))
+@pytest.mark.parametrize(("head", "network", "rows"), squares(HEADS, [*NETWORKS, *MORE], (1, 5, 300)))
 @torch.no_grad()
 def test_it_says_what_the_policy_says(head: str, network: str, rows: int) -> None:
     observation, config = NETWORKS[network] if network in NETWORKS else MORE[network][1:]
@@ -412,9 +382,12 @@ def test_a_policy_that_cannot_be_recorded_is_left_as_it_is(network: Callable[[],
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("action", [CHOICE, SEVERAL])
 @torch.no_grad()
-def test_a_distribution_that_someone_changed_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = a_policy(CHOICE)
+def test_a_distribution_that_someone_changed_is_the_one_that_counts(
+    action: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = a_policy(action)
     obs, noise = torch.randn(64, 2, 3), some_noise(policy, 64)
     assert player_of(policy, obs) is not None
     monkeypatch.setattr(Categorical, "sample", lambda self, noise: self.mode())

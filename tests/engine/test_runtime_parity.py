@@ -9,32 +9,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from gradient_cases import CHOICE, SEVERAL, TORQUE, Own, a_batch, a_policy, own_loss
 from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.engine import Optimizer, Runtime, draw_noise, moments
 from tightrope.engine.optimize import EPS
 from tightrope.functional import PPOLoss, VPGLoss, standardize
-from tightrope.models import ActorCritic, NetworkConfig, actor_critic
-from tightrope.types import Batch, Box, Discrete, MultiDiscrete, Rollout, Spec, Trajectories
+from tightrope.models import NetworkConfig, actor_critic
+from tightrope.types import Batch, Rollout, Spec, Trajectories
 
-SHOWN, CHOICE, TORQUE = Box((3,)), Discrete(4), Box((2,), -2.0, 2.0)
 LIMIT = 0.5  # on the norm of the gradient
 ON_GPU = pytest.mark.gpu
-
-
-class Terms(NamedTuple):
-    total: Tensor
-
-
-def own_loss(policy: Any, batch: Batch) -> tuple[Tensor, Terms]:
-    """A user's."""
-    distribution, value = policy(batch.obs)
-    total = (
-        nn.functional.smooth_l1_loss(value, batch.target)
-        - (distribution.log_prob(batch.action) * batch.advantage).mean()
-    )
-    return total, Terms(total.detach())
 
 
 class Case(NamedTuple):
@@ -49,8 +35,8 @@ CASES = {
     "ppo": Case(PPOLoss(0.2, 0.5, 0.01, False)),
     "ppo, continuous": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=dict(norm_obs=True)),
     "ppo, shared trunk": Case(PPOLoss(0.2, 0.5, 0.01, False), config=dict(share_trunk=True, activation="relu")),
-    "ppo, several choices": Case(PPOLoss(0.2, 0.5, 0.01, False), MultiDiscrete((2, 3))),
-    "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=lambda: nn.Sequential(nn.Linear(3, 8), nn.SiLU())),
+    "ppo, several choices": Case(PPOLoss(0.2, 0.5, 0.01, False), SEVERAL),
+    "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=Own),
     "vpg": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories),
     "own loss": Case(own_loss, TORQUE),
 }
@@ -70,28 +56,6 @@ MATRIX = [
 ]
 
 
-def policy_of(case: Case, device: torch.device) -> ActorCritic:
-    torch.manual_seed(0)
-    network = None if case.network is None else case.network()
-    policy = actor_critic(SHOWN, case.action, NetworkConfig(hidden_sizes=(16, 8), **case.config), True, network)
-    with torch.no_grad():
-        for p in policy.parameters():
-            p.add_(0.3 * torch.randn_like(p))  # away from zero biases and a flat head
-    return policy.to(device)
-
-
-def batch_of(case: Case, policy: ActorCritic, device: torch.device, rows: int = 96) -> Batch:
-    """Ratios on both sides of the clip interval, advantages of both signs."""
-    noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
-    obs, numbers = torch.randn(rows, 3).to(device), torch.randn(4, rows).to(device)
-    with torch.no_grad():
-        distribution, value = policy(obs)
-        action = distribution.sample(noise)
-        log_prob = distribution.log_prob(action) + 0.4 * numbers[0]
-    columns = obs, action, log_prob, value + 0.4 * numbers[1], numbers[2], numbers[3]
-    return case.kind(*columns, *([torch.rand(rows).to(device) < 0.8] if case.kind is Trajectories else []))
-
-
 def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm() + 1e-6)
 
@@ -101,12 +65,13 @@ def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
 @pytest.mark.parametrize(("runtime_name", "case_name"), MATRIX)
 def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: str) -> None:
     runtime, case = RUNTIMES[runtime_name](), CASES[case_name]
-    policy = policy_of(case, runtime.device)
+    network = None if case.network is None else case.network()
+    policy = a_policy(case.action, network=network, **case.config).to(runtime.device)
     plain, optimizer = deepcopy(policy), Optimizer(policy)
     adam = torch.optim.Adam(plain.parameters(), lr=1e-3, eps=EPS)
     optimizer.learning_rate.fill_(1e-3)
     for _ in range(3):
-        batch = batch_of(case, plain, runtime.device)
+        batch = a_batch(plain, rows=96, kind=case.kind)
         advantage = standardize(batch.advantage, *moments(batch.advantage))
         with runtime.arithmetic():
             batch.advantage = runtime.standardized(batch.advantage)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.engine.streams import Streams, _in_force, drawn_from
+from tightrope.engine.noise import Streams, _in_force, drawn_from
 
 CPU = torch.device("cpu")
 

@@ -26,7 +26,7 @@ from tightrope.functional import (
     standardize,
     successor_values,
     timestep_mean,
-)
+)  # fmt: skip
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 GOES_ON, TERMINATES, IS_CUT = 0, 1, 2

@@ -24,7 +24,7 @@ from tightrope.functional import (
     importance_weights,
     policy_gradient,
     value_loss,
-)
+)  # fmt: skip
 from tightrope.models import Categorical
 from tightrope.types import Batch, Trajectories
 

@@ -134,14 +134,6 @@ def test_the_environment_gets_the_action_scaled_and_clipped_and_the_learner_keep
     assert torch.equal(raw, kept)
 
 
-def test_each_dimension_has_bounds_of_its_own_and_unbounded_ones_are_left_alone():
-    inf = float("inf")
-    action = Box((2, 2), (-2.0, 100.0, -inf, 0.0), (2.0, 200.0, inf, inf))
-    head = actor_critic(VECTOR, action, NetworkConfig()).head
-    raw = torch.tensor([[0.5, -1.0, 7.0, -3.0], [-4.0, 0.5, -7.0, 3.0]])
-    assert head.to_env(raw).tolist() == [[[1.0, 100.0], [7.0, 0.0]], [[-2.0, 175.0], [-7.0, 3.0]]]
-
-
 def test_discrete_actions_reach_the_environment_as_they_are():
     action = torch.tensor([0, 2, 1])
     assert torch.equal(vector_policy().head.to_env(action), action)
@@ -156,11 +148,6 @@ def test_the_head_draws_the_noise_its_distribution_consumes(action):
     assert sample.shape == (5, *action.shape)
     assert sample.dtype == action.dtype
     assert (noise.min() < 0) == isinstance(action, Box)
-
-
-def test_observations_of_two_axes_are_flattened():
-    policy = actor_critic(Box((3, 2)), CHOICE, NetworkConfig())
-    assert policy(torch.randn(5, 3, 2))[1].shape == (5,)
 
 
 def test_spaces_that_do_not_fit_are_refused_by_name():

@@ -9,7 +9,7 @@ from torch.autograd import grad
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
-from tightrope.models import Categorical, Gaussian
+from tightrope.models import Categorical, Gaussian, MultiCategorical
 
 JUST_UNDER_1 = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))
 seeds = st.integers(0, 2**32)
@@ -129,7 +129,7 @@ def test_gaussian_noise_gives_the_right_moments():
     torch.testing.assert_close(torch.corrcoef(x.T)[0, 1], torch.tensor(0.0), rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("distribution", [Categorical, Gaussian])
+@pytest.mark.parametrize("distribution", [Categorical, MultiCategorical, Gaussian])
 def test_noise_is_a_function_of_its_generator(distribution):
     first, again = (distribution.noise((4, 3), torch.Generator().manual_seed(7)) for _ in range(2))
     other = distribution.noise((4, 3), torch.Generator().manual_seed(8))

@@ -1,20 +1,24 @@
 """Real processes for the tests beside this file: ranks with the variables that launchers set, or a torchrun that starts them.
 
+They are forked from one process that has imported torch, since importing it takes longer than most tests.
 As a program it is one of those ranks, which runs workers: modules with `main(*arguments)`, whose results it leaves as JSON.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,40 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["pytest", "gymnasium", "tightrope.agent", "tightrope.cli.training", "torch.distributed.run"]
+)
+
+
+def forked(*given: Any) -> Any:
+    process = FORKS.Process(target=be_python, args=given)
+    process.start()
+    return process
+
+
+def be_python(command: tuple[str, ...], variables: dict[str, str], output: Path, cwd: Path | None) -> None:
+    """What `python *command` does, to the handlers at its exit."""
+    with output.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(variables)
+    os.chdir(cwd or ROOT)
+    sys.path[:0] = [str(ROOT), str(HERE)]
+    try:
+        if command[0] == "-m":
+            sys.argv = list(command[1:])
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(command)
+            runpy.run_path(command[0], run_name="__main__")
+    except Exception as error:
+        sys.last_value = error
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()
 
 
 class Job:
@@ -35,31 +73,25 @@ class Job:
         self.size, self.has_torchrun = ranks, torchrun is not None
         self.folder = tempfile.TemporaryDirectory()
         self.output = Path(self.folder.name, "output.txt")
-        with self.output.open("a") as file:
-            options: dict[str, Any] = {"stdout": file, "stderr": file, "cwd": cwd}
-            if torchrun is not None:
-                words = [*TORCHRUN, f"--nproc-per-node={ranks}", *torchrun, *command]
-                self.processes = [subprocess.Popen([sys.executable, *words], env=env, **options)]
-                return
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GROUP_RANK": "0"}
-            env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-            self.processes = [
-                subprocess.Popen(
-                    [sys.executable, *command], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, **options
-                )
-                for r in range(ranks)
-            ]
+        if torchrun is not None:
+            words = *TORCHRUN, f"--nproc-per-node={ranks}", *torchrun, *command
+            self.processes = [forked(words, env, self.output, cwd)]
+            return
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GROUP_RANK": "0"}
+        env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        each = [{**env, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(ranks)]
+        self.processes = [forked(command, variables, self.output, cwd) for variables in each]
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for pid in [*self.pids().values(), *(process.pid for process in self.processes if process.poll() is None)]:
+        for pid in [*self.pids().values(), *(process.pid for process in self.processes if process.exitcode is None)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in self.processes:
-            process.wait()
+            process.join()
         self.folder.cleanup()
 
     @property
@@ -74,10 +106,10 @@ class Job:
     def pids(self) -> dict[int, int]:
         """The processes that are there, by rank."""
         if not self.has_torchrun:
-            return {rank: process.pid for rank, process in enumerate(self.processes) if process.poll() is None}
+            return {rank: process.pid for rank, process in enumerate(self.processes) if process.exitcode is None}
         found, launcher = {}, self.processes[0].pid
         children = Path(f"/proc/{launcher}/task/{launcher}/children")
-        for child in children.read_text().split() if self.processes[0].poll() is None else []:
+        for child in children.read_text().split() if self.processes[0].exitcode is None else []:
             words = Path(f"/proc/{child}/environ").read_bytes().split(b"\0") if Path(f"/proc/{child}").exists() else []
             found |= {int(word[5:]): int(child) for word in words if word.startswith(b"RANK=")}
         return found
@@ -95,8 +127,8 @@ class Job:
 
     def codes(self, within: float = 120) -> list[int]:
         """The exit codes, once all have ended: of torchrun, or of the ranks."""
-        self.wait_for(lambda: all(process.poll() is not None for process in self.processes), within)
-        return [process.returncode for process in self.processes]
+        self.wait_for(lambda: all(process.exitcode is not None for process in self.processes), within)
+        return [process.exitcode for process in self.processes]
 
 
 def results(*workers: str, ranks: int = 2) -> list[list[Any]]:

@@ -48,20 +48,22 @@ def statistics() -> None:
     torch.manual_seed(451)
     x, mask, died = torch.randn(10, 12) * 3 + 100, torch.rand(10, 12) < 0.6, torch.rand(10, 12) < 0.1
     halves = (5, 7)
-    cases: dict[Callable[..., Any], tuple[Tensor, ...]] = {
-        engine.moments: (x,),
-        engine.masked_moments: (x, mask),
-        engine.masked_mean: (x, mask),
-        engine.timestep_mean: (x, mask),
-        engine.explained_variance: (x + torch.randn(10, 12), x),
+    runtime = engine.Runtime()
+    cases: dict[str, tuple[Tensor, ...]] = {
+        "moments": (x,),
+        "masked_moments": (x, mask),
+        "masked_mean": (x, mask),
+        "timestep_mean": (x, mask),
+        "explained_variance": (x + torch.randn(10, 12), x),
     }
-    for function, columns in cases.items():
+    for name, columns in cases.items():
+        function = getattr(runtime, name)
         together = function(*(mine(column, halves, 1) for column in columns))
-        compare(function.__name__, together, partial(function, *columns))
-    standardized = engine.Runtime().standardized
+        compare(name, together, partial(function, *columns))
+    standardized = runtime.standardized
     compare("standardized", standardized(mine(x, halves, 1)), lambda: mine(standardized(x), halves, 1))
-    running = engine.running_mask(mine(died, (6, 6), 1), 0.3)
-    compare("running_mask", running.float(), lambda: engine.running_mask(died, 0.3).float())
+    running = runtime.running_mask(mine(died, (6, 6), 1), 0.3)
+    compare("running_mask", running.float(), lambda: runtime.running_mask(died, 0.3).float())
     for sizes in ((12, 12), (11, 13)):  # equal minibatches, and such as differ by a row
         batch = Batch(*[torch.randn(sum(sizes), 1)] * 2, *[torch.randn(sum(sizes)) * 4 + 9 for _ in range(4)])
         part = batch.take(slice(0, sizes[0]) if world.rank == 0 else slice(sizes[0], None))
@@ -128,7 +130,7 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
     for name in Row._fields:
         getattr(agent.state.rollout, name).copy_(getattr(state.rollout, name)[:, part])
     agent.state.obs.copy_(state.obs[part])
-    schedule = page.get("schedule", common.schedule)
+    schedule = page.get("schedule", common.schedule_learning_rate)
     schedule(state, config)
     schedule(agent.state, agent.config.algorithm)
     rows = [agent.state.env.num_envs * 16 if algo == "ppo" else 4, 128 if algo == "ppo" else 8]

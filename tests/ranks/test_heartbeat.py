@@ -14,7 +14,7 @@ import pytest
 
 import tightrope as tr
 from tightrope import activity
-from tightrope.engine.heartbeat import ALL_WAIT_SECONDS, RANK_TIMEOUT, Report, find_stalled
+from tightrope.engine.heartbeat import ALL_WAIT_SECONDS, RANK_TIMEOUT, RankActivity, find_stalled
 
 from .launcher import ROOT, Job
 
@@ -51,7 +51,7 @@ def test_who_is_busy_is_not_missed_and_who_ends_in_good_order_neither() -> None:
 # progress, by what each rank reports ------------------------------------------------------------------------------------
 
 
-works, waits = partial(Report, activity.STEPPING, False), partial(Report, "exchanging messages", True)
+works, waits = partial(RankActivity, activity.STEPPING, False), partial(RankActivity, "exchanging messages", True)
 
 
 @pytest.mark.parametrize("stuck", [0, 1, 2, 4])
@@ -73,7 +73,7 @@ def test_the_rank_without_progress_is_found_if_another_waits(stuck: int) -> None
     ],
     ids=["slow but working", "nobody waits for long", "all wait, reports of two moments", "messages still arrive"],
 )
-def test_no_rank_is_at_fault_while_there_is_progress_or_nobody_waits(reports: list[Report]) -> None:
+def test_no_rank_is_at_fault_while_there_is_progress_or_nobody_waits(reports: list[RankActivity]) -> None:
     assert find_stalled(dict(enumerate(reports)), RANK_TIMEOUT) is None
 
 

@@ -11,14 +11,7 @@ from torch.distributed import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from tightrope.engine import distributed, rendezvous
-from tightrope.engine.rendezvous import (
-    SOCKET_NAMES,
-    Rendezvous,
-    interface_of,
-    meet,
-    open_listener,
-    use_interface,
-)
+from tightrope.engine.rendezvous import SOCKET_NAMES, Rendezvous, interface_of, meet, open_listener, use_interface
 from tightrope.errors import RankLost
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # connections, which live as long as their run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
@@ -92,7 +93,7 @@ def test_sigterm_to_torchrun_saves_and_the_run_can_go_on(tmp_path: Path) -> None
     run = tmp_path / "run"
     with train(run, FOREVER, torchrun=()) as job:
         job.wait_for(lambda: len(rows(run)) > 3)
-        job.processes[0].send_signal(signal.SIGTERM)
+        os.kill(job.processes[0].pid, signal.SIGTERM)
         job.codes(within=30)
         assert "stopped after" in job.printed
     agent = tr.load(run)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tightrope.recording import Recording, Recordings, Unrecordable
+from tightrope.recording import RecordedFunction, Recordings, Unrecordable
 
 Function = Callable[..., Any]
 
@@ -21,9 +21,9 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def replayed(function: Function, *shapes: tuple[int, ...], **options: Any) -> Recording:
+def replayed(function: Function, *shapes: tuple[int, ...], **options: Any) -> RecordedFunction:
     """The recording, after it has agreed with the function on three sets of numbers."""
-    recording = Recording(function, [numbers(*shape, seed=i) for i, shape in enumerate(shapes)], **options)
+    recording = RecordedFunction(function, [numbers(*shape, seed=i) for i, shape in enumerate(shapes)], **options)
     for seed in (10, 20, 30):
         given = [numbers(*shape, seed=seed + i) for i, shape in enumerate(shapes)]
         expected = function(*[x.clone() for x in given])
@@ -128,7 +128,7 @@ LOOKS: dict[str, Function] = {
 def test_a_function_that_looks_at_numbers_is_refused(name: str) -> None:
     before = torch.get_rng_state()
     with pytest.raises(Unrecordable):
-        Recording(LOOKS[name], [numbers(6, 3)])
+        RecordedFunction(LOOKS[name], [numbers(6, 3)])
     assert torch.equal(torch.get_rng_state(), before)
     assert not OUTSIDE.any()
 
@@ -136,13 +136,13 @@ def test_a_function_that_looks_at_numbers_is_refused(name: str) -> None:
 def test_a_banned_tensor_may_not_be_read() -> None:
     clock = torch.ones(3)
     with pytest.raises(Unrecordable):
-        Recording(lambda x: x + clock, [numbers(3)], banned=[clock])
+        RecordedFunction(lambda x: x + clock, [numbers(3)], banned=[clock])
 
 
 @pytest.mark.parametrize("steady", [False, True])
 def test_tensors_from_outside_are_read_where_they_are(steady: bool) -> None:
     scale = torch.ones(4)
-    recording = Recording(lambda x: x * (scale.exp() + 1), [numbers(6, 4)], steady=steady)
+    recording = RecordedFunction(lambda x: x * (scale.exp() + 1), [numbers(6, 4)], steady=steady)
     scale.fill_(0.5)
     if steady:
         recording.refresh()
@@ -159,7 +159,7 @@ def test_gradients_are_written_where_they_belong_without_a_copy() -> None:
         torch.cat([torch.autograd.grad(total, weight)[0].flatten()], out=flat)
         return total.detach()
 
-    recording = Recording(function, [numbers(6, 4)], writes=[flat])
+    recording = RecordedFunction(function, [numbers(6, 4)], writes=[flat])
     assert not any(call.function is np.copyto for call in recording.calls[3:])
     function(numbers(6, 4, seed=7))
     expected = flat.clone()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tightrope.cli import main
-from tightrope.engine.recorded_policy import RecordedPolicy
+from tightrope.engine.rollout_policy import RecordedPolicy
 from tightrope.envs import CartPole
 from tightrope.tools.bench import Marks, bench
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import ppo, vpg
-from .common import OnPolicyConfig, finished, start
+from .common import OnPolicyConfig, is_finished, start
 from .ppo import PPOConfig, PPOMetrics
 from .vpg import VPGConfig, VPGMetrics
 
@@ -19,12 +19,9 @@ class Algorithm:
     config: type[OnPolicyConfig]
     loop: Callable[..., Any]
     start: Callable[..., Any] = start
-    finished: Callable[..., bool] = finished
+    finished: Callable[..., bool] = is_finished
 
 
-ALGORITHMS = {
-    "ppo": Algorithm(PPOConfig, ppo.ppo),
-    "vpg": Algorithm(VPGConfig, vpg.vpg),
-}
+ALGORITHMS = {"ppo": Algorithm(PPOConfig, ppo.ppo), "vpg": Algorithm(VPGConfig, vpg.vpg)}
 
 __all__ = ["ALGORITHMS", "Algorithm", "OnPolicyConfig", "PPOConfig", "PPOMetrics", "VPGConfig", "VPGMetrics"]

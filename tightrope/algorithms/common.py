@@ -54,19 +54,13 @@ class OnPolicyConfig:
         positive(self, "total_timesteps", "learning_rate", "max_grad_norm", "anneal_fraction")
         fraction(self, "gamma", "anneal_fraction")
         self.check()
-        refuse(
-            self.phases < 1,
-            f"total_timesteps {self.total_timesteps} is less than one phase of num_envs {self.num_envs} x "
-            f"num_steps {self.num_steps} = {self.batch_size}: raise it or lower one of the others",
-        )
-        refuse(
-            bool(self.learning_rate_end) and not self.anneal_lr,
-            f"learning_rate_end {self.learning_rate_end} means nothing without anneal_lr: set it, or drop the end",
-        )
-        refuse(
-            self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0,
-            f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0",
-        )
+        phase = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
+        short = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}: raise it or lower one of the others"
+        refuse(self.phases < 1, short)
+        unused = f"learning_rate_end {self.learning_rate_end} means nothing without anneal_lr: set it, or drop the end"
+        refuse(bool(self.learning_rate_end) and not self.anneal_lr, unused)
+        still = f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0"
+        refuse(self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0, still)
 
     def check(self) -> None:
         """Refuse settings of the algorithm's own that make no sense."""
@@ -133,14 +127,14 @@ def start(env: Env, policy: ActorCritic, config: OnPolicyConfig, seed: int, runt
     )  # fmt: skip
 
 
-def finished(state: State, config: OnPolicyConfig) -> bool:
+def is_finished(state: State, config: OnPolicyConfig) -> bool:
     """Whether nothing is left to learn, or not steps enough for another whole phase."""
     return (config.stops_when_solved and state.solved) or state.steps + config.batch_size > config.total_timesteps
 
 
-def schedule(state: State, config: OnPolicyConfig) -> None:
+def schedule_learning_rate(state: State, config: OnPolicyConfig) -> None:
     """Set the learning rate by the steps taken; after the last phase it reads exactly its end value."""
-    taken = config.total_timesteps if finished(state, config) else state.steps
+    taken = config.total_timesteps if is_finished(state, config) else state.steps
     end = config.learning_rate_end if config.anneal_lr else config.learning_rate
     state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, config.decay_steps))  # [detail 4]
 
@@ -152,12 +146,12 @@ def noise_of_phase(state: State, config: OnPolicyConfig) -> Noise:
     return draw_noise(env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
 
 
-def train(
-    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule
+def training_loop(
+    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_learning_rate
 ) -> Iterator[Any]:
     """Train to the end of the plan; yields the metrics of each phase. Everything between two yields is in `state`."""
     schedule(state, config)
-    while not finished(state, config):
+    while not is_finished(state, config):
         metrics = phase(state, config, noise_of_phase(state, config))
         state.phase += 1
         state.steps += int(metrics.steps) if config.by_trajectory else config.batch_size
@@ -174,28 +168,25 @@ def refuse(wrong: bool, words: str) -> None:
         raise UsageError(words)
 
 
-def at_least(config: Any, minimum: float, *names: str) -> None:
+def at_least(config: object, minimum: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         refuse(value is not None and not value >= minimum, f"{name} {value} is too small: give at least {minimum}")
 
 
-def positive(config: Any, *names: str) -> None:
+def positive(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         refuse(value is not None and not value > 0, f"{name} {value} is not positive: give a number above 0")
 
 
-def fraction(config: Any, *names: str) -> None:
+def fraction(config: object, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        refuse(
-            value is not None and not 0 <= value <= 1,
-            f"{name} {value} is out of range: give a number from 0 to 1",
-        )
+        refuse(value is not None and not 0 <= value <= 1, f"{name} {value} is out of range: give a number from 0 to 1")
 
 
-def divides(config: Any, count: str, whole: str, size: int) -> None:
+def divides(config: object, count: str, whole: str, size: int) -> None:
     parts = getattr(config, count)
     if size % parts:
         start = min(parts, size)

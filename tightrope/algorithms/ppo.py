@@ -13,11 +13,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, State, guarded, health, run_as
+from ..engine import Noise, State, health, run_as, under_guard
 from ..functional import PPOLoss, PPOTerms, gae, linear, mean_of_taken, running_returns, successor_values
 from ..types import Batch
-from .common import OnPolicyConfig, divides, fraction, positive, train
-from .common import schedule as schedule_learning_rate
+from .common import OnPolicyConfig, divides, fraction, positive, schedule_learning_rate, training_loop
 from .common import start as start
 
 
@@ -77,10 +76,10 @@ class PPOMetrics(NamedTuple):
     health: Tensor  # (ranks, parts) finite where everything was
 
 
-@guarded
+@under_guard
 def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
     """Train to the end of the plan, one yield per phase. NotFinite where a phase was not: the state is that from before it."""
-    return train(state, config, phase, schedule)
+    return training_loop(state, config, phase, schedule)
 
 
 def schedule(state: PPOState, config: PPOConfig) -> None:

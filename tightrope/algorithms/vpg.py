@@ -13,10 +13,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import Noise, State, guarded, health, run_as
+from ..engine import Noise, State, health, run_as, under_guard
 from ..functional import VPGLoss, VPGTerms, alive_mask, discounted_returns, last_row, standardize, successor_values
 from ..types import Rollout, Settings, Trajectories
-from .common import OnPolicyConfig, divides, fraction, positive, refuse, train
+from .common import OnPolicyConfig, divides, fraction, positive, refuse, training_loop
 from .common import start as start
 
 
@@ -86,10 +86,10 @@ class VPGMetrics(NamedTuple):
     health: Tensor  # (ranks, parts) finite where everything was
 
 
-@guarded
+@under_guard
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
     """Train to the end of the plan, one yield per phase. NotFinite where a phase was not: the state is that from before it."""
-    return train(state, config, phase)
+    return training_loop(state, config, phase)
 
 
 @run_as("phase")

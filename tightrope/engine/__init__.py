@@ -1,27 +1,23 @@
 """How work is executed: collecting, differentiating, stepping; randomness and state."""
 
-from .agreement import broadcast_after_work
-from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
-from .guard import Guard, guarded, unguarded
-from .health import health
-from .noise import Noise, draw_noise, stream, stream_seed
-from .optimize import Optimizer
-from .precision import Precision
-from .recorded_policy import why_as_written
-from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
-from .state import Snapshot, State
-from .statistics import (
+from .across_ranks import (
     advantage_scales,
-    explained_variance,
-    masked_mean,
+    broadcast_after_work,
+    check_same_settings,
     masked_moments,
     merge,
     moments,
-    running_mask,
-    timestep_mean,
     update_statistics,
-)
-from .streams import apart
+)  # fmt: skip
+from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
+from .guard import Guard, under_guard, unguarded
+from .metrics import health
+from .noise import Noise, apart, draw_noise, initialising, stream, stream_seed
+from .optimize import Optimizer
+from .precision import Precision
+from .rollout_policy import why_as_written
+from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
+from .state import Snapshot, State
 from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
 
 __all__ = [
@@ -42,28 +38,26 @@ __all__ = [
     "any_rank",
     "apart",
     "broadcast_after_work",
+    "check_same_settings",
     "choose_runtime",
     "choose_threads",
     "chosen_mode",
     "cores",
     "draw_noise",
-    "explained_variance",
-    "guarded",
     "health",
-    "masked_mean",
+    "initialising",
     "masked_moments",
     "merge",
     "moments",
     "run_as",
-    "running_mask",
     "shared_cores",
     "stream",
     "stream_seed",
     "threads",
-    "timestep_mean",
+    "under_guard",
     "unguarded",
     "update_statistics",
     "waits_asleep",
     "why_as_written",
     "world",
-]
+]  # fmt: skip

@@ -43,7 +43,7 @@ class Layer:
         torch.mv(grad.t(), ones, out=self.bias_grad)  # a sum, and on a GPU a quicker one
 
 
-class Tower:
+class AnalyticMLP:
     """A multilayer perceptron: forward keeps what backward needs."""
 
     def __init__(self, trunk: MLP, layers: list[Layer]) -> None:
@@ -68,18 +68,22 @@ class Tower:
 class ClosedForm:
     """The gradient of PPOLoss for one policy; made once, when its optimiser first asks."""
 
+    compiles = True  # whether torch.compile makes it quicker
+    grad: Tensor | None = None
+    squares: Tensor | None = None  # which fused kernels leave behind
+
     def __init__(self, policy: ActorCritic, grads: Mapping[Tensor, Tensor]) -> None:
         def layer(linear: nn.Linear) -> Layer:
             return Layer(linear.weight.data, linear.bias.data, grads[linear.weight], grads[linear.bias])
 
-        def tower(trunk: MLP) -> Tower:
-            return Tower(trunk, [layer(part) for part in trunk if isinstance(part, nn.Linear)])
+        def mlp(trunk: MLP) -> AnalyticMLP:
+            return AnalyticMLP(trunk, [layer(part) for part in trunk if isinstance(part, nn.Linear)])
 
         assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
         self.normalizer = policy.normalizer
         self.ones: dict[int, Tensor] = {}  # by length; kept, since graphs refer to them
-        self.actor, self.value_head = tower(policy.actor), layer(policy.value_head)
-        self.critic = self.actor if policy.critic is policy.actor else tower(policy.critic)  # type: ignore[arg-type]
+        self.actor, self.value_head = mlp(policy.actor), layer(policy.value_head)
+        self.critic = self.actor if policy.critic is policy.actor else mlp(policy.critic)  # type: ignore[arg-type]
         if isinstance(policy.head, GaussianHead):
             self.head = layer(policy.head.mean)
             self.log_std: Tensor | None = policy.head.log_std.data
@@ -162,13 +166,13 @@ def has_closed_form(loss: object, policy: nn.Module) -> bool:
 
 def is_written_out(policy: nn.Module) -> TypeGuard[ActorCritic]:
     """Whether network and distribution are."""
-    if type(policy) is not ActorCritic or not plain(policy.actor):
+    if type(policy) is not ActorCritic or not is_plain(policy.actor):
         return False
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
-    return plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
+    return is_plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
 
 
-def plain(trunk: object) -> bool:
+def is_plain(trunk: object) -> bool:
     """Whether a trunk is linear layers over a vector, with one of the activations that are known here."""
     if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
         return False

@@ -22,16 +22,9 @@ ASKED = 16  # steps after which ranks look whether enough environments have died
 
 @torch.no_grad()
 def collect(
-    env: Env,
-    policy: ActorCritic,
-    actor: RolloutPolicy,
-    rollout: Rollout,
-    obs: Tensor,
-    noise: Noise,
-    dead_fraction: float | None,
-    reads: bool,
-    advance: Advance,
-) -> tuple[Tensor, int]:
+    env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
+    dead_fraction: float | None, reads: bool, advance: Advance,
+) -> tuple[Tensor, int]:  # fmt: skip
     """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken.
 
     With `dead_fraction`, collection ends once that fraction of the environments has terminated. It breaks off there if tensors
@@ -59,12 +52,7 @@ def array_stepper(env: Any) -> ArrayStepper | None:
 
 @np.errstate(all="ignore")  # what is not finite is reported once a phase
 def on_arrays(
-    step: ArrayStepper,
-    choose: Choose,
-    rollout: Rollout,
-    obs: Tensor,
-    noise: Noise,
-    dead_fraction: float | None,
+    step: ArrayStepper, choose: Choose, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
 ) -> tuple[Tensor, int]:
     """All environments at once, one step after the other, where neither they nor the policy need a tensor."""
     last = obs.clone()
@@ -92,15 +80,9 @@ def on_arrays(
 
 
 def collect_sync(
-    env: Env,
-    policy: ActorCritic,
-    actor: RolloutPolicy,
-    rollout: Rollout,
-    obs: Tensor,
-    noise: Noise,
-    dead_fraction: float | None,
-    advance: Advance,
-) -> tuple[Tensor, int]:
+    env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
+    dead_fraction: float | None, advance: Advance,
+) -> tuple[Tensor, int]:  # fmt: skip
     """All environments at once, one step after the other."""
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -186,7 +185,7 @@ def all_reduce_max(x: Tensor) -> Tensor:
     return _all_reduce(x, dist.ReduceOp.MAX)
 
 
-def _all_reduce(x: Tensor, operation: Any) -> Tensor:
+def _all_reduce(x: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
     if not _world.is_distributed:
         return x
     result = x.clone()

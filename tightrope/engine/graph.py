@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+Held = dict[str, list[object]]  # what an object holds, by attribute
 SMALL = 64  # numbers: results up to this size are handed out as copies, larger ones stay in place until the next call
 
 
-def kind(leaf: Any) -> Any:
+def kind(leaf: object) -> object:
     """What tells graphs of one function apart: shapes and types of tensors, values of numbers, types of anything else."""
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype
@@ -36,7 +37,7 @@ class Graph:
         self.obstacle: str | None = None  # why there can be no graph
         self.outputs: Any = None
 
-    def is_for(self, leaves: list[Any]) -> bool:
+    def is_for(self, leaves: list[object]) -> bool:
         """Whether these are the objects it was made for."""
         return all(
             mine is given for mine, given in zip(self.leaves, leaves, strict=True) if not isinstance(given, Tensor)
@@ -83,7 +84,7 @@ class Graph:
 class Outputs:
     """What a graph leaves behind. All small results of a type lie in one tensor, which is copied for the caller."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: object) -> None:
         self.leaves, self.form = pytree.tree_flatten(result)
         small: dict[torch.dtype, list[int]] = {}
         for i, x in enumerate(self.leaves):
@@ -124,9 +125,9 @@ def syncs_noted() -> Iterator[list[str]]:
             noted.append(f"{here.name}, line {warning.lineno},")
 
 
-def fixtures(thing: Any) -> dict[str, Any]:
+def fixtures(thing: object) -> Held:
     """The tensors that an object holds, in containers too, and its plain values. Held on to, no address is used twice."""
-    held: dict[str, Any] = {}
+    held: Held = {}
     for name, value in vars(thing).items():
         if isinstance(value, nn.Module):
             held[name] = [*value.parameters(), *value.buffers()]
@@ -136,7 +137,7 @@ def fixtures(thing: Any) -> dict[str, Any]:
     return held
 
 
-def rebound(thing: Any, before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def rebound(thing: object, before: Held, after: Held) -> str | None:
     """The first attribute that a step replaced instead of writing into it: a replay would not see the new one."""
     for name, values in after.items():
         then = before.get(name, [])
@@ -145,7 +146,7 @@ def rebound(thing: Any, before: dict[str, Any], after: dict[str, Any]) -> str | 
     return None
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b)
 
 

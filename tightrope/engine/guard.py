@@ -1,7 +1,7 @@
 """Training stops at a phase whose numbers are not finite, with one line that names the first of them; the state goes back to
 before that phase.
 
-A loop marked with `@guarded` is always watched. `training/crash.py` has the guard of `learn`, which finds out more.
+A loop marked with `@under_guard` is always watched. `training/crash.py` has the guard of `learn`, which finds out more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from ..output import print_line
 from ..types import Env
 from . import distributed
 from .distributed import world
-from .health import first_bad_entry
-from .metrics import Reading
+from .metrics import Reading, first_bad_entry
 from .noise import stream_seed
 from .state import Snapshot, State
 
@@ -31,7 +30,7 @@ M = TypeVar("M")
 Row = dict[str, Any]
 
 
-def guarded(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]]:
+def under_guard(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]]:
     """The loop under a guard: it raises NotFinite when a phase did not stay finite, with the state from before that phase."""
 
     @functools.wraps(loop)
@@ -104,11 +103,8 @@ class Guard:
                 raise NotFinite(self._describe_on(reading.bad_rank, row | reading.row(), parts))
             if not self.ranks_differ and world().is_distributed and not reading.ranks_agree:
                 self.ranks_differ = True
-                print_line(
-                    "warning: ranks no longer have the same parameters: are they the same machines? Only the first one's are "
-                    "saved",
-                    error=True,
-                )
+                words = "ranks no longer have the same parameters: are they the same machines? Only the first one's are saved"
+                print_line(f"warning: {words}", error=True)
             self.recent.append((row, reading))
 
     def go_back(self) -> None:

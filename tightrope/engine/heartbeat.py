@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import activity
 from ..errors import RankLost, plain
@@ -35,7 +35,7 @@ ALL_WAIT_SECONDS = 3.0  # more, before all ranks count as waiting for each other
 POLL_SECONDS = 0.1  # between two looks whether the main thread wants the watch to end
 
 
-class Report(NamedTuple):
+class RankActivity(NamedTuple):
     """What a rank is doing."""
 
     doing: str
@@ -51,12 +51,12 @@ class Heartbeat:
         self.period, self.silence, self.rank_timeout = period, silence, RANK_TIMEOUT
         self.verdict: str | None = None
         self.advice: Callable[[], str] = restart_notice
-        self._reports: dict[int, Report] = {}
+        self._reports: dict[int, RankActivity] = {}
         self._heard = dict.fromkeys(self.connections, time.monotonic())  # when each was heard last
         self._departed: set[int] = set()  # ranks that have ended in good order
         self._decided, self._printed = threading.Event(), threading.Lock()
         self._prints = self._resigned = False
-        self._farewell: dict[str, Any] | None = None
+        self._farewell: dict[str, object] | None = None
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._watch, name="tightrope heartbeat", daemon=True)
 
@@ -70,7 +70,7 @@ class Heartbeat:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    def stop(self, **farewell: Any) -> None:
+    def stop(self, **farewell: object) -> None:
         """Take leave of the other ranks, which then do not miss this one."""
         atexit.unregister(self._at_exit)
         if self._thread.is_alive() and not self._decided.is_set():
@@ -111,7 +111,7 @@ class Heartbeat:
             began = time.monotonic()
             if began >= due:
                 due = began + self.period
-                report = self._reports[self.me.rank] = Report(*activity.current.now, stopwatch.seconds())
+                report = self._reports[self.me.rank] = RankActivity(*activity.current.now, stopwatch.seconds())
                 self._send(report=report)
                 if self.me.rank == 0 and (stalled := find_stalled(self._reports, self.rank_timeout)) is not None:
                     self._lose(*stalled)
@@ -122,7 +122,7 @@ class Heartbeat:
             self._find_silent()
         self._take_leave(self._farewell)
 
-    def _send(self, **message: Any) -> None:
+    def _send(self, **message: object) -> None:
         for connection in self.connections.values():
             connection.send(**message)
 
@@ -137,7 +137,7 @@ class Heartbeat:
             self._heard[rank] = time.monotonic()
             if "report" in message:
                 doing, waits, idle = message["report"]
-                self._reports[rank] = Report(plain(doing), waits, idle)
+                self._reports[rank] = RankActivity(plain(doing), waits, idle)
             elif "lost" in message:
                 self._lose(message["lost"], plain(message["words"]), message["failed"])
             elif "bye" in message:
@@ -180,7 +180,7 @@ class Heartbeat:
             if self._printed.acquire(blocking=False) and self._prints:
                 os.write(2, plain(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
 
-    def _take_leave(self, farewell: dict[str, Any]) -> None:
+    def _take_leave(self, farewell: dict[str, object]) -> None:
         """Send a last message, and let it arrive: a socket that is closed with something unread would discard it."""
         self._send(**farewell)
         deadline = time.monotonic() + self.period
@@ -200,7 +200,7 @@ class Heartbeat:
             connection.socket.close()
 
 
-def find_stalled(reports: Mapping[int, Report], limit: float) -> tuple[int | None, str] | None:
+def find_stalled(reports: Mapping[int, RankActivity], limit: float) -> tuple[int | None, str] | None:
     """(rank, words) of one that makes no progress while others wait for it; (None, words) if all wait for each other.
 
     A rank that makes progress, however slowly, is left alone; so is every rank as long as none waits.

@@ -20,6 +20,7 @@ from ..types import Batch
 from .distributed import communicating
 
 BETAS, EPS = (0.9, 0.999), 1e-5  # [detail 3]
+ADAM: Any = dict(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0, amsgrad=False, maximize=False)
 ROOM = 16  # numbers besides the gradient in a message: a loss's terms, and the batch's weight at its end
 Terms = TypeVar("Terms", bound=tuple[Tensor, ...])
 Loss = Callable[[Any, Any], tuple[Tensor, Terms]]  # of (policy, batch): what to minimise, and terms to log
@@ -44,6 +45,10 @@ class Optimizer:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
             self.grads[p] = self.grad[offset : offset + p.numel()].view_as(p)
             offset += p.numel()
+
+    def tensors(self) -> tuple[list[Tensor], ...]:
+        """As torch's Adam takes them."""
+        return [self.flat], [self.grad], [self.first_moment], [self.second_moment], [], [self.step]
 
     def state_dict(self) -> dict[str, Tensor]:
         names = ("first_moment", "second_moment", "step", "learning_rate")
@@ -91,18 +96,18 @@ def autograd(
 @torch.no_grad()
 @np.errstate(all="ignore")  # what is not finite is for the learner to report
 def clipped_adam_on_host(optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None) -> Tensor:
-    """Clip the gradient and take one Adam step on the CPU; returns the norm before clipping. Only one call is torch's:
-    between NumPy calls each one costs ten times as much."""
-    o, grad, count = optimizer, optimizer.grad.numpy(), optimizer.step.numpy()
+    """Clip the gradient and take one Adam step on the CPU; returns the norm before clipping.
+
+    It is `clipped_adam` where numbers may be read: a gradient within the limit stays as it is, and Adam is the one call of
+    torch's, each of which costs ten times as much between NumPy calls.
+    """
+    grad, count = optimizer.grad.numpy(), optimizer.step.numpy()
     norm = math.sqrt(grad.dot(grad))
     if stopped is None or not stopped:
         if max_grad_norm is not None and norm + 1e-6 > max_grad_norm:
             grad *= max_grad_norm / (norm + 1e-6)  # [detail 11]
         count += 1
-        torch._fused_adam_(
-            [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step], lr=o.learning_rate,
-            beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        torch._fused_adam_(*optimizer.tensors(), lr=optimizer.learning_rate, **ADAM)
     return torch.from_numpy(np.array(norm, np.float32))
 
 
@@ -118,14 +123,11 @@ def clipped_adam(
     norm = torch.linalg.vector_norm(o.grad)
     if max_grad_norm is not None:
         scale = (norm + 1e-6).div_(max_grad_norm).clamp_(min=1.0)  # what the gradient is divided by [detail 11]
-    arguments: Any = dict(
-        grad_scale=scale, found_inf=stopped,  # torch's own way of skipping a step on the device
-        amsgrad=False, maximize=False, weight_decay=0.0, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, lr=o.learning_rate,
-    )  # fmt: skip
-    state: Any = [o.flat], [o.grad], [o.first_moment], [o.second_moment], [], [o.step]
+    arguments = ADAM | dict(lr=o.learning_rate, grad_scale=scale, found_inf=stopped)  # torch's own way to skip a step
     if compiling:
-        cast(Any, adam)(*state, **arguments, foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
+        how = dict(foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
+        cast(Any, adam)(*o.tensors(), **arguments, **how)
     else:  # what it comes down to, without four times as long in Python
         o.step.add_(1 if stopped is None else 1 - stopped)
-        torch._fused_adam_(*state, **arguments)
+        torch._fused_adam_(*o.tensors(), **arguments)
     return norm

@@ -1,20 +1,36 @@
-"""The arithmetic of matrix products and convolutions: fp32, or something faster where `precision` says so."""
+"""How torch computes: the precision of matrix products and convolutions, and how its compiler is set up."""
 
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
 KernelPrecision = Literal["fp32", "tf32"]
+ADVICE = (  # of the compiler's, which is not for users: precision is a setting, and the other is about itself
+    r"\s*TensorFloat32 tensor cores", r"\s*Online softmax is disabled",
+)  # fmt: skip
+
+
+def prepare_compiler() -> None:
+    """Where compiled code is kept between runs, and which of the compiler's warnings are not shown."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    for words in ADVICE:
+        warnings.filterwarnings("ignore", words)
 
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """fp32: 24-bit mantissas throughout. tf32: 11 bits inside products on CUDA, sums in 24. bf16: networks in 8 bits
-    (autocast), parameters, losses, advantages and the optimiser in fp32."""
-    with on_cuda(precision == "tf32") if device.type == "cuda" else nullcontext():
+    """The device is current. fp32: 24-bit mantissas throughout. tf32: 11 bits inside products on CUDA, sums in 24. bf16:
+    networks in 8 bits (autocast), parameters, losses, advantages and the optimiser in fp32."""
+    one_of_several = device.type == "cuda" and device.index is not None
+    current = torch.cuda.device(device) if one_of_several else nullcontext()  # whose streams are used
+    with current, on_cuda(precision == "tf32") if device.type == "cuda" else nullcontext():
         if precision == "bf16":
             with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
                 yield

@@ -8,20 +8,20 @@ function runs as it is written. Neither the random streams of the run nor what a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from types import FunctionType
-from typing import Any
+from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..models import ActorCritic
-from ..output import print_line
-from ..recording import Recordings
+from ..recording import Recordings, Unrecordable
 from ..types import Batch
-from .streams import apart
+from .noise import apart
 
 BLOCK = 512  # rows that are worked on at once, where a result does not depend on how rows are grouped
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ PLAIN = (bool, int, float, str, type(None))
 # what a recording is made for ------------------------------------------------------------------------------------------
 
 
-def settings_of(thing: Any, depth: int = 4) -> Any:
+def cache_key(thing: object, depth: int = 4) -> object:
     """What a function's calls may depend on besides the numbers in its tensors: the settings of a loss, of a network's modules,
     of what a function closes over, and where tensors lie."""
     if isinstance(thing, Tensor):
@@ -46,21 +46,21 @@ def settings_of(thing: Any, depth: int = 4) -> Any:
     if isinstance(thing, (list, tuple, dict)) and len(thing) > MOST_ITEMS:
         return id(thing)
     if isinstance(thing, (list, tuple)):
-        return type(thing), *(settings_of(x, deeper) for x in thing)
+        return type(thing), *(cache_key(x, deeper) for x in thing)
     if isinstance(thing, dict):
-        return tuple((key, settings_of(x, deeper)) for key, x in thing.items())
+        return tuple((key, cache_key(x, deeper)) for key, x in thing.items())
     if isinstance(thing, nn.Module):
         return list(module_settings(thing))
     if isinstance(thing, FunctionType):
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return id(thing.__code__), settings_of([cells, thing.__defaults__], deeper), globals_of(thing)
+        return id(thing.__code__), cache_key([cells, thing.__defaults__], deeper), globals_of(thing)
     called = globals_of(vars(type(thing)).get("__call__"))
     if is_dataclass(thing) and not isinstance(thing, type):
-        return type(thing), called, *(settings_of(getattr(thing, f.name), deeper) for f in fields(thing))
+        return type(thing), called, *(cache_key(getattr(thing, f.name), deeper) for f in fields(thing))
     return id(thing), called, [x for x in getattr(thing, "__dict__", {}).values() if isinstance(x, PLAIN)]
 
 
-def globals_of(function: Any) -> list[Any]:
+def globals_of(function: object) -> list[object]:
     """The plain values and the functions of its module that a function names: who replaces one means to be heard."""
     function = inspect.unwrap(function) if callable(function) else None
     if not isinstance(function, FunctionType):
@@ -69,7 +69,7 @@ def globals_of(function: Any) -> list[Any]:
     return [x if isinstance(x, PLAIN) else id(x) for x in named if isinstance(x, (*PLAIN, FunctionType))]
 
 
-def module_settings(network: nn.Module) -> Iterator[Any]:
+def module_settings(network: nn.Module) -> Iterator[object]:
     """The same of a network, quickly: its plain attributes, where its tensors lie, how many hooks it has."""
     for module in network.modules():
         yield type(module), type(module).forward
@@ -82,12 +82,11 @@ def module_settings(network: nn.Module) -> Iterator[Any]:
             elif name[0] == "_":
                 yield len(value) if isinstance(value, dict) else id(value)
             elif kind is not Recordings:
-                yield settings_of(value, 2)
+                yield cache_key(value, 2)
 
 
-def is_frozen(thing: Any) -> bool:
-    settings: Any = getattr(type(thing), "__dataclass_params__", None)
-    return settings is not None and bool(settings.frozen)
+def is_frozen(thing: object) -> bool:
+    return bool(getattr(getattr(type(thing), "__dataclass_params__", None), "frozen", False))
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -96,7 +95,7 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(part, name) for part in module.modules() for name in names)
 
 
-def shapes_of(given: Sequence[Tensor]) -> tuple[Any, ...]:
+def shapes_of(given: Sequence[Tensor]) -> tuple[object, ...]:
     return tuple((x.shape, x.dtype) for x in given)
 
 
@@ -162,7 +161,7 @@ def trying_out(policy: nn.Module) -> Iterator[list[str]]:
                 x.copy_(before)
 
 
-def agree(given: Iterable[Any], expected: Iterable[Tensor]) -> bool:
+def agree(given: Iterable[object], expected: Iterable[Tensor]) -> bool:
     """Whether all arrays or tensors are near those expected."""
     return all(near(torch.as_tensor(a), b) for a, b in zip(given, expected, strict=True))
 
@@ -175,6 +174,24 @@ def near(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).norm() <= TOLERANCE * b.norm() + 1e-6)
 
 
-def differs(what: Any) -> None:
-    name = getattr(what, "__name__", type(what).__name__)
-    print_line(f"recording: {name} gives other numbers when it is replayed, so it runs as it is written", error=True)
+class Agreeing(Protocol):
+    """A recording that has been compared with what it was made from."""
+
+    agrees: bool
+
+
+Made = TypeVar("Made", bound=Agreeing)
+
+
+def attempted(policy: nn.Module, make: Callable[[], Made]) -> tuple[Made | None, str | None]:
+    """What `make` records of a network; or None, and why the network or the loss has to run as it is written."""
+    if has_hooks(policy):
+        return None, "it has hooks"
+    try:
+        with trying_out(policy) as changed, np.errstate(all="ignore"):
+            found = make()
+    except Exception as error:  # whatever it does that cannot be recorded; a true mistake will show again
+        return None, str(error) if isinstance(error, Unrecordable) else type(error).__name__
+    if changed:
+        return None, f"it changes {changed[0]}"
+    return (found, None) if found.agrees else (None, "a replay gives other numbers")

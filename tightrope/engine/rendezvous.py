@@ -54,7 +54,7 @@ class Connection:
         self.socket, self.address = sock, str(sock.getsockname()[0]).removeprefix("::ffff:")
         self._rest = b""
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: object) -> None:
         with contextlib.suppress(OSError):  # `receive` finds out whether the other side is gone
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 

@@ -15,11 +15,8 @@ by the runtime of the state that it is given, whoever calls it.
 from __future__ import annotations
 
 import functools
-import os
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import torch
@@ -28,23 +25,20 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import standardize
+from ..functional import explained_variance, masked_mean, running_mask, standardize, timestep_mean
 from ..models import ActorCritic
 from ..output import print_line
 from ..types import Batch, Env, Rollout
+from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
-from . import distributed, kernels, rollout_policy, statistics
-from .analytic import AnalyticGradients
-from .closed_form import ClosedForm
+from .across_ranks import Scale, moments, standardized, standardized_on_host
+from .gradients import AnalyticGradients, RecordedGradients
 from .graph import Graph, kind
-from .kernels import FusedGradient, clip_and_adam, fused_policy, has_device
+from .kernels import clip_and_adam, fused_policy, fused_standardized, has_device
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
-from .precision import KernelPrecision, Precision, arithmetic
-from .recorded_gradient import RecordedGradients
-from .recorded_policy import recorded_policy
-from .rollout_policy import EagerPolicy, RolloutPolicy
-from .statistics import Scale, standardized, standardized_on_host
+from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
+from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
@@ -53,9 +47,6 @@ Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, whi
 P = ParamSpec("P")
 R = TypeVar("R")
 CPU = torch.device("cpu")
-ADVICE = (  # of the compiler's, which is not for users: precision is a setting, and the other is about itself
-    r"\s*TensorFloat32 tensor cores", r"\s*Online softmax is disabled",
-)  # fmt: skip
 
 
 class Runtime:
@@ -63,15 +54,10 @@ class Runtime:
     whether a look at a tensor makes the host wait, as everywhere but on the CPU."""
 
     def __init__(
-        self,
-        mode: Mode = "eager",
-        unit: Unit = "phase",
-        precision: Precision = "fp32",
-        device: torch.device = CPU,
-        say: Callable[[str], None] = lambda line: print_line(line, error=True),
-        watcher: Watcher | None = None,
+        self, mode: Mode = "eager", unit: Unit = "phase", precision: Precision = "fp32", device: torch.device = CPU,
+        say: Callable[[str], None] = lambda line: print_line(line, error=True), watcher: Watcher | None = None,
         on_device: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mode, self.precision, self.device, self.say, self.watcher = mode, precision, device, say, watcher
         self.unit: Unit | None = unit if mode in ("graph", "max") else None
         self.compiles = mode in ("compile", "max")
@@ -79,15 +65,12 @@ class Runtime:
         self.on_host = not self.on_device and not self.compiles  # where arrays may be used
         self.records = self.on_host and precision != "bf16"
         self.kernels: KernelPrecision | None = precision if mode == "max" and precision != "bf16" else None
-        self.recorded, self.analytic = RecordedGradients(), AnalyticGradients(precision, self.kernels is not None)
+        self.recorded, self.analytic = RecordedGradients(say), AnalyticGradients(precision, self.kernels is not None)
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         if self.compiles:
-            cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-            for words in ADVICE:
-                warnings.filterwarnings("ignore", words)
+            prepare_compiler()
 
     def describe(self) -> str:
         """How phases are executed, for the plan."""
@@ -111,11 +94,9 @@ class Runtime:
         if self._running:
             yield
             return
-        one_of_several = self.device.type == "cuda" and self.device.index is not None
-        current = torch.cuda.device(self.device) if one_of_several else nullcontext()  # whose streams are used
         self._running = True
         try:
-            with current, arithmetic(self.precision, self.device):
+            with arithmetic(self.precision, self.device):
                 yield
         finally:
             self._running = False
@@ -158,14 +139,8 @@ class Runtime:
 
     @torch.no_grad()
     def collect(
-        self,
-        env: Env,
-        policy: ActorCritic,
-        rollout: Rollout,
-        obs: Tensor,
-        noise: Noise,
-        dead_fraction: float | None = None,
-    ) -> tuple[Tensor, int]:
+        self, env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None = None,
+    ) -> tuple[Tensor, int]:  # fmt: skip
         """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken. With
         `dead_fraction`, what comes after that fraction of the environments has terminated does not count: on the CPU
         collection breaks off there, elsewhere the caller masks it."""
@@ -204,9 +179,7 @@ class Runtime:
             self.watcher(batch, terms)
         if distributed.world().is_distributed:
             terms = over_ranks(terms, batch, optimizer)
-            if (fused := self._fused(optimizer)) is not None:  # whose norm was that of this rank's
-                fused.squares.zero_()
-                fused.squares[0] = optimizer.grad.dot(optimizer.grad)
+            self.analytic.measure(optimizer)
         return terms
 
     def _gradient(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -215,26 +188,20 @@ class Runtime:
 
         if self.records:
             return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
-        form = None
-        if not self.on_host and self.precision != "bf16":
-            form = self.analytic.find(loss, policy, batch, optimizer)
+        by_hand = not self.on_host and self.precision != "bf16"
+        form = self.analytic.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
             return cast(Terms, plain(loss, policy, batch))
-        return cast(Terms, (self.compiled(apply) if isinstance(form, ClosedForm) else apply)(form, loss, batch))
+        return cast(Terms, (self.compiled(apply) if form.compiles else apply)(form, loss, batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step, return the norm before clipping. Where the flag `stopped` is 1 the step
         changes nothing, neither parameters nor moments nor the step count."""
-        if (fused := self._fused(optimizer)) is not None:
-            return clip_and_adam(optimizer, max_grad_norm, stopped, fused.squares)
+        if (squares := self.analytic.squares_of(optimizer)) is not None:
+            return clip_and_adam(optimizer, max_grad_norm, stopped, squares)
         if self.on_host:
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
-
-    def _fused(self, optimizer: Optimizer) -> FusedGradient | None:
-        """The kernels that wrote the optimizer's gradient, if any did."""
-        form = self.analytic.form
-        return form if isinstance(form, FusedGradient) and form.grad is optimizer.grad else None
 
     def halted(self, stopped: Tensor) -> bool:
         """Whether to break out of the learning loop: on the CPU as soon as the flag is set; on a device never, since what
@@ -243,38 +210,43 @@ class Runtime:
 
     def standardized(self, x: Tensor, scale: Scale | None = None) -> Tensor:
         """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
-        if scale is not None:
-            return standardize(x, *scale)
-        if distributed.world().is_distributed:
-            return standardized(x)
-        if self.kernels is not None and has_device(x.device):
-            return kernels.standardized(x)
-        return standardized_on_host(x) if self.on_host else self.compiled(standardized)(x)
+        if scale is None and not distributed.world().is_distributed:
+            if self.kernels is not None and has_device(x.device):
+                return fused_standardized(x)
+            return standardized_on_host(x) if self.on_host else self.compiled(standardized)(x)
+        result: Tensor = standardize(x, *(scale or moments(x)))
+        return result
 
     # over all ranks; a single process sends no message -------------------------------------------------------------------
 
     sum = staticmethod(distributed.all_reduce_sum)
     maximum = staticmethod(distributed.all_reduce_max)
     any = staticmethod(distributed.any_rank)
-    gather = staticmethod(distributed.all_gather)
-    moments = staticmethod(statistics.moments)
-    masked_moments = staticmethod(statistics.masked_moments)
-    masked_mean = staticmethod(statistics.masked_mean)
-    timestep_mean = staticmethod(statistics.timestep_mean)
-    running_mask = staticmethod(statistics.running_mask)
-    explained_variance = staticmethod(statistics.explained_variance)
-    advantage_scales = staticmethod(statistics.advantage_scales)
-    merge = staticmethod(statistics.merge)
-    update_statistics = staticmethod(statistics.update_statistics)
+    moments = staticmethod(across_ranks.moments)
+    masked_moments = staticmethod(across_ranks.masked_moments)
+    masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
+    timestep_mean = staticmethod(functools.partial(timestep_mean, add=across_ranks.sum_over_ranks))
+    explained_variance = staticmethod(
+        functools.partial(explained_variance, variance=across_ranks.variance, largest=distributed.all_reduce_max)
+    )
+    advantage_scales = staticmethod(across_ranks.advantage_scales)
+    merge = staticmethod(across_ranks.merge)
+    update_statistics = staticmethod(across_ranks.update_statistics)
+
+    @staticmethod
+    def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
+        """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
+        world = distributed.world()
+        return running_mask(
+            terminated, fraction, across_ranks.sum_over_ranks, world.size if world.is_distributed else 1
+        )
 
 
 def apply(form: Callable[[Any, Batch], R], loss: Any, batch: Batch) -> R:
     return form(loss, batch)
 
 
-class HasRuntime(Protocol):
-    """A run's state, as far as a marked function needs it."""
-
+class HasRuntime(Protocol):  # a run's state, as far as a marked function needs it
     runtime: Runtime
 
 

@@ -13,10 +13,9 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .distributed import world
-from .noise import stream_seed
+from .noise import Streams, stream_seed
 from .optimize import Optimizer
 from .runtime import Runtime
-from .streams import Streams
 
 
 @dataclass(kw_only=True)
@@ -106,14 +105,8 @@ class Snapshot:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        optimizer = state.optimizer  # its flat tensor has the parameters
-        tensors = [
-            optimizer.flat,
-            optimizer.first_moment,
-            optimizer.second_moment,
-            optimizer.step,
-            optimizer.learning_rate,
-        ]
+        o = state.optimizer
+        tensors = [o.flat, o.first_moment, o.second_moment, o.step, o.learning_rate]  # the first has the parameters
         values = {f.name: getattr(state, f.name) for f in fields(state)}
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for x in [*tensors, *state.policy.buffers(), *(x for x in values.values() if isinstance(x, Tensor))]:

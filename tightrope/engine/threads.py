@@ -48,20 +48,20 @@ def cores() -> int:
 def cpu_limit(root: Path = CGROUP) -> float | None:
     """Cores' worth of time that a cgroup allows, by either of the two ways in which systems say it."""
     for folder in own_groups(root):
-        said = read(folder / "cpu.max").split()
+        said = file_text(folder / "cpu.max").split()
         if len(said) == 2 and said[0].isdigit():
             return int(said[0]) / int(said[1])
-    quota, period = read(root / "cpu/cpu.cfs_quota_us"), read(root / "cpu/cpu.cfs_period_us")
+    quota, period = file_text(root / "cpu/cpu.cfs_quota_us"), file_text(root / "cpu/cpu.cfs_period_us")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
 def own_groups(root: Path) -> list[Path]:
     """The group of this process, and the root, which is its own in most containers."""
-    own = [line[3:] for line in read(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::/")]
+    own = [line[3:] for line in file_text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::/")]
     return [root / path.lstrip("/") for path in own] + [root]
 
 
-def read(path: Path) -> str:
+def file_text(path: Path) -> str:
     try:
         with open(path) as file:
             return file.read().strip()

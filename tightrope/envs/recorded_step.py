@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..recording import Recording
+from ..recording import RecordedFunction
 from .attributes import SavedStreams, bitwise_equal, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, check_choices
@@ -38,8 +38,8 @@ class RecordedStep:
         self.env, self.verified = env, False  # whether the methods are known to do what was recorded
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
-        self.transition = Recording(transition, (env.state, action), exact=True, banned=kept)
-        self.restart = Recording(restart, (env.state, over, noise), exact=True, banned=kept)
+        self.transition = RecordedFunction(transition, (env.state, action), exact=True, banned=kept)
+        self.restart = RecordedFunction(restart, (env.state, over, noise), exact=True, banned=kept)
         self.sums = np.empty(env.num_envs, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from .estimators import (
     alive_mask,
-    deaths_before,
     discounted_returns,
     explained_variance,
     gae,
@@ -14,7 +13,7 @@ from .estimators import (
     standardize,
     successor_values,
     timestep_mean,
-)
+)  # fmt: skip
 from .losses import (
     PPOLoss,
     PPOTerms,
@@ -28,34 +27,12 @@ from .losses import (
     importance_weights,
     policy_gradient,
     value_loss,
-)
+)  # fmt: skip
 from .schedules import linear
 
 __all__ = [
-    "PPOLoss",
-    "PPOTerms",
-    "VPGLoss",
-    "VPGTerms",
-    "alive_mask",
-    "approx_kl",
-    "clip_fraction",
-    "clipped_surrogate",
-    "clipped_value_loss",
-    "deaths_before",
-    "discounted_returns",
-    "entropy_bonus",
-    "explained_variance",
-    "gae",
-    "importance_weights",
-    "last_row",
-    "linear",
-    "masked_mean",
-    "mean_of_taken",
-    "policy_gradient",
-    "running_mask",
-    "running_returns",
-    "standardize",
-    "successor_values",
-    "timestep_mean",
-    "value_loss",
-]
+    "PPOLoss", "PPOTerms", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction", "clipped_surrogate",
+    "clipped_value_loss", "discounted_returns", "entropy_bonus", "explained_variance", "gae", "importance_weights",
+    "last_row", "linear", "masked_mean", "mean_of_taken", "policy_gradient", "running_mask", "running_returns",
+    "standardize", "successor_values", "timestep_mean", "value_loss",
+]  # fmt: skip

@@ -7,11 +7,20 @@ GAE is Schulman et al. 2016 (arXiv:1506.02438), eq. 16, with one departure: the 
 that of the final observation before the reset, where the paper has no time limits.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 LONG, NARROW = 32, 256  # steps from which on, and environments up to which, sums over time are not taken row by row
+Add = Callable[..., tuple[Tensor, ...]]  # what each of several tensors adds up to over all ranks
+
+
+def alone(*parts: Tensor) -> tuple[Tensor, ...]:
+    """The sums where there is one rank."""
+    return parts
 
 
 def successor_values(
@@ -62,9 +71,8 @@ def running_returns(
     standard deviation is the scale that reward normalisation divides by. [detail 30]"""
     first = reward[:1] + gamma * start
     decay = gamma * (~done[:-1]).to(reward.dtype)
-    y = _backward_sum(torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])).flip(
-        0
-    )
+    backwards = torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])
+    y = _backward_sum(*backwards).flip(0)
     return y, y[-1] * ~done[-1]
 
 
@@ -95,16 +103,15 @@ def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:
     return ended_before == 0
 
 
-def running_mask(terminated: Bool[Tensor, "T N"], fraction: float | None) -> Bool[Tensor, "T 1"]:
+def running_mask(
+    terminated: Bool[Tensor, "T N"], fraction: float | None, add: Add = alone, ranks: int = 1
+) -> Bool[Tensor, "T 1"]:
     """True up to and including the step at which that fraction of the columns has terminated; None for everywhere."""
     if fraction is None:
         return torch.ones_like(terminated[:, :1])
-    return deaths_before(terminated) < fraction * terminated.shape[1]
-
-
-def deaths_before(terminated: Bool[Tensor, "T N"]) -> Int[Tensor, "T 1"]:
-    """The number of columns that have terminated before each step."""
-    return (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1).sum(1, keepdim=True)
+    before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1)  # whether each column had
+    (dead,) = add(before.sum(1, keepdim=True))
+    return dead < fraction * terminated.shape[1] * ranks
 
 
 def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:
@@ -113,9 +120,10 @@ def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:
     return mask & ~following
 
 
-def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"]) -> Float[Tensor, ""]:
+def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"], add: Add = alone) -> Float[Tensor, ""]:
     """Mean over the entries where the mask is True."""
-    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+    total, count = add(torch.where(mask, x, 0.0).sum(), mask.sum())
+    return total / count.clamp(min=1)
 
 
 def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float[Tensor, "M"]:
@@ -124,19 +132,24 @@ def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float
     return torch.where(taken[:, None] > 0, x, 0.0).sum(0) / taken.sum()
 
 
-def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"]) -> Float[Tensor, "T 1"]:
+def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Add = alone) -> Float[Tensor, "T 1"]:
     """Mean over the environments still alive at each time step: the baseline that needs no critic."""
-    return ((x * alive).sum(1) / alive.sum(1).clamp(min=1)).unsqueeze(1)
+    total, count = add((x * alive).sum(1), alive.sum(1))
+    return (total / count.clamp(min=1)).unsqueeze(1)
 
 
-def standardize(x: Float[Tensor, "*S"], mean: Tensor | float, std: Tensor, eps: float = 1e-8) -> Float[Tensor, "*S"]:
-    """(x - mean) / (std + eps). The statistics are arguments, so that they can be those of all ranks together."""
+def standardize(x: Float[Any, "*S"], mean: Tensor | float, std: Tensor | float, eps: float = 1e-8) -> Float[Any, "*S"]:
+    """(x - mean) / (std + eps), of a tensor or an array. The statistics are arguments: they may be those of all ranks."""
     return (x - mean) / (std + eps)
 
 
-def explained_variance(prediction: Float[Tensor, "*S"], target: Float[Tensor, "*S"]) -> Float[Tensor, ""]:
-    """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target."""
-    variance = target.var(correction=0)
-    residual = (target - prediction).var(correction=0)
-    varies = target.max() > target.min()  # the variance of equal numbers is not exactly 0 in floating point
-    return torch.where(varies, 1 - residual / variance, 0.0)
+def explained_variance(
+    prediction: Float[Tensor, "*S"],
+    target: Float[Tensor, "*S"],
+    variance: Callable[[Tensor], Tensor] = lambda x: x.var(correction=0),
+    largest: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Float[Tensor, ""]:
+    """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target.
+    `variance` and `largest` are those of all ranks, where there are several."""
+    varies = largest(target.max()) > -largest(-target.min())  # the variance of equal numbers is not exactly 0
+    return torch.where(varies, 1 - variance(target - prediction) / variance(target), 0.0)

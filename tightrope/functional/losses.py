@@ -35,10 +35,7 @@ def importance_weights(
 
 
 def policy_gradient(
-    log_prob: Float[Tensor, "B"],
-    advantage: Float[Tensor, "B"],
-    weight: Float[Tensor, "B"],
-    mask: Bool[Tensor, "B"],
+    log_prob: Float[Tensor, "B"], advantage: Float[Tensor, "B"], weight: Float[Tensor, "B"], mask: Bool[Tensor, "B"]
 ) -> Float[Tensor, ""]:
     """REINFORCE, to be ascended: mean of w log pi(a|s) (G - b) over the steps that count."""
     return masked_mean(weight.detach() * log_prob * advantage.detach(), mask)

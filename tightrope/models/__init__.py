@@ -5,12 +5,6 @@ from .distributions import Categorical, Gaussian, MultiCategorical
 from .networks import MLP, NatureCNN
 
 __all__ = [
-    "MLP",
-    "ActorCritic",
-    "Categorical",
-    "Gaussian",
-    "MultiCategorical",
-    "NatureCNN",
-    "NetworkConfig",
+    "MLP", "ActorCritic", "Categorical", "Gaussian", "MultiCategorical", "NatureCNN", "NetworkConfig",
     "actor_critic",
-]
+]  # fmt: skip

@@ -18,7 +18,7 @@ from .normalizer import ObservationNormalizer, RewardScaler
 
 WIDEST = 1e6  # an interval of actions wider than this is as good as none
 LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
-Distribution = Categorical | MultiCategorical | Gaussian
+Distribution = Categorical | Gaussian
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class NetworkConfig:
             raise UsageError(f"hidden_sizes {list(self.hidden_sizes)} is invalid: give one or more positive widths")
         low, high = LOG_STD_RANGE
         if not low <= self.log_std_init <= high:
-            raise UsageError(
-                f"log_std_init {self.log_std_init} is out of range: give a number from {low:g} to {high:g}"
-            )
+            advice = f"give a number from {low:g} to {high:g}"
+            raise UsageError(f"log_std_init {self.log_std_init} is out of range: {advice}")
 
 
 class CategoricalHead(nn.Module):
@@ -106,13 +105,8 @@ class GaussianHead(nn.Module):
         self.shape, self.size = action.shape, math.prod(action.shape)
         low, high = each(action.low, self.size), each(action.high, self.size)
         bounded = (high - low) < WIDEST
-        buffers = {
-            "low": low,
-            "high": high,
-            "middle": torch.where(bounded, (low + high) / 2, 0.0),
-            "reach": torch.where(bounded, (high - low) / 2, 1.0),
-        }
-        for name, values in buffers.items():
+        middle, reach = torch.where(bounded, (low + high) / 2, 0.0), torch.where(bounded, (high - low) / 2, 1.0)
+        for name, values in {"low": low, "high": high, "middle": middle, "reach": reach}.items():
             self.register_buffer(name, values, persistent=False)
         self.unit = bool((low == -1).all() and (high == 1).all())  # the environment's units are the network's
         self.mean = orthogonal(nn.Linear(in_features, self.size), 0.01)
@@ -151,11 +145,7 @@ class ActorCritic(nn.Module):
     """A policy head and, unless `critic` is None, a value head, each on its trunk (possibly the same one)."""
 
     def __init__(
-        self,
-        actor: Trunk,
-        critic: Trunk | None,
-        head: Head,
-        normalizer: ObservationNormalizer | None = None,
+        self, actor: Trunk, critic: Trunk | None, head: Head, normalizer: ObservationNormalizer | None = None
     ) -> None:
         super().__init__()
         self.actor, self.head, self.critic = actor, head, critic

@@ -59,35 +59,19 @@ class Categorical(NamedTuple):
         return self.logits.softmax(-1)
 
 
-class MultiCategorical(NamedTuple):
-    """Several independent choices at once. Choices with fewer options than the widest have the rest ruled out."""
-
-    logits: Tensor  # (..., K, most), RULED_OUT where there is no such option
-
-    @staticmethod
-    def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """What `sample` consumes: one uniform number per choice."""
-        return Categorical.noise(shape, generator)
-
-    def sample(self, noise: Tensor) -> Tensor:
-        return Categorical(self.logits).sample(noise)
-
-    def mode(self) -> Tensor:
-        return self.logits.argmax(-1)
+class MultiCategorical(Categorical):
+    """Several independent choices at once, logits (..., K, most). Choices with fewer options than the widest have the rest
+    RULED_OUT; noise is one uniform number per choice."""
 
     def log_prob(self, action: Tensor) -> Tensor:
-        return Categorical(self.logits).log_prob(action).sum(-1)
+        return super().log_prob(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        return Categorical(self.logits).entropy().sum(-1)
+        return super().entropy().sum(-1)
 
-    def kl(self, other: MultiCategorical) -> Tensor:
+    def kl(self, other: Categorical) -> Tensor:
         """KL(self || other)."""
-        return Categorical(self.logits).kl(Categorical(other.logits)).sum(-1)
-
-    @property
-    def probs(self) -> Tensor:
-        return self.logits.softmax(-1)
+        return super().kl(other).sum(-1)
 
 
 class Gaussian(NamedTuple):

@@ -16,14 +16,8 @@ IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-}
-
-
+    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
+}  # fmt: skip
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
@@ -152,7 +146,7 @@ def trunk_for(spec: Spec, hidden_sizes: Sequence[int], activation: Activation) -
     if is_image(spec):
         return nature_cnn(spec)
     width = hidden_sizes[0]
-    return MLP(width_of(spec, width), hidden_sizes, activation, encoder_of(spec, width, activation))
+    return MLP(encoded_size(spec, width), hidden_sizes, activation, encoder_of(spec, width, activation))
 
 
 def nature_cnn(spec: Spec) -> NatureCNN:
@@ -185,16 +179,16 @@ def encoder_of(spec: Spec, width: int, activation: Activation) -> nn.Module:
 def projected(spec: Spec, width: int, activation: Activation) -> nn.Module:
     """One part of an observation that has pictures among its parts, as `width` features. A picture's 512 would drown a few
     numbers beside them; they are brought to the same scale, since they move a long way with every update."""
-    size = width_of(spec, width)
+    size = encoded_size(spec, width)
     scaled = [nn.LayerNorm(size)] if sees_images(spec) else []
     layer = orthogonal(nn.Linear(size, width), math.sqrt(2))
     return nn.Sequential(encoder_of(spec, width, activation), *scaled, layer, ACTIVATIONS[activation]())
 
 
-def width_of(spec: Spec, width: int) -> int:
+def encoded_size(spec: Spec, width: int) -> int:
     """Numbers that come out of the encoder."""
     if isinstance(spec, Composite):
-        return sum(width if sees_images(spec) else width_of(part, width) for _, part in spec.parts)
+        return sum(width if sees_images(spec) else encoded_size(part, width) for _, part in spec.parts)
     if isinstance(spec, Discrete):
         return spec.n
     if isinstance(spec, MultiDiscrete):

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, array, runner
-from .memory import Plan, needed, owned
+from .call import Array, Call, Memory, array, runner
+from .memory import MemoryPlan, needed, owned
 from .recorder import Recorder, Sharing, Unrecordable, tensors
 
-__all__ = ["Array", "Recording", "Recordings", "Unrecordable"]
+__all__ = ["Array", "RecordedFunction", "Recordings", "Unrecordable"]
 MOST = 16  # shapes for which recordings are kept
 
 
-class Recording:
+class RecordedFunction:
     """A function of tensors as calls over arrays. Its results lie in the same memory each time.
 
     `exact` keeps to what gives the same bits as the function. `writes` are tensors from outside that it may write. If `steady`,
@@ -33,21 +33,15 @@ class Recording:
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[Tensor],
-        *,
-        exact: bool = False,
-        steady: bool = False,
-        writes: Sequence[Tensor] = (),
-        banned: Sequence[Tensor] = (),
-    ) -> None:
+        self, function: Callable[..., object], inputs: Sequence[Tensor], *, exact: bool = False, steady: bool = False,
+        writes: Sequence[Tensor] = (), banned: Sequence[Tensor] = (),
+    ) -> None:  # fmt: skip
         given = [x.detach().clone(memory_format=torch.contiguous_format) for x in inputs]
         recorder, results = recorded(function, given, exact=exact, steady=steady, writable=writes, banned=banned)
         self.unknown = recorder.unknown
         calls = needed(recorder.restores + recorder.calls, [*results, *writes])
         before, after = split(calls, recorder) if steady else ([], calls)
-        after = Plan(after, [*results, *writes, *given, *(x for each in before for x in each.operands)]).result()
+        after = MemoryPlan(after, [*results, *writes, *given, *(x for each in before for x in each.operands)]).result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}
         self.calls, self.prepared = after, before
         self._prepare, self.run = runner(before), runner(after)
@@ -69,34 +63,38 @@ class Recording:
         return self.results
 
 
-class Recordings(dict[Any, Any]):
+class Recordings(dict[object, Any]):
     """Recordings of one function by the shapes of its inputs, or None where it cannot be recorded. Copies begin empty: a
     recording reads the memory that it was made for."""
 
-    settings: Any = None  # of the function, as of the recordings kept
+    settings: object = None  # of the function, as of the recordings kept
     refusal: str | None = None  # why the function could not be recorded
 
-    def renew(self, settings: Any) -> None:
+    def renew(self, settings: object) -> None:
         """Drop all of them if they were made for other settings."""
         if settings != self.settings:
             self.clear()
             self.settings, self.refusal = settings, None
 
-    def find(self, key: Any, make: Callable[[], Any]) -> Any:
+    def find(self, key: object, make: Callable[[], Any]) -> Any:
         """The one for this key, made if it is not there. None where there are many already: shapes that always change cost more
         to record than it saves."""
-        if key not in self and len(self) < MOST:
-            self[key] = make()
-        return self.get(key)
+        try:
+            return self[key]
+        except KeyError:
+            if len(self) >= MOST:
+                return None
+        self[key] = made = make()
+        return made
 
-    def __deepcopy__(self, memo: Any) -> Recordings:
+    def __deepcopy__(self, memo: object) -> Recordings:
         return Recordings()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type, tuple[()]]:
         return Recordings, ()
 
 
-def recorded(function: Callable[..., Any], given: list[Tensor], **options: Any) -> tuple[Recorder, list[Tensor]]:
+def recorded(function: Callable[..., object], given: list[Tensor], **options: Any) -> tuple[Recorder, list[Tensor]]:
     """The function's operations, and its results."""
     for share in (True, False):
         recorder = Recorder(given, share=share, **options)
@@ -124,6 +122,6 @@ def split(calls: list[Call], recorder: Recorder) -> tuple[list[Call], list[Call]
     return (before, after) if kept.isdisjoint(live) else ([], calls)
 
 
-def owner(x: Any) -> int:
+def owner(x: Memory) -> int:
     """The address of the memory that an array or tensor is a view of."""
     return owned(x).start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Array = np.ndarray[Any, Any]
+Memory = Array | Tensor
+Function = Callable[..., object]
 TORCH = (torch.sin, torch.cos, torch.exp, torch.expm1, torch.log, torch.log1p, torch.tanh, torch.mm, torch.sum)
 KEYWORD_OUT = (np.maximum, np.minimum, *TORCH)  # which want their output by its keyword
 
@@ -26,47 +28,43 @@ class Span(NamedTuple):
 class Call(NamedTuple):
     """A function with its arguments. `written` are the positions of those that it writes."""
 
-    function: Callable[..., Any]
+    function: Function
     args: tuple[Any, ...]
     written: tuple[int, ...]
 
     @property
-    def operands(self) -> list[Any]:
+    def operands(self) -> list[Memory]:
         """Every array and tensor among the arguments, nested ones too."""
         return list(memory_in(self.args))
 
     @property
-    def outputs(self) -> list[Any]:
+    def outputs(self) -> list[Memory]:
         return list(memory_in([self.args[i] for i in self.written]))
 
-    def moved(self, place: Callable[[Any], Any]) -> Call:
-        """The same call with every array and tensor replaced by `place` of it."""
-        return self._replace(args=tuple(place(x) if is_memory(x) else nested(place, x) for x in self.args))
+    def moved(self, place: Callable[[Memory], Memory]) -> Call:
+        """The call with every array and tensor replaced by `place` of it."""
 
-    @property
-    def source(self) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
-        """Function, arguments and the name of the last one's keyword, if it has to have one."""
-        return self.function, self.args, "out" if self.function in KEYWORD_OUT else ""
+        def moved_leaf(leaf: object) -> object:
+            return place(leaf) if is_memory(leaf) else leaf
+
+        moved = [pytree.tree_map(moved_leaf, x) if is_container(x) else moved_leaf(x) for x in self.args]
+        return self._replace(args=tuple(moved))
 
 
-def call(function: Callable[..., Any], *args: Any, written: int = -1) -> Call:
+def call_of(function: Function, *args: object, written: int = -1) -> Call:
     """A call that writes one of its arguments: the last, if nothing else is said."""
     return Call(function, args, (written % len(args),))
 
 
-def is_memory(x: Any) -> bool:
+def is_memory(x: object) -> TypeGuard[Memory]:
     return isinstance(x, (np.ndarray, Tensor))
 
 
-def nested(place: Callable[[Any], Any], x: Any) -> Any:
-    return pytree.tree_map(lambda leaf: place(leaf) if is_memory(leaf) else leaf, x) if is_container(x) else x
-
-
-def is_container(x: Any) -> bool:
+def is_container(x: object) -> bool:
     return isinstance(x, (list, tuple, dict))
 
 
-def memory_in(args: Sequence[Any]) -> Iterator[Any]:
+def memory_in(args: Sequence[object]) -> Iterator[Memory]:
     for x in args:
         if is_memory(x):
             yield x
@@ -74,7 +72,7 @@ def memory_in(args: Sequence[Any]) -> Iterator[Any]:
             yield from (leaf for leaf in pytree.tree_leaves(x) if is_memory(leaf))
 
 
-def span(x: Array | Tensor) -> Span:
+def span(x: Memory) -> Span:
     """The addresses of an array or tensor, from its first number to its last."""
     if isinstance(x, Tensor):
         strides = tuple(s * x.itemsize for s in x.stride())
@@ -91,7 +89,7 @@ def array(x: Tensor) -> Array:
     return x.detach().numpy()
 
 
-def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any] | type = np.float32) -> Array:
     """Memory aligned as torch's is."""
     numpy_type = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * numpy_type.itemsize
@@ -100,10 +98,9 @@ def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 
 def runner(calls: list[Call]) -> Callable[[], None]:
     """A function that makes all calls, one after the other."""
-    steps = []
-    for each in calls:
-        function, args, keyword = each.source
-        steps.append((partial(function, **{keyword: args[-1]}), args[:-1]) if keyword else (function, args))
+    steps: list[tuple[Function, tuple[object, ...]]] = [
+        (partial(f, out=args[-1]), args[:-1]) if f in KEYWORD_OUT else (f, args) for f, args, _ in calls
+    ]
 
     def run() -> None:
         for function, args in steps:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, array, call, empty
+from .call import Array, Call, Function, array, call_of, empty
 
 aten = torch.ops.aten
+Operand = Tensor | float
 Builder = Callable[..., "list[Call] | None"]
 Made = TypeVar("Made", bound=Builder)
 FEW = 8  # columns, up to which a reduction goes column by column
@@ -27,13 +28,13 @@ class Context:
     exact: bool  # only what gives the same bits
     is_steady: Callable[[Tensor], bool]  # whether a tensor stays as it is over many replays
     is_constant: Callable[[Tensor], bool]  # whether it is the same in every replay
-    shared: dict[Any, Array] = field(default_factory=dict)  # helpers that several operations read
+    shared: dict[object, Array] = field(default_factory=dict)  # helpers that several operations read
 
 
-class Entries(dict[Any, Builder]):
+class Entries(dict[object, Builder]):
     """Builders by operation."""
 
-    def add(self, *packets: Any) -> Callable[[Made], Made]:
+    def add(self, *packets: object) -> Callable[[Made], Made]:
         def decorate(builder: Made) -> Made:
             self.update(dict.fromkeys(packets, builder))
             return builder
@@ -48,7 +49,9 @@ def common_type(args: Sequence[Any]) -> torch.dtype:
     return torch.result_type(*args)
 
 
-def elementwise(context: Context, function: Any, args: Sequence[Any], out: Tensor, dtype: torch.dtype) -> list[Call]:
+def elementwise(
+    context: Context, function: Function, args: Sequence[Operand], out: Tensor, dtype: torch.dtype
+) -> list[Call]:
     """One of NumPy's functions over operands that are first brought to one type, as torch does."""
     target = array(out)
     calls: list[Call] = []
@@ -70,23 +73,23 @@ def typed(context: Context, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...
     if x.dtype == dtype and not wide:
         return given
     made = empty(shape if wide else given.shape, numpy_type(dtype))
-    calls.append(call(np.copyto, made, given, "unsafe", written=0))
+    calls.append(call_of(np.copyto, made, given, "unsafe", written=0))
     return made
 
 
-def numpy_type(dtype: torch.dtype) -> Any:
+def numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
     return array(torch.empty(0, dtype=dtype)).dtype
 
 
-def by_columns(function: Any, operands: Sequence[Array], target: Array) -> list[Call]:
+def by_columns(function: Function, operands: Sequence[Array], target: Array) -> list[Call]:
     """One call; or one for each of few long columns, where an operand is broadcast and NumPy would go row by row."""
     broadcast = any(x.ndim and x.shape != target.shape for x in operands)
     if not broadcast or target.ndim != 2 or target.shape[1] > FEW or target.shape[0] < TALL * target.shape[1]:
-        return [call(function, *operands, target)]
+        return [call_of(function, *operands, target)]
     calls = []
     for k in range(target.shape[1]):
         columns = [x if x.ndim == 0 else np.broadcast_to(x, target.shape)[:, k] for x in operands]
-        calls.append(call(function, *columns, target[:, k]))
+        calls.append(call_of(function, *columns, target[:, k]))
     return calls
 
 
@@ -95,26 +98,23 @@ def by_columns(function: Any, operands: Sequence[Array], target: Array) -> list[
 ELEMENTWISE = Entries()
 
 
-@ELEMENTWISE.add(aten.add)
-def add(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
-    return elementwise(context, np.add, (a, b), out, out.dtype) if alpha == 1 else None
+def unscaled(function: Function, turned: bool = False) -> Builder:
+    """Of two operands, in their order or turned, where the second is multiplied by nothing."""
+
+    def build(context: Context, out: Tensor, a: Operand, b: Operand, alpha: float = 1) -> list[Call] | None:
+        return elementwise(context, function, (b, a) if turned else (a, b), out, out.dtype) if alpha == 1 else None
+
+    return build
 
 
-@ELEMENTWISE.add(aten.sub)
-def sub(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
-    return elementwise(context, np.subtract, (a, b), out, out.dtype) if alpha == 1 else None
-
-
-@ELEMENTWISE.add(aten.rsub)
-def rsub(context: Context, out: Tensor, a: Any, b: Any, alpha: float = 1) -> list[Call] | None:
-    return elementwise(context, np.subtract, (b, a), out, out.dtype) if alpha == 1 else None
+ELEMENTWISE |= {aten.add: unscaled(np.add), aten.sub: unscaled(np.subtract), aten.rsub: unscaled(np.subtract, True)}
 
 
 @ELEMENTWISE.add(aten.pow)
-def power(context: Context, out: Tensor, a: Any, exponent: Any) -> list[Call] | None:
+def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[Call] | None:
     if exponent == 2:
         return elementwise(context, np.multiply, (a, a), out, out.dtype)
-    return [call(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
+    return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
 
 
 @ELEMENTWISE.add(aten.addcmul)
@@ -127,7 +127,9 @@ def addcmul(context: Context, out: Tensor, a: Tensor, b: Tensor, c: Tensor, valu
 
 
 @ELEMENTWISE.add(aten.clamp)
-def clamp(context: Context, out: Tensor, a: Tensor, low: Any = None, high: Any = None) -> list[Call]:
+def clamped(
+    context: Context, out: Tensor, a: Tensor, low: Operand | None = None, high: Operand | None = None
+) -> list[Call]:
     calls = [] if low is None else elementwise(context, np.maximum, (a, low), out, out.dtype)
     below = a if low is None else out
     return calls + ([] if high is None else elementwise(context, np.minimum, (below, high), out, out.dtype))
@@ -142,8 +144,8 @@ def relu(context: Context, out: Tensor, a: Tensor) -> list[Call] | None:
 def threshold_backward(context: Context, out: Tensor, grad: Tensor, a: Tensor, threshold: float) -> list[Call]:
     passed = empty(tuple(a.shape))
     return [
-        call(np.greater, array(a), np.array(threshold, array(a).dtype), passed),
-        call(np.multiply, array(grad), passed, array(out)),
+        call_of(np.greater, array(a), np.array(threshold, array(a).dtype), passed),
+        call_of(np.multiply, array(grad), passed, array(out)),
     ]
 
 
@@ -151,9 +153,9 @@ def threshold_backward(context: Context, out: Tensor, grad: Tensor, a: Tensor, t
 def tanh_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor) -> list[Call]:
     slope, one = empty(tuple(y.shape), array(y).dtype), np.array(1, array(y).dtype)
     return [
-        call(np.multiply, array(y), array(y), slope),
-        call(np.subtract, one, slope, slope),
-        call(np.multiply, array(grad), slope, array(out)),
+        call_of(np.multiply, array(y), array(y), slope),
+        call_of(np.subtract, one, slope, slope),
+        call_of(np.multiply, array(grad), slope, array(out)),
     ]
 
 
@@ -161,50 +163,45 @@ def tanh_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor) -> lis
 def sigmoid(context: Context, out: Tensor, a: Tensor) -> list[Call]:
     target, one = array(out), np.array(1, array(out).dtype)
     return [
-        call(np.negative, array(a), target),
-        call(np.exp, target, target),
-        call(np.add, target, one, target),
-        call(np.true_divide, one, target, target),
+        call_of(np.negative, array(a), target),
+        call_of(np.exp, target, target),
+        call_of(np.add, target, one, target),
+        call_of(np.true_divide, one, target, target),
     ]
 
 
 @ELEMENTWISE.add(aten.where)
-def where(context: Context, out: Tensor, choice: Tensor, a: Any, b: Any) -> list[Call]:
+def where(context: Context, out: Tensor, choice: Tensor, a: Operand, b: Operand) -> list[Call]:
     calls: list[Call] = []
     target = array(out)
     chosen, other = (
         typed(context, x, out.dtype, target.shape, calls) if isinstance(x, Tensor) else np.array(x, target.dtype)
         for x in (a, b)
     )
-    copied = call(np.copyto, target, other, written=0)
-    return [*calls, copied, call(np.copyto, target, chosen, "same_kind", array(choice), written=0)]
+    copied = call_of(np.copyto, target, other, written=0)
+    return [*calls, copied, call_of(np.copyto, target, chosen, "same_kind", array(choice), written=0)]
 
 
 @ELEMENTWISE.add(aten.masked_fill)
-def masked_fill(context: Context, out: Tensor, a: Tensor, mask: Tensor, value: Any) -> list[Call]:
+def masked_fill(context: Context, out: Tensor, a: Tensor, mask: Tensor, value: Operand) -> list[Call]:
     return where(context, out, mask, value, a)
 
 
 @ELEMENTWISE.add(aten.clone, aten._to_copy, aten.copy)
-def copied(context: Context, out: Tensor, a: Tensor, *others: Any, **kwargs: Any) -> list[Call]:
+def copied(context: Context, out: Tensor, a: Tensor, *others: object, **kwargs: object) -> list[Call]:
     given = others[0] if others and isinstance(others[0], Tensor) else a  # copy(old, new)
-    return [call(np.copyto, array(out), array(given), "unsafe", written=0)]
+    return [call_of(np.copyto, array(out), array(given), "unsafe", written=0)]
 
 
-@ELEMENTWISE.add(aten.stack)
-def stack(context: Context, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> list[Call]:
-    places = out.unbind(dim)
-    return [call(np.copyto, array(a), array(b), "unsafe", written=0) for a, b in zip(places, parts, strict=True)]
-
-
-@ELEMENTWISE.add(aten.cat)
-def cat(context: Context, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> list[Call]:
-    places = torch.split_with_sizes(out, [part.shape[dim] for part in parts], dim)
-    return [call(np.copyto, array(a), array(b), "unsafe", written=0) for a, b in zip(places, parts, strict=True)]
+@ELEMENTWISE.add(aten.stack, aten.cat)
+def joined(context: Context, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> list[Call]:
+    stacked = out.dim() > parts[0].dim()
+    places = out.unbind(dim) if stacked else torch.split_with_sizes(out, [part.shape[dim] for part in parts], dim)
+    return [call_of(np.copyto, array(a), array(b), "unsafe", written=0) for a, b in zip(places, parts, strict=True)]
 
 
 @ELEMENTWISE.add(aten.select_backward, aten.slice_backward)
-def part_backward(context: Context, out: Tensor, grad: Tensor, sizes: Any, dim: int, *where: int) -> list[Call]:
+def part_backward(context: Context, out: Tensor, grad: Tensor, sizes: object, dim: int, *where: int) -> list[Call]:
     part = out.select(dim, *where) if len(where) == 1 else out[(slice(None),) * (dim % out.dim()) + (slice(*where),)]
     zero = np.zeros((), array(out).dtype)
-    return [call(np.copyto, array(out), zero, written=0), call(np.copyto, array(part), array(grad), written=0)]
+    return [call_of(np.copyto, array(out), zero, written=0), call_of(np.copyto, array(part), array(grad), written=0)]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, Span, array, span
+from .call import Array, Call, Memory, Span, array, span
 
 
 class Access(NamedTuple):
     """An operand of a call."""
 
-    operand: Any
+    operand: Memory
     span: Span
     block: int  # the address of the memory that it is a view of
     written: bool
@@ -30,7 +30,7 @@ class Room(NamedTuple):
     start: int  # the address that the block had
 
 
-def owned(x: Array | Tensor) -> Span:
+def owned(x: Memory) -> Span:
     """All of the memory that an array or tensor is a view of."""
     if isinstance(x, Tensor):
         held = x.untyped_storage()
@@ -46,7 +46,7 @@ def accesses(each: Call) -> list[Access]:
     return [Access(x, span(x), owned(x).start, id(x) in outputs) for x in each.operands]
 
 
-def needed(calls: Sequence[Call], wanted: Sequence[Array | Tensor]) -> list[Call]:
+def needed(calls: Sequence[Call], wanted: Sequence[Memory]) -> list[Call]:
     """Those calls on which something wanted depends."""
     blocks = {owned(x).start for x in wanted}
     kept = []
@@ -58,11 +58,11 @@ def needed(calls: Sequence[Call], wanted: Sequence[Array | Tensor]) -> list[Call
     return kept[::-1]
 
 
-class Plan:
+class MemoryPlan:
     """When each block of memory is used. A block may be moved if a call writes it before any other reads it and nobody outside
     knows it."""
 
-    def __init__(self, calls: Sequence[Call], pinned: Sequence[Array | Tensor]) -> None:
+    def __init__(self, calls: Sequence[Call], pinned: Sequence[Memory]) -> None:
         self.calls = list(calls)
         self.accesses = [accesses(each) for each in calls]
         self.sizes: dict[int, int] = {}
@@ -137,14 +137,15 @@ class Plan:
         outputs = [a.operand for a in self.accesses[i] if a.written]
         if not isinstance(self.calls[i].function, np.ufunc) or len(outputs) != 1:
             return False
-        out = outputs[0]
+        out: Any = outputs[0]
         return all(
-            x.shape == out.shape and x.strides == out.strides and x.dtype == out.dtype and where.start == block
+            isinstance(x, np.ndarray) and (x.shape, x.strides, x.dtype) == (out.shape, out.strides, out.dtype)
+            and where.start == block
             for x, where, at, _ in self.accesses[i] if at == block
         )  # fmt: skip
 
 
-def relocated(x: Any, where: Span, room: Room) -> Any:
+def relocated(x: Memory, where: Span, room: Room) -> Memory:
     """A view into a room as x is a view of the block that is moved there."""
     given = array(x) if isinstance(x, Tensor) else x
     view: Array = np.ndarray(given.shape, given.dtype, room.bytes, where.start - room.start, given.strides)

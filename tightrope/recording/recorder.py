@@ -16,20 +16,33 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .call import Call, call
-from .elementwise import Context, aten
-from .operations import ARITHMETIC, COMPARISONS, ROUNDED, calls_for
+from .call import Call, call_of
+from .elementwise import ELEMENTWISE, Context, aten, common_type, elementwise
+from .reductions import REDUCTIONS
 
+ARITHMETIC = {  # results have the type in which they are computed
+    aten.mul: np.multiply, aten.div: np.true_divide, aten.minimum: np.minimum, aten.maximum: np.maximum,
+    aten.bitwise_or: np.bitwise_or, aten.bitwise_and: np.bitwise_and, aten.bitwise_xor: np.bitwise_xor,
+    aten.neg: np.negative, aten.abs: np.absolute, aten.bitwise_not: np.bitwise_not, aten.sqrt: np.sqrt,
+}  # fmt: skip
+COMPARISONS = {
+    aten.gt: np.greater, aten.ge: np.greater_equal, aten.lt: np.less, aten.le: np.less_equal, aten.eq: np.equal,
+    aten.ne: np.not_equal, aten.logical_and: np.logical_and, aten.logical_or: np.logical_or, aten.logical_not: np.logical_not,
+}  # fmt: skip
+ROUNDED = {  # otherwise than torch does
+    aten.exp: np.exp, aten.expm1: np.expm1, aten.log: np.log, aten.log1p: np.log1p, aten.tanh: np.tanh, aten.sin: np.sin,
+    aten.cos: np.cos, aten.reciprocal: np.reciprocal, aten.sign: np.sign, aten.sgn: np.sign,
+}  # fmt: skip
+TORCH_EXACT = {aten.exp: torch.exp, aten.tanh: torch.tanh, aten.sin: torch.sin, aten.cos: torch.cos}
+EXACT = {
+    aten.add, aten.sub, aten.rsub, aten.pow, aten.clamp, aten.relu, aten.where, aten.masked_fill, aten.clone, aten._to_copy,
+    aten.copy, aten.stack, aten.cat, aten.select_backward, aten.slice_backward,
+}  # fmt: skip
 UNKNOWABLE = {
     torch.Tag.data_dependent_output: "reads numbers on the host",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
-INDEXED = (
-    aten.index,
-    aten.index_put,
-    aten.index_put_,
-    aten._index_put_impl_,
-)  # of fixed shape unless indexed by a mask
+INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape unless by a mask
 HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
 IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
 CONSTANT = {  # whatever the numbers of the tensor that they are like
@@ -64,12 +77,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.restores: list[Call] = []  # of constants that are written to later
         self.unknown: dict[str, int] = {}  # operations that torch does in the replay, and how often
-        self.kept: list[Any] = []  # everything, so that no memory is used twice
+        self.kept: list[object] = []  # everything, so that no memory is used twice
         self.inputs = {storage(x) for x in inputs}
         self.writable, self.banned = {storage(x) for x in writable}, {storage(x) for x in banned}
         self.made: dict[int, str] = {}  # storages that were made here: constant, steady or live
         self.writes: dict[int, int] = {}  # how often a storage was written to
-        self.seen: dict[Any, Any] = {}  # results by operation and operands
+        self.seen: dict[object, Any] = {}  # results by operation and operands
         self.shared: set[int] = set()
         self.steady, self.share, self.size = steady, share, 0
         self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant")
@@ -135,7 +148,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(x.device.type != "cpu" for x in given):
             raise Unrecordable(f"{operation} on another device")
 
-    def identity(self, operation: Any, args: Any, kwargs: Any) -> Any:
+    def identity(self, operation: object, args: object, kwargs: object) -> object:
         """What tells an operation with its operands from others; None where something cannot be compared."""
         if not self.share:
             return None
@@ -143,10 +156,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         parts = [self.operand(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
         return operation, str(form), tuple(parts)
 
-    def operand(self, x: Tensor) -> Any:
+    def operand(self, x: Tensor) -> tuple[object, ...]:
         return x.data_ptr(), x.shape, x.stride(), x.dtype, self.writes.get(storage(x), 0)
 
-    def versions(self, result: Any) -> list[int]:
+    def versions(self, result: object) -> list[int]:
         return [self.writes.get(storage(x), 0) for x in tensors(result)]
 
     def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -162,7 +175,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise Unrecordable(f"{operation}: its result is too large to be copied")
             self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
             plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result))
-            calls = [call(again, operation, *plain)]
+            calls = [call_of(again, operation, *plain)]
         self.calls += calls
 
     def write(self, operation: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
@@ -180,7 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise Unrecordable(f"{operation} writes into a tensor that was not made here")
             if self.made.get(at) == "constant":  # those who read it before must find what it was
                 whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-                self.restores.append(call(np.copyto, whole.numpy(), whole.numpy().copy(), written=0))
+                self.restores.append(call_of(np.copyto, whole.numpy(), whole.numpy().copy(), written=0))
                 self.kept.append(whole)
             self.made[at] = "live" if at in self.made else self.made.get(at, "live")
             self.writes[at] = self.writes.get(at, 0) + 1
@@ -203,7 +216,7 @@ def storage(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def tensors(x: Any) -> list[Tensor]:
+def tensors(x: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
 
 
@@ -222,5 +235,28 @@ def again(operation: Any, args: Any, kwargs: Any, result: Any) -> None:
         mine.copy_(new)
 
 
-def in_place(operation: Any, args: Any, kwargs: Any, written: Any) -> None:
+def in_place(operation: Any, args: Any, kwargs: Any, written: object) -> None:
     operation(*args, **kwargs)
+
+
+def calls_for(
+    context: Context, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Tensor
+) -> list[Call] | None:
+    """NumPy's calls for one operation, into the memory of its first result `out`; None where torch's own call is best. An exact
+    recording has only those that give the same bits."""
+    packet = operation.overloadpacket
+    try:
+        if packet in ARITHMETIC and not kwargs:
+            return elementwise(context, ARITHMETIC[packet], args, out, out.dtype)
+        if packet in COMPARISONS and not kwargs:
+            return elementwise(context, COMPARISONS[packet], args, out, common_type(args))
+        if context.exact and packet in TORCH_EXACT and not kwargs:
+            return [call_of(TORCH_EXACT[packet], args[0].detach(), out.detach())]
+        if context.exact and packet not in EXACT:
+            return None
+        if packet in ROUNDED and not kwargs:
+            return elementwise(context, ROUNDED[packet], args, out, out.dtype) if out.is_floating_point() else None
+        builder = ELEMENTWISE.get(packet) or REDUCTIONS.get(packet)
+        return None if builder is None else builder(context, out, *args, **kwargs)
+    except TypeError:  # arguments or types of numbers that are not known here
+        return None

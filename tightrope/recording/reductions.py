@@ -1,25 +1,52 @@
-"""Operations that go over many elements: products, sums, categories."""
+"""Operations that go over many elements: products, sums, categories. A product is one call, or blocks of rows, whichever is
+quicker for its size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, array, call, empty
+from .call import Array, Call, array, call_of, empty
 from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
-from .products import product
 
 MANY = 1 << 16  # numbers, from which on torch adds them up
+SMALL = 64**3  # multiplications up to which OpenBLAS stays in one thread; torch runs more of them in as many as it may
+SHORTEST, MOST = 32, 8  # rows of a block, and blocks, within which cutting a product up is quicker than torch's product
 REDUCTIONS = Entries()
+
+
+def matrix_product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
+    """Calls that write a @ b into `out`. `steady` says that b stays as it is over many replays."""
+    (rows, inner), width = a.shape, b.shape[1]
+    before: list[Call] = []
+    if not b.flags.c_contiguous and (steady or rows >= SHORTEST) and inner > 1 and width > 1:
+        turned = empty(b.shape, b.dtype)  # what turning it takes, and more, is saved in the product
+        before, b = [call_of(np.copyto, turned, b, written=0)], turned
+    work = rows * inner * width
+    if work <= SMALL:
+        return [*before, call_of(np.dot, a, b, out)]
+    count = -(-work // SMALL)
+    if count <= MOST and cuts(rows, count) and a.flags.c_contiguous:
+        cut = (count, rows // count, -1)
+        return [*before, call_of(np.matmul, a.reshape(cut), b, out.reshape(cut))]
+    if count <= MOST and cuts(inner, count) and a.T.flags.c_contiguous and b.flags.c_contiguous:
+        cut, parts = (count, inner // count, -1), empty((count, rows, width), out.dtype)
+        blocks = a.T.reshape(cut).transpose(0, 2, 1), b.reshape(cut)
+        added = call_of(np.add, *parts, out) if count == 2 else Call(np.add.reduce, (parts, 0, None, out), (3,))
+        return [*before, call_of(np.matmul, *blocks, parts), added]
+    return [*before, call_of(torch.mm, *(torch.from_numpy(x) for x in (a, b, out)))]
+
+
+def cuts(length: int, count: int) -> bool:
+    return length % count == 0 and length // count >= SHORTEST
 
 
 @REDUCTIONS.add(aten.mm)
 def mm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
-    return product(array(a), array(b), array(out), context.is_steady(b))
+    return matrix_product(array(a), array(b), array(out), context.is_steady(b))
 
 
 @REDUCTIONS.add(aten.addmm)
@@ -33,26 +60,26 @@ def addmm(
 
 @REDUCTIONS.add(aten.bmm)
 def bmm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
-    return [call(np.matmul, array(a), array(b), array(out))]
+    return [call_of(np.matmul, array(a), array(b), array(out))]
 
 
 def summed(a: Array, axis: int, weight: float, out: Array) -> Call:
     """A weighted sum over one axis of a matrix: as a product, which is quicker, up to where NumPy would use several threads."""
     if a.size > MANY and weight == 1:
-        return call(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
+        return call_of(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
     weights = np.full(a.shape[axis], weight, a.dtype)
-    return call(np.dot, *((weights, a) if axis == 0 else (a, weights)), out)
+    return call_of(np.dot, *((weights, a) if axis == 0 else (a, weights)), out)
 
 
 @REDUCTIONS.add(aten.sum)
-def total(
+def sum_calls(
     context: Context,
     out: Tensor,
     a: Tensor,
     dims: Sequence[int] | None = None,
     keepdim: bool = False,
-    dtype: Any = None,
-) -> list[Call] | None:
+    dtype: object = None,
+) -> list[Call]:
     axes = tuple(range(a.dim())) if not dims else tuple(d % a.dim() for d in dims)
     given, target = array(a), array(out)
     if a.dtype == out.dtype and a.is_floating_point() and out.is_contiguous():
@@ -66,14 +93,14 @@ def total(
 
 
 @REDUCTIONS.add(aten.mean)
-def mean(context: Context, out: Tensor, a: Tensor, *others: Any, **kwargs: Any) -> list[Call] | None:
+def mean(context: Context, out: Tensor, a: Tensor, *others: object, **kwargs: object) -> list[Call] | None:
     if others or kwargs or not a.is_contiguous() or a.dtype != out.dtype:
         return None
     return [summed(array(a).reshape(1, -1), 1, 1 / max(a.numel(), 1), array(out).reshape(1))]
 
 
 @REDUCTIONS.add(aten.cumsum)
-def cumsum(context: Context, out: Tensor, a: Tensor, dim: int, dtype: Any = None) -> list[Call]:
+def cumsum(context: Context, out: Tensor, a: Tensor, dim: int, dtype: object = None) -> list[Call]:
     return [Call(np.add.accumulate, (array(a), dim, array(out).dtype, array(out)), (3,))]
 
 
@@ -87,13 +114,13 @@ def as_rows(x: Tensor, dim: int) -> Array:
     return array(x).reshape(-1, x.shape[-1])
 
 
-def largest(a: Array, out: Array) -> list[Call]:
+def row_maximum(a: Array, out: Array) -> list[Call]:
     """Of each row, (B, K) to (B, 1)."""
     if not 1 < a.shape[1] <= FEW:
         return [Call(np.maximum.reduce, (a, 1, None, out, True), (3,))]
     column = out[:, 0]
-    first = call(np.maximum, a[:, 0], a[:, 1], column)
-    return [first, *(call(np.maximum, column, a[:, k], column) for k in range(2, a.shape[1]))]
+    first = call_of(np.maximum, a[:, 0], a[:, 1], column)
+    return [first, *(call_of(np.maximum, column, a[:, k], column) for k in range(2, a.shape[1]))]
 
 
 @REDUCTIONS.add(aten._softmax)
@@ -101,49 +128,49 @@ def softmax(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool)
     a, target = as_rows(logits, dim), as_rows(out, dim)
     top = empty((len(a), 1), a.dtype)
     return [
-        *largest(a, top),
+        *row_maximum(a, top),
         *by_columns(np.subtract, (a, top), target),
-        call(np.exp, target, target),
+        call_of(np.exp, target, target),
         summed(target, 1, 1.0, top.reshape(-1)),
         *by_columns(np.true_divide, (target, top), target),
     ]
 
 
 @REDUCTIONS.add(aten._log_softmax)
-def log_softmax(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool) -> list[Call]:
+def log_softmax_calls(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool) -> list[Call]:
     a, target = as_rows(logits, dim), as_rows(out, dim)
     top, powers = empty((len(a), 1), a.dtype), empty(a.shape, a.dtype)
     return [
-        *largest(a, top),
+        *row_maximum(a, top),
         *by_columns(np.subtract, (a, top), target),
-        call(np.exp, target, powers),
+        call_of(np.exp, target, powers),
         summed(powers, 1, 1.0, top.reshape(-1)),
-        call(np.log, top, top),
+        call_of(np.log, top, top),
         *by_columns(np.subtract, (target, top), target),
     ]
 
 
 @REDUCTIONS.add(aten._softmax_backward_data)
-def softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: Any) -> list[Call]:
+def softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: object) -> list[Call]:
     g, p, target = as_rows(grad, dim), as_rows(y, dim), as_rows(out, dim)
     both, sums = empty(g.shape, g.dtype), empty((len(g), 1), g.dtype)
     return [
-        call(np.multiply, g, p, both),
+        call_of(np.multiply, g, p, both),
         summed(both, 1, 1.0, sums.reshape(-1)),
         *by_columns(np.multiply, (p, sums), target),
-        call(np.subtract, both, target, target),
+        call_of(np.subtract, both, target, target),
     ]
 
 
 @REDUCTIONS.add(aten._log_softmax_backward_data)
-def log_softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: Any) -> list[Call]:
+def log_softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim: int, dtype: object) -> list[Call]:
     g, logs, target = as_rows(grad, dim), as_rows(y, dim), as_rows(out, dim)
     sums, probs = empty((len(g), 1), g.dtype), empty(g.shape, g.dtype)
     return [
-        call(np.exp, logs, probs),
+        call_of(np.exp, logs, probs),
         summed(g, 1, 1.0, sums.reshape(-1)),
         *by_columns(np.multiply, (probs, sums), probs),
-        call(np.subtract, g, probs, target),
+        call_of(np.subtract, g, probs, target),
     ]
 
 
@@ -153,7 +180,7 @@ def flat_index(context: Context, index: Tensor, width: int, calls: list[Call]) -
     if key not in context.shared:
         given = array(index).reshape(-1)
         context.shared[key] = empty(given.shape, np.int64)
-        calls.append(call(np.add, np.arange(len(given)) * width, given, context.shared[key]))
+        calls.append(call_of(np.add, np.arange(len(given)) * width, given, context.shared[key]))
     return context.shared[key]
 
 
@@ -179,4 +206,4 @@ def scatter_add(context: Context, out: Tensor, a: Tensor, dim: int, index: Tenso
         raise TypeError(index)
     calls: list[Call] = []
     at = flat_index(context, index, rows.shape[1], calls)
-    return [*calls, call(put, np.zeros((), rows.dtype), at, added.reshape(-1), rows.reshape(-1))]
+    return [*calls, call_of(put, np.zeros((), rows.dtype), at, added.reshape(-1), rows.reshape(-1))]

@@ -12,7 +12,7 @@ import torch
 from ..algorithms import ALGORITHMS
 from ..engine import State, apart, choose_runtime, stream_seed, world
 from ..engine.distributed import copy_from_rank0
-from ..engine.streams import initialising
+from ..engine.noise import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
 from ..envs.registry import Choice, import_module_of

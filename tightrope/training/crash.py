@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
-from ..engine.health import LOSSES
+from ..engine.metrics import LOSSES
 from ..envs.replayed import Replayed
 from ..errors import one_line
 from ..files import Place

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..engine.health import LOSSES, BadEntry, first_bad_entry, first_index, location, over_entries
+from ..engine.metrics import LOSSES, BadEntry, first_bad_entry, first_index, location, over_entries
 from ..models import ActorCritic
 from ..models.actor_critic import GaussianHead
 from ..types import Batch, Rollout, Spec

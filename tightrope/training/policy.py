@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..engine import stream_seed
-from ..engine.streams import initialising
+from ..engine.noise import initialising
 from ..envs.adapters.host import HostEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..envs.validate import in_short

@@ -21,7 +21,7 @@ EVERYWHERE = tl.constexpr(tl.PropagateNan.ALL)  # a number that is none must be 
 
 
 @triton.jit
-def linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
+def load_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
     """The layer that starts at `at`: its weight transposed (in, out) and its bias, which lies right behind."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)
     inside = (i < IN) & (o[None, :] < OUT)
@@ -31,7 +31,7 @@ def linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, 
 
 @triton.jit
 def first_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
-    """The same, with the bias as the weight of the constant that `observations` puts behind each of them."""
+    """The same, with the bias as the weight of the constant that `load_observations` puts behind each of them."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)[None, :]
     return tl.load(flat + first_entry(at, i, o, IN, OUT), mask=(i <= IN) & (o < OUT), other=0.0)
 
@@ -69,7 +69,7 @@ def write_first_linear(
 
 
 @triton.jit
-def observations(
+def load_observations(
     obs, mean, variance, first, rows, IN: tl.constexpr, PAD_IN: tl.constexpr, NORMALIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -30,6 +30,8 @@ class FusedGradient:
     `squares` holds what each block of the last gradient adds to its squared norm, for `clip_and_adam`.
     """
 
+    compiles = False  # whether torch.compile makes it quicker
+
     def __init__(
         self,
         policy: ActorCritic,
@@ -93,7 +95,7 @@ def clip_and_adam(
 
 
 @torch.no_grad()
-def standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
+def fused_standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
     """`standardize(x, *moments(x))` in two kernels."""
     from .step import moments_kernel, standardize_kernel
 
@@ -148,11 +150,11 @@ class FusedPolicy:
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, action: Tensor, log_prob: Tensor, value: Tensor, columns: int) -> None:
-        from .play import judge_kernel
+        from .play import evaluate_kernel
 
         rows = obs.shape[0]
         programs, block, warps = self.launch or launch_for(rows, self.flat.device)
-        judge_kernel[programs, columns](
+        evaluate_kernel[programs, columns](
             obs.contiguous(), self.mean, self.variance, action, self.flat, log_prob, value, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip

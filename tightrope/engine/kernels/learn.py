@@ -19,10 +19,10 @@ from .blocks import (
     first_linear,
     gaussian_log_prob,
     hidden,
-    linear,
+    load_linear,
+    load_observations,
     log_deviations,
     log_softmax,
-    observations,
     product,
     slope,
     write_first_linear,
@@ -68,8 +68,8 @@ def actor(
 ):  # fmt: skip
     """The surrogate and the entropy bonus, by the actor's parameters."""
     w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
-    w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
+    w2, b2 = load_linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w3, b3 = load_linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT) if GAUSSIAN else b3
     gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
     gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
@@ -83,7 +83,7 @@ def actor(
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         real = r < rows - first
-        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         y = product(h2, w3, False, False, PRECISION) + b3[None, :]
@@ -162,7 +162,7 @@ def critic(
 ):  # fmt: skip
     """The value loss, by the critic's parameters."""
     w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    w2, b2 = linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w2, b2 = load_linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
     gw1 = tl.zeros((PAD_WIDTH, PAD_IN), tl.float32)
     gw2, gb2 = tl.zeros((PAD_WIDTH, PAD_WIDTH), tl.float32), tl.zeros((PAD_WIDTH, 16), tl.float32)
@@ -174,7 +174,7 @@ def critic(
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
         real = r < rows - first
-        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         value = tl.sum(h2 * w3[None, :], 1) + b3

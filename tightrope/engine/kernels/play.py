@@ -1,4 +1,4 @@
-"""Kernels of the rollout: acting, and judging what was done."""
+"""Kernels of the rollout: acting, and evaluating what was done."""
 
 import triton
 import triton.language as tl
@@ -11,10 +11,10 @@ from .blocks import (
     first_linear,
     gaussian_log_prob,
     hidden,
-    linear,
+    load_linear,
+    load_observations,
     log_deviations,
     log_softmax,
-    observations,
     product,
 )  # fmt: skip
 
@@ -31,12 +31,12 @@ def act_kernel(
 ):  # fmt: skip
     """The actor's answer to each observation, sampled with the noise given, by the rules of `models.distributions`."""
     w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
-    w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
+    w2, b2 = load_linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w3, b3 = load_linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     r, o = tl.arange(0, BLOCK), tl.arange(0, PAD_OUT)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
-        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
         y = product(features, w3, False, False, PRECISION) + b3[None, :]
         real = r < rows - first
@@ -55,7 +55,7 @@ def act_kernel(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def judge_kernel(
+def evaluate_kernel(
     obs, mean, variance, action, flat, log_prob, value, rows,
     ACTOR_1: tl.constexpr, ACTOR_2: tl.constexpr, HEAD: tl.constexpr, CRITIC_1: tl.constexpr, CRITIC_2: tl.constexpr,
     VALUE_HEAD: tl.constexpr, LOG_STD: tl.constexpr,
@@ -85,12 +85,12 @@ def values(
     RELU: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    w2, b2 = linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w2, b2 = load_linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
     r = tl.arange(0, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
-        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
         tl.store(value + first + r, tl.sum(features * w3[None, :], 1) + b3, mask=r < rows - first)
 
@@ -105,12 +105,12 @@ def likelihoods(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
-    w2, b2 = linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
-    w3, b3 = linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
+    w2, b2 = load_linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
+    w3, b3 = load_linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
     r = tl.arange(0, BLOCK)
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
-        x = observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
+        x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
         y = product(features, w3, False, False, PRECISION) + b3[None, :]
         if GAUSSIAN:

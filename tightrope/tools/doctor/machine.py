@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ...engine import choose_threads, cores
-from ...engine.threads import CGROUP, cpu_limit, own_groups, read
+from ...engine.threads import CGROUP, cpu_limit, file_text, own_groups
 from ...envs.adapters import mujoco
 from ...errors import plural
 from ...files import Place, write_file
@@ -192,7 +192,7 @@ def system() -> CheckResult:
 def processor() -> CheckResult:
     """The cores of the machine, and those that this process may use: a container may have fewer."""
     present, usable, limit = os.cpu_count() or 1, cores(), cpu_limit()
-    lines = read(Path("/proc/cpuinfo")).splitlines()
+    lines = file_text(Path("/proc/cpuinfo")).splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
     model = models[0] if models else platform.processor() or platform.machine()
     words = f"{model}, {torch.backends.cpu.get_cpu_capability()}; {plural(usable, 'core')} to use"
@@ -203,7 +203,7 @@ def processor() -> CheckResult:
 
 
 def memory() -> CheckResult:
-    rows = [line.split() for line in read(Path("/proc/meminfo")).splitlines()]
+    rows = [line.split() for line in file_text(Path("/proc/meminfo")).splitlines()]
     sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
     total, free, limit = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0), memory_limit()
     words = f"{format_bytes(total)}, {format_bytes(free)} free" if total else "unknown on this system"
@@ -215,7 +215,7 @@ def memory() -> CheckResult:
 def memory_limit(root: Path = CGROUP) -> int | None:
     """Bytes that a cgroup allows."""
     files = [folder / "memory.max" for folder in own_groups(root)] + [root / "memory/memory.limit_in_bytes"]
-    limits = [int(content) for content in map(read, files) if content.isdigit()]
+    limits = [int(content) for content in map(file_text, files) if content.isdigit()]
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
 
 

@@ -1,42 +1,55 @@
-"""Statistics over all ranks. With one process they are the plain computation."""
+"""What the ranks of a run do together: statistics over all of them, long work of rank 0, a look at their settings.
+
+With one process it is the plain computation.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .. import functional
+from ..errors import UsageError
 from ..functional import standardize
 from ..models import ActorCritic
 from ..models.normalizer import Moments, moments_of
 from ..types import Batch
-from .distributed import all_gather, all_reduce_max, all_reduce_sum, world
+from .distributed import all_gather, all_reduce_max, all_reduce_sum, broadcast_from_rank0, gather_to_rank0, world
 
-STD_EPS = 1e-8  # that of `standardize`
 Scale = tuple[Tensor, Tensor]  # mean and standard deviation
 
 
-# of a tensor ---------------------------------------------------------------------------------------------------------
+def sum_over_ranks(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Each tensor summed over all ranks, in one message and in the type of the first."""
+    if not world().is_distributed:
+        return parts
+    return all_reduce_sum(torch.stack([x.to(parts[0].dtype) for x in parts])).unbind()
+
+
+def variance(x: Tensor) -> Tensor:
+    """The population's."""
+    return pooled_moments(x.flatten(), None)[2] if world().is_distributed else x.var(correction=0)
 
 
 @np.errstate(all="ignore")  # what is not finite is reported once a phase
 def standardized_on_host(x: Tensor) -> Tensor:
-    """x with mean 0 and standard deviation 1, over an array, whose calls cost less."""
+    """x with mean 0 and standard deviation 1, over an array, whose calls cost half as much as torch's."""
     array = x.numpy()
-    centred = array - float(np.add.reduce(array, None)) / array.size
+    mean = float(np.add.reduce(array, None)) / array.size
+    centred = array - mean
     std = math.sqrt(float(np.vdot(centred, centred)) / max(array.size - 1, 1))
-    centred /= std + STD_EPS
-    return torch.from_numpy(centred)
+    return torch.from_numpy(standardize(array, mean, std))
 
 
 def standardized(x: Tensor) -> Tensor:
     """x with mean 0 and standard deviation 1."""
-    return standardize(x, *moments(x))
+    result: Tensor = standardize(x, *moments(x))
+    return result
 
 
 def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
@@ -109,37 +122,43 @@ def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = No
         merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
 
 
-# of a rollout --------------------------------------------------------------------------------------------------------
+# what ranks agree on ---------------------------------------------------------------------------------------------------
 
 
-def timestep_mean(x: Tensor, alive: Tensor) -> Tensor:
-    """Mean over the environments still alive at each time step. (T, 1)"""
+def broadcast_after_work(work: Callable[[Callable[[], float]], bytes], value: Callable[[], float]) -> bytes:
+    """What `work` returns on rank 0, where it may take long. It is given a function that returns the maximum of `value` over
+    all ranks; the others answer that while they wait."""
     if not world().is_distributed:
-        return functional.timestep_mean(x, alive)
-    total, count = all_reduce_sum(torch.stack([(x * alive).sum(1), alive.sum(1).to(x.dtype)]))
-    return (total / count.clamp(min=1)).unsqueeze(1)
+        return work(value)
+
+    def exchange(works: bool) -> tuple[float, float]:
+        works_still, most = all_reduce_max(torch.tensor([works, value()], dtype=torch.float64)).tolist()
+        return works_still, most
+
+    def make() -> bytes:
+        try:
+            return work(lambda: exchange(True)[1])
+        finally:
+            exchange(False)
+
+    while not world().is_rank0 and exchange(False)[0]:
+        pass
+    return broadcast_from_rank0(make)
 
 
-def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-    """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
-    if fraction is None or not world().is_distributed:
-        return functional.running_mask(terminated, fraction)
-    before = functional.deaths_before(terminated)
-    return all_reduce_sum(before) < fraction * terminated.shape[1] * world().size
-
-
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the entries where the mask is True."""
+def check_same_settings(settings: Mapping[str, object]) -> None:
+    """Refuse to begin where ranks have different settings: they would wait for each other, or drift apart."""
     if not world().is_distributed:
-        return functional.masked_mean(x, mask)
-    total, count = all_reduce_sum(torch.stack([torch.where(mask, x, 0.0).sum(), mask.sum().to(x.dtype)]))
-    return total / count.clamp(min=1)
+        return
+    each = [json.loads(words) for words in gather_to_rank0(json.dumps(settings, sort_keys=True, default=str).encode())]
 
+    def make() -> bytes:
+        for rank, theirs in enumerate(each):
+            for name, value in each[0].items():
+                if theirs.get(name) != value:
+                    raise UsageError(
+                        f"{name} is {value!r} on rank 0 and {theirs.get(name)!r} on rank {rank}: give all ranks the same"
+                    )
+        return b""
 
-def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
-    """How much of the target's variance the prediction explains."""
-    if not world().is_distributed:
-        return functional.explained_variance(prediction, target)
-    _, _, (variance, residual) = pooled_moments(torch.stack([target, target - prediction], -1).flatten(0, -2), None)
-    top, bottom = all_reduce_max(torch.stack([target.max(), -target.min()]))
-    return torch.where(top > -bottom, 1 - residual / variance, 0.0)
+    broadcast_from_rank0(make)
