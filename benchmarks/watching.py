@@ -22,7 +22,7 @@ KINDS = ("nobody", "everybody")
 CODE = """
 import json, sys, time
 began = time.perf_counter()
-import tightrope.training.train as training
+import tightrope.training.trainer as training
 if sys.argv[1] == "nobody":
     training.built_in_callbacks = lambda *_: []
 phases, taken = training.Training.phases, []

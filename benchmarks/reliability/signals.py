@@ -13,7 +13,7 @@ from processes import Process, finished, until
 from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
 
 from tightrope.training import scoring
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
 NAME = "PPO, Pendulum, evaluations"
 PHASES = 16

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tightrope.tools.doctor import Check, CheckResult, checks, devices, machine, ranks, run_check
-from tightrope.tools.doctor.findings import ProcessResult, format_bytes, format_seconds, run_isolated
+from tightrope.tools.doctor.results import ProcessResult, format_bytes, format_seconds, run_isolated
 from tightrope.tools.doctor.ranks import MESSAGES, RankReport
 
 METADATA = """\
@@ -174,7 +174,7 @@ def test_extras_of_other_packages_and_of_our_own_are_followed(extra: str, packag
 def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     install(machine.__version__)
     monkeypatch.setattr(metadata, "version", lambda name: {"torch": "2.8.0+cu126"}.get(name, "9"))
-    old, rest = machine.required()
+    *_, old, rest = machine.versions()
     assert (old.name, rest.name) == ("torch", "required"), "what is for other systems is not required"
     assert (old.verdict, old.words) == ("warning", "torch 2.8.0+cu126 is not >=2.9")
     assert old.fix == 'pip install "torch>=2.9"'
@@ -182,7 +182,7 @@ def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatc
 
 def test_an_installation_older_than_the_code_is_a_warning(install: Callable[[str], None]) -> None:
     install("0.0.1")
-    result = machine.own_version()
+    result = next(machine.versions())
     assert result.verdict == "warning"
     assert "installed as 0.0.1" in result.words
     assert "pip install" in result.fix

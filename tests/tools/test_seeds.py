@@ -18,7 +18,7 @@ import torch
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.tools.seeds import Crowd, Seed, compare, read_seeds, slots
+from tightrope.tools.seeds import SeedPool, Seed, compare, read_seeds, slots
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
@@ -82,14 +82,14 @@ def test_threads_follow_the_number_of_runs_side_by_side(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(RULE, "cpu_limit", lambda: None)
-    started: list[Crowd] = []
-    monkeypatch.setattr(Crowd, "run", lambda crowd: started.append(crowd))
+    started: list[SeedPool] = []
+    monkeypatch.setattr(SeedPool, "run", lambda pool: started.append(pool))
     words = [f"{__name__}:Pictures", "--device", "cpu", "--num-envs", "2", "--num-steps", "8", *flags]
     with pytest.raises(SystemExit):
         main(["train", *words, "--run-dir", str(tmp_path / "many")])
-    (crowd,) = started
-    assert len(crowd.places) == jobs
-    command = crowd.seeds[0].command(crowd.words)
+    (pool,) = started
+    assert len(pool.places) == jobs
+    command = pool.seeds[0].command(pool.words)
     assert command.count("--threads") == 1
     assert command[command.index("--threads") + 1] == str(threads)
 
@@ -219,11 +219,11 @@ def test_a_run_that_does_not_end_when_asked_is_killed(tmp_path: Path, monkeypatc
     assert seeds[0].process is not None
     seeds[0].process.send_signal(signal.SIGSTOP)
     lines: list[str] = []
-    crowd = Crowd(seeds, [], [], lines.append)
-    crowd.receive(signal.SIGTERM, None)
+    pool = SeedPool(seeds, [], [], lines.append)
+    pool.receive(signal.SIGTERM, None)
     deadline = time.monotonic() + 10
-    while crowd.running and time.monotonic() < deadline:
-        crowd.end_some()
+    while pool.running and time.monotonic() < deadline:
+        pool.end_some()
         time.sleep(0.05)
     assert [seed.code for seed in seeds] == [-signal.SIGKILL, -signal.SIGKILL]
     assert lines == [

@@ -17,10 +17,10 @@ from tightrope.cli.arguments import field_docs
 from tightrope.errors import UsageError
 from tightrope.training import config as config_module
 from tightrope.training.build import build, check_env
-from tightrope.training.config import RunConfig, coerce, configure, parts_of, settings_of
+from tightrope.training.config import RunConfig, config_classes, configure, setting_types
 from tightrope.training.devices import resolve_device
 from tightrope.training.presets import ELSEWHERE, PRESETS
-from tightrope.training.settings_file import read_settings
+from tightrope.training.settings import coerce, read_settings
 
 ALGOS = ("ppo", "vpg")
 
@@ -50,7 +50,7 @@ def with_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_layers_a_run_has_the_defaults() -> None:
     config = configure("NoPreset-v0", "ppo")
     assert (config.env, config.algo) == ("NoPreset-v0", "ppo")
-    assert (config.algorithm, config.network, config.run) == tuple(part() for part in parts_of("ppo"))
+    assert (config.algorithm, config.network, config.run) == tuple(part() for part in config_classes("ppo"))
 
 
 def test_vpg_has_a_network_of_its_own() -> None:
@@ -72,10 +72,10 @@ def test_later_layers_win() -> None:
 
 @pytest.mark.usefixtures("with_preset")
 def test_an_explicit_setting_wins_even_where_it_equals_the_default() -> None:
-    default = parts_of("ppo")[0]()
+    default = config_classes("ppo")[0]()
     explicit = {"num_steps": default.num_steps, "gamma": default.gamma, "anneal_lr": True, "hidden_sizes": (64, 64)}
     for config in (configure("Probe1-v0", "ppo", explicit), tr.PPO("Probe1-v0", **explicit).config):
-        assert (config.algorithm, config.network) == (default, parts_of("ppo")[1]())
+        assert (config.algorithm, config.network) == (default, config_classes("ppo")[1]())
     config = configure("Probe1-v0", "ppo", {"gamma": 0.7}, {"gamma": default.gamma})
     assert config.algorithm.gamma == default.gamma
 
@@ -484,12 +484,12 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_settings_are_one_namespace(algo: str) -> None:
-    names = [f.name for part in parts_of(algo) for f in fields(part)]
+    names = [f.name for part in config_classes(algo) for f in fields(part)]
     assert len(names) == len(set(names)), "two parts share a setting's name"
     assert {"env", "algo"}.isdisjoint(names)
-    assert list(settings_of(algo)) == names
+    assert list(setting_types(algo)) == names
     assert set(configure("CartPole-v1", algo).flat()) == {"env", "algo", *names}
-    assert set(parts_of(algo)[0].network_defaults) <= set(names)
+    assert set(config_classes(algo)[0].network_defaults) <= set(names)
 
 
 def test_every_setting_that_fingers_know_is_there() -> None:
@@ -498,10 +498,10 @@ def test_every_setting_that_fingers_know_is_there() -> None:
         "gamma", "gae_lambda", "clip_coef", "ent_coef", "vf_coef", "max_grad_norm", "target_kl", "norm_adv", "clip_vloss",
         "seed", "device",
     ]  # fmt: skip
-    assert set(known) <= set(settings_of("ppo"))
+    assert set(known) <= set(setting_types("ppo"))
 
 
-@pytest.mark.parametrize("part", [*parts_of("ppo"), parts_of("vpg")[0]])
+@pytest.mark.parametrize("part", [*config_classes("ppo"), config_classes("vpg")[0]])
 def test_every_setting_is_explained(part: type) -> None:
     """Where it is declared, or by the class that it is inherited from."""
     docs = field_docs(part)

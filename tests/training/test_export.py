@@ -21,7 +21,7 @@ from tightrope.envs.adapters.spaces import stacked
 from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.training import export as exporting
-from tightrope.training.export_check import compared, random_rows
+from tightrope.training.export_check import output_errors, random_rows
 from tightrope.types import Box, Composite, Discrete
 
 onnx = pytest.importorskip("onnx")
@@ -345,7 +345,7 @@ def outputs(action: Any = (1, 0), logits: Any = ((0.0, 1.0), (1.0, 0.0)), value:
 
 
 def test_differences_are_of_each_output() -> None:
-    errors = compared(outputs(value=(0.0, 5.0001)), outputs())
+    errors = output_errors(outputs(value=(0.0, 5.0001)), outputs())
     assert errors["action"] == errors["logits"] == 0.0
     assert errors["value"] == pytest.approx(1e-4, rel=1e-2)  # of numbers up to 5
 
@@ -362,23 +362,23 @@ def test_differences_are_of_each_output() -> None:
 )
 def test_what_is_off_is_named(change: Any, message: str) -> None:
     with pytest.raises(ExportError, match=message):
-        compared(outputs(**change), outputs())
+        output_errors(outputs(**change), outputs())
 
 
 def test_a_policy_that_has_diverged_is_refused() -> None:
     with pytest.raises(ExportError, match="has training diverged"):
-        compared(outputs(value=(0.0, float("nan"))), outputs(value=(0.0, float("nan"))))
+        output_errors(outputs(value=(0.0, float("nan"))), outputs(value=(0.0, float("nan"))))
 
 
 def test_where_two_choices_are_as_good_either_is_right() -> None:
     close = ((0.0, 1e-5), (1.0, 0.0))
-    assert compared(outputs(action=(0, 0), logits=close), outputs(logits=close))["action"] == 0.0
+    assert output_errors(outputs(action=(0, 0), logits=close), outputs(logits=close))["action"] == 0.0
 
 
 def test_options_that_are_ruled_out_do_not_widen_what_is_allowed() -> None:
     right, wrong = ((0.0, 1.0, RULED_OUT),) * 2, ((0.0, 1.1, RULED_OUT),) * 2
     with pytest.raises(ExportError, match=r"logits is off by 1\.0e-01"):
-        compared(outputs(action=(1, 1), logits=wrong), outputs(action=(1, 1), logits=right))
+        output_errors(outputs(action=(1, 1), logits=wrong), outputs(action=(1, 1), logits=right))
 
 
 def test_random_observations_are_of_the_scale_of_those_seen() -> None:

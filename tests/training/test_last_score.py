@@ -11,7 +11,7 @@ import pytest
 import tightrope as tr
 from tightrope import cli
 from tightrope.logging import Callback
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
@@ -33,7 +33,7 @@ class Diary(Callback):
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     diary = Diary()
-    monkeypatch.setattr("tightrope.training.train.built_in_callbacks", lambda *_: [diary])
+    monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [diary])
     return diary
 
 

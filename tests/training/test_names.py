@@ -17,11 +17,11 @@ from tightrope.cli.tools import ProbeOptions
 from tightrope.cli.trained import EvalOptions
 from tightrope.cli.training import TrainOptions
 from tightrope.training.build import check_env
-from tightrope.training.config import configure, settings_of
+from tightrope.training.config import configure, setting_types
 from tightrope.training.names import ARGUMENTS, ENVS, FUNCTIONS, MEMBERS, SETTINGS, here_called
 from tightrope.training.presets import preset
 
-OURS = set(settings_of("ppo")) | set(settings_of("vpg"))
+OURS = set(setting_types("ppo")) | set(setting_types("vpg"))
 OPTIONS = OURS | {f.name for options in (TrainOptions, EvalOptions, ProbeOptions) for f in dataclasses.fields(options)}
 OPTIONS |= {"save_every", "stop_at_return"}
 TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS, "members": MEMBERS, "arguments": ARGUMENTS}

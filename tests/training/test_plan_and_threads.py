@@ -15,12 +15,12 @@ from torch import nn
 import tightrope as tr
 from tightrope.engine import choose_threads, threads
 from tightrope.engine.threads import threads_for_acting
-from tightrope.training.plan import Plan, plan
+from tightrope.training.plan import TrainingPlan, plan
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
 
 
-def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
+def plan_of(cls: type[tr.Agent], **settings: Any) -> TrainingPlan:
     agent = cls("CartPole-v1", device="cpu", **settings)
     return plan(agent.state, agent.config)
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tightrope.training.log import Log
 
 import tightrope as tr
 from tightrope import cli
@@ -19,9 +20,8 @@ from tightrope.logging.metrics import Columns
 from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
 from tightrope.training.evaluate import Evaluation
-from tightrope.training.log import Log
 from tightrope.training.reports import add_score, gathered, scores
-from tightrope.training.scoring import compared
+from tightrope.training.scoring import compare_with_sampled
 from tightrope.types import Settings
 
 BATCH = 32
@@ -347,7 +347,7 @@ def test_sampled_and_greedy_scores_on_the_command_line(command: Callable[..., tu
 def test_both_scores_are_told_where_they_differ_much(
     greedy: list[float], in_training: float | None, words: str, tmp_path: Path
 ) -> None:
-    said = compared(tr.Evaluation(greedy, [1] * len(greedy)), in_training)
+    said = compare_with_sampled(tr.Evaluation(greedy, [1] * len(greedy)), in_training)
     assert (said == "") == (words == "")
     assert said == "" or re.search(words, said)
 

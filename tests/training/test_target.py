@@ -12,8 +12,8 @@ import pytest
 
 import tightrope as tr
 from tightrope.training.config import configure
+from tightrope.training.plan import target_of
 from tightrope.training.reports import gathered, write_report
-from tightrope.training.target import target_of
 
 
 @pytest.mark.parametrize(

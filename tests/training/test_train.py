@@ -18,8 +18,8 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.training.config import configure
-from tightrope.training.directory import new_run_dir
 from tightrope.training.persistence import load_config
+from tightrope.training.run_directory import new_run_dir
 from tightrope.training.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")

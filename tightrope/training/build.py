@@ -25,7 +25,16 @@ from .config import Config, RunConfig, configure, merged_layers
 from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
-from .user_objects import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
+from .user_objects import (
+    Network,
+    ancestor_of,
+    from_user,
+    implements_env,
+    import_training_env,
+    is_path,
+    name_of,
+    own_network,
+)
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -79,7 +88,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
     if not follows_kind(preset_env or env_id, algo, settings):
         return configure(env_id, algo, settings, preset_env=preset_env), given
-    if is_ours(given):
+    if implements_env(given):
         return configure_for(given, env_id, algo, settings, preset_env), given
     if not callable(given):  # a Gymnasium environment, which is looked at where it is
         return configure_for(Shown(given), env_id, algo, settings, preset_env), given

@@ -49,8 +49,8 @@ from .checkpoint import (
     with_hash,
 )
 from .config import Config
-from .settings_file import MOST_BYTES as MOST_SETTINGS
-from .settings_file import read_settings
+from .settings import MOST_BYTES as MOST_SETTINGS
+from .settings import read_settings
 
 MAX_SERIAL = 10**12 - 1  # the largest that a checkpoint's name has room for
 ENVS = "run.envs"  # stands for the state of each rank where it was left out: one zero per environment

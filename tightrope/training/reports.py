@@ -33,12 +33,12 @@ from ..logging.report import (
 from ..types import Settings
 from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
 from .config import Config, configure
-from .directory import METRICS, reason
 from .evaluate import Evaluation
 from .lock import is_locked
 from .persistence import load_config
+from .plan import target_of
 from .presets import Traits
-from .target import target_of
+from .run_directory import METRICS, reason
 from .user_objects import can_be_named, has_id, is_path, short_name
 
 SCORES, VIDEOS = "scores.jsonl", "videos"
@@ -49,7 +49,7 @@ OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # chosen by rul
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     """The page of a run, or of several side by side; returns where it is."""
-    one, *others = distinct(runs)
+    one, *others = {run.resolve(): run for run in runs}.values()  # each once, however it was named
     path = out or (Path("comparison.html") if others else one / REPORT)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"out {path} is not a page: give a name that ends in .html")
@@ -57,17 +57,12 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     beside = path.absolute().parent
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        write_page(path, compared(records, beside) if others else run_page(records[0], beside))
+        write_page(path, comparison_page(records, beside) if others else run_page(records[0], beside))
     except OSError as error:
         raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
     except RuntimeError as error:  # no plotly
         raise UsageError(str(error)) from None
     return path
-
-
-def distinct(runs: Sequence[Path]) -> list[Path]:
-    """Each once, however it was named."""
-    return list({run.resolve(): run for run in runs}.values())
 
 
 def readable(runs: Sequence[Path]) -> list[RunRecord]:
@@ -85,28 +80,6 @@ def readable(runs: Sequence[Path]) -> list[RunRecord]:
             f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
         )
     return records
-
-
-def compared(records: list[RunRecord], beside: Path) -> str:
-    """The page of several runs. One that no page can be made of is left out with a line."""
-    try:
-        return comparison_page(records, beside)
-    except (RuntimeError, OSError):
-        raise
-    except Exception:
-        good = [record for record in records if is_showable(record, beside)]
-        if not good or len(good) == len(records):
-            raise
-        return comparison_page(good, beside)
-
-
-def is_showable(record: RunRecord, beside: Path) -> bool:
-    try:
-        comparison_page([record], beside)
-    except Exception as error:
-        warn(f"left out: {record.info.run_dir} cannot be shown: {raised(error)}")
-        return False
-    return True
 
 
 def gathered(run_dir: Path) -> RunRecord:
@@ -134,7 +107,7 @@ def gathered(run_dir: Path) -> RunRecord:
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
     )
-    return RunRecord(about, columns, status(run_dir, config, columns), found(run_dir, config))
+    return RunRecord(about, columns, status(run_dir, config, columns), files_in(run_dir, config))
 
 
 def remembered(run_dir: Path) -> dict[str, Any]:
@@ -169,7 +142,7 @@ def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
     return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)
 
 
-def found(run_dir: Path, config: Config) -> RunFiles:
+def files_in(run_dir: Path, config: Config) -> RunFiles:
     """What else there is to know of a run."""
     usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
     return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))

@@ -39,7 +39,7 @@ Network = (
 )  # a user's: class, function, module:Class, instance
 
 
-def is_ours(env: Any) -> bool:
+def implements_env(env: Any) -> bool:
     """Whether an object speaks our Env protocol already."""
     return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
 
@@ -47,7 +47,7 @@ def is_ours(env: Any) -> bool:
 def check_env_object(env: Any) -> None:
     if isinstance(env, TensorEnv):
         check_constructed(env)
-    if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
+    if not implements_env(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UsageError(
             f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
         )
@@ -56,7 +56,7 @@ def check_env_object(env: Any) -> None:
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
     """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
     run = config.run
-    if is_ours(env):
+    if implements_env(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
         return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
@@ -78,7 +78,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     limit = None
     if not callable(env):
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
-    if is_ours(env):
+    if implements_env(env):
         limit = getattr(env, "max_episode_steps", None)
         fixed |= {
             "num_envs": env.num_envs * world().size,
@@ -112,7 +112,7 @@ def ancestor_of(env: Any) -> str | None:
 
 def name_of(env: Any) -> str:
     """The id of an environment's class, or module:Class where it has none."""
-    if is_ours(env) and isinstance(getattr(env, "name", None), str):
+    if implements_env(env) and isinstance(getattr(env, "name", None), str):
         return str(env.name)
     for env_id, cls in TENSOR_ENVS.items():
         if cls is type(env) or cls is env:

@@ -22,7 +22,7 @@ from ...training.build import build
 from ...training.config import configure
 from ...training.devices import resolve_device
 from ...types import Settings
-from .findings import CheckResult, error_line, format_bytes, format_seconds, run_isolated
+from .results import CheckResult, error_line, format_bytes, format_seconds, run_isolated
 
 DRIVER = Path("/proc/driver/nvidia/version")
 AMPERE = (8, 0)  # compute capability from which on there is tf32

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ...engine import cores, distributed
 from ...errors import plural
 from ...version import __version__
-from .findings import CheckResult, format_bytes, format_seconds
+from .results import CheckResult, format_bytes, format_seconds
 
 SLOW_FACTOR = 1.5  # times the median, from which on a rank holds up the others
 MATRIX, PRODUCTS, WARM_UP = 384, 30, 2

@@ -20,8 +20,8 @@ from ...errors import UsageError
 from ...files import write_file
 from ...logging.report import write_page
 from ...logging.report.sweep import SweepFigure, SweepRecord, TrialRow, sweep_page
-from ...training.config import Config, parts_of
-from ...training.directory import reason
+from ...training.config import Config, config_classes
+from ...training.run_directory import reason
 from ...types import Settings
 from .slots import SCORES, WORKER, TrialSlots, outcome_of
 from .worker import Objective
@@ -76,7 +76,7 @@ class SweepOutputs:
     def preset(self, trial: FrozenTrial) -> str:
         """All settings of the algorithm and the network as YAML, so that presets of later versions change nothing."""
         config = self.config.changed(**self.objective.settings(trial.params))
-        algorithm, network, _ = parts_of(config.algo)
+        algorithm, network, _ = config_classes(config.algo)
         names = [field.name for part in (algorithm, network) for field in fields(part)]
         names += [name for name in self.fixed if name not in ("seed", "eval_episodes")]
         flat = config.flat()

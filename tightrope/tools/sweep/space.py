@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...errors import UsageError, plural
-from ...training.config import Config, coerce, parts_of, settings_of, unknown_setting
-from ...training.settings_file import read_yaml
+from ...training.config import Config, config_classes, setting_types, unknown_setting
+from ...training.settings import coerce, read_yaml
 from ...types import Settings
 
 MOST_CHOICES = 1000
@@ -162,9 +162,9 @@ def read_search_space(path: Path, config: Config, fixed: Iterable[str]) -> Space
         raise UsageError(str(error).replace("config", "search", 1)) from None
     if not content:
         raise UsageError(f"search {path} is empty: give lines such as 'gamma: [0.95, 0.99]'")
-    algorithm, network, _ = parts_of(config.algo)
+    algorithm, network, _ = config_classes(config.algo)
     searchable = {field.name for part in (algorithm, network) for field in fields(part)} - {*NOT_SEARCHED}
-    types = settings_of(config.algo)
+    types = setting_types(config.algo)
     space: Space = {}
     for key, entry in content.items():
         name = key.replace("-", "_")

@@ -20,7 +20,7 @@ from ...engine import shared_cores, stream_seed
 from ...errors import NotFinite, UsageError, raised
 from ...training.evaluate import Evaluation
 from ...training.signals import Interrupted, Interrupts
-from ...training.train import Outcome
+from ...training.trainer import Outcome
 from ...types import Settings
 from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
 from .space import Space, decode, fit_divisors

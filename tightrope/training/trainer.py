@@ -20,13 +20,12 @@ from ..logging.trackers import check_trackers
 from ..output import print_line
 from ..types import Env
 from .build import settled
-from .callbacks import built_in_callbacks, run_info
+from .callbacks import Log, built_in_callbacks, run_info
 from .config import Config
-from .crash import CrashGuard
-from .directory import RunDirectory
 from .evaluate import Evaluation
-from .log import Log
+from .nonfinite import NonFiniteGuard
 from .plan import plan
+from .run_directory import RunDirectory
 from .scoring import Evaluations, Score, last_score, reached
 from .signals import Interrupted, Interrupts
 
@@ -43,7 +42,7 @@ class Outcome:
     last_return: float | None = None  # of sampled actions, at the end of training, if it can be compared with the score
 
 
-class Training:
+class Trainer:
     """Trains `state` to the end of the configured plan, or until it has so many steps; with a run directory, everything
     about the run is kept there. `callbacks` are called besides those that the settings imply. `score` is called once all is
     saved, on the first rank alone; the others do not wait for it."""
@@ -123,7 +122,7 @@ class Training:
             self.callbacks.add(built_in_callbacks(self.config, self.run, self.quiet, self.callbacks.call))
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
-        self.guard = CrashGuard(self.state, self.config, None if self.run is None else self.run.path)
+        self.guard = NonFiniteGuard(self.state, self.config, None if self.run is None else self.run.path)
         self.log = Log(self.state, self.callbacks, self.run, self.guard.late, self.say)
         self.evaluations = Evaluations(
             self.state, self.config, self.score_env, self.callbacks, self.interrupts, self.say
