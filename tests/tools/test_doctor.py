@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tightrope.tools.doctor import Check, CheckResult, checks, devices, machine, ranks, run_check
-from tightrope.tools.doctor.results import ProcessResult, format_bytes, format_seconds, run_isolated
 from tightrope.tools.doctor.ranks import MESSAGES, RankReport
+from tightrope.tools.doctor.results import ProcessResult, format_bytes, format_seconds, run_isolated
 
 METADATA = """\
 Metadata-Version: 2.4

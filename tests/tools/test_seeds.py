@@ -18,7 +18,7 @@ import torch
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.tools.seeds import SeedPool, Seed, compare, read_seeds, slots
+from tightrope.tools.seeds import Seed, SeedPool, compare, read_seeds, slots
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it

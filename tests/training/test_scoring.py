@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tightrope.training.log import Log
 
 import tightrope as tr
 from tightrope import cli
@@ -19,6 +18,7 @@ from tightrope.logging.callback import CallbackList, RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
+from tightrope.training.callbacks import Log
 from tightrope.training.evaluate import Evaluation
 from tightrope.training.reports import add_score, gathered, scores
 from tightrope.training.scoring import compare_with_sampled

@@ -6,9 +6,9 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UsageError, plain, raised, warn
 from ..files import Place, Unreadable
@@ -41,6 +41,8 @@ from .presets import Traits
 from .run_directory import METRICS, reason
 from .user_objects import can_be_named, has_id, is_path, short_name
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 SCORES, VIDEOS = "scores.jsonl", "videos"
 MOST_SCORES = 1 << 24  # bytes
 MOST_COUNT = 2**62  # steps or episodes
@@ -53,11 +55,10 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     path = out or (Path("comparison.html") if others else one / REPORT)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"out {path} is not a page: give a name that ends in .html")
-    records = readable([one, *others]) if others else [gathered(one)]
-    beside = path.absolute().parent
+    beside, record = path.absolute().parent, None if others else gathered(one)
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        write_page(path, comparison_page(records, beside) if others else run_page(records[0], beside))
+        write_page(path, run_page(record, beside) if record else compared_on_one_page([one, *others], beside))
     except OSError as error:
         raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
     except RuntimeError as error:  # no plotly
@@ -65,21 +66,33 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     return path
 
 
-def readable(runs: Sequence[Path]) -> list[RunRecord]:
-    """Those that are runs; of the others, which `runs/*` may well name, a line each."""
-    records = []
-    for run in runs:
+def without_errors(make: Callable[[Item], Made], items: dict[Path, Item]) -> dict[Path, Made]:
+    """What is made of each run's item. Runs for which that fails are left out with a line: `runs/*` may name others."""
+    made = {}
+    for run, item in items.items():
         try:
-            records.append(gathered(run))
+            made[run] = make(item)
         except UsageError as error:
             warn(f"left out: {error}")
         except Exception as error:  # whatever is wrong with one, the others are shown
             warn(f"left out: {run} cannot be read: {raised(error)}")
-    if not records:
+    if not made:
         raise UsageError(
-            f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
+            f"none of these {len(items)} is a run that was trained: give directories of runs, such as runs/*"
         )
-    return records
+    return made
+
+
+def compared_on_one_page(runs: Sequence[Path], beside: Path) -> str:
+    """The page of several runs, without those that cannot be read or shown."""
+    records = without_errors(gathered, {run: run for run in runs})
+    try:
+        return comparison_page([*records.values()], beside)
+    except (RuntimeError, OSError):
+        raise
+    except Exception:
+        good = without_errors(lambda record: comparison_page([record], beside), records)
+        return comparison_page([records[run] for run in good], beside)
 
 
 def gathered(run_dir: Path) -> RunRecord:
