@@ -156,7 +156,7 @@ def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tu
     return graphs + sum(calls[name] for name in LAUNCHES), graphs, sum(calls[name] for name in SYNCS)
 
 
-def profiled(function: Callable[[], Any], device: torch.device, trace: Path | None = None) -> Counter[str]:
+def profiled(function: Callable[[], object], device: torch.device, trace: Path | None = None) -> Counter[str]:
     """How often each operation was run and each function of CUDA called."""
     with silenced_stderr(), torch.profiler.profile(acc_events=True) as profile:
         function()

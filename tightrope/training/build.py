@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, OnPolicyConfig
 from ..engine import State, apart, choose_runtime, stream_seed, world
 from ..engine.distributed import copy_from_rank0
 from ..engine.streams import initialising
@@ -187,7 +187,7 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
 
 
-def per_rank_config(algorithm: Any, ranks: int) -> Any:
+def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
     """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
     if ranks == 1:
         return algorithm

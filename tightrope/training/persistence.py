@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -25,7 +24,7 @@ from ..envs.attributes import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
 from ..errors import UsageError, one_line, plain, plural, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
-from ..types import Composite, Env, Spec
+from ..types import Composite, Env, Settings, Spec
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -157,7 +156,7 @@ def looks_complete(place: Place) -> bool:
     return all((info := (place / file).info()) and info.st_size == entry["size"] for file, entry in files.items())
 
 
-def spec_to_json(spec: Spec) -> dict[str, Any]:
+def spec_to_json(spec: Spec) -> Settings:
     if isinstance(spec, Composite):
         return {"kind": "Composite", "parts": [[name, spec_to_json(part)] for name, part in spec.parts]}
     values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
@@ -165,7 +164,7 @@ def spec_to_json(spec: Spec) -> dict[str, Any]:
                                             for k, v in values.items()}}  # fmt: skip
 
 
-def engine_spaces(env: Env) -> dict[str, Any] | None:
+def engine_spaces(env: Env) -> Settings | None:
     """The spaces of an engine outside torch, from which a policy can be loaded without that engine."""
     if not isinstance(env, HostEnv):
         return None

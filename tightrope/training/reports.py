@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..errors import UsageError, plain, raised, warn
 from ..files import Place, Unreadable
@@ -123,7 +123,7 @@ def gathered(run_dir: Path) -> RunRecord:
     return RunRecord(about, columns, status(run_dir, config, columns), files_in(run_dir, config))
 
 
-def remembered(run_dir: Path) -> dict[str, Any]:
+def remembered(run_dir: Path) -> Settings:
     """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
     try:
         content = json.loads((Place(run_dir) / ABOUT).read())
@@ -131,13 +131,15 @@ def remembered(run_dir: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         return {}
-    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
+    kinds: dict[str, type | tuple[type, ...]] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
     return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
 
 
-def read_target(told: Any) -> Target | None:
+def read_target(told: object) -> Target | None:
     """The target that a run was begun with; a file may say anything."""
-    value = told.get("value") if isinstance(told, dict) else None
+    if not isinstance(told, dict):
+        return None
+    value = told.get("value")
     if isinstance(value, bool) or not math.isfinite(as_float(value)):
         return None
     return Target(as_float(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
@@ -194,7 +196,7 @@ def command(config: Config, usual: Settings) -> str:
     return shlex.join(["tightrope", "train", config.env, *algo, *flags])
 
 
-def flag(name: str, value: Any) -> list[str]:
+def flag(name: str, value: object) -> list[str]:
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
@@ -229,7 +231,7 @@ def scores(run_dir: Path) -> list[ScoreRecord]:
         return []
 
 
-def score_in(row: dict[str, Any]) -> ScoreRecord | None:
+def score_in(row: Settings) -> ScoreRecord | None:
     def count(name: str) -> int | None:
         value = row.get(name)
         return value if type(value) is int and 0 <= value < MOST_COUNT else None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from signal import SIGINT
-from typing import Any
 
 import torch
 
@@ -81,7 +80,7 @@ class Trainer:
         if self.run is not None:
             self.run.write_config(config)
 
-    def phases(self) -> Generator[dict[str, Any]]:
+    def phases(self) -> Generator[dict[str, float]]:
         """Train; yields the metrics of each phase. Whoever leaves early leaves a run that can be resumed."""
         state, config, run = self.state, self.config, self.run
         state.solved = False  # or there would be nothing to do
@@ -128,7 +127,7 @@ class Trainer:
             self.state, self.config, self.score_env, self.callbacks, self.interrupts, self.say
         )
 
-    def _loop(self) -> Iterator[dict[str, Any]]:
+    def _loop(self) -> Iterator[dict[str, float]]:
         """Phases, each with what is due after it."""
         state, run, log = self.state, self.run, self.log
         self.stop, steps_before = make_up_for(self.evaluations, log, run), state.steps
@@ -177,7 +176,7 @@ class Trainer:
             else:
                 return
 
-    def _handed_out(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _handed_out(self, row: dict[str, float]) -> Iterator[dict[str, float]]:
         """A row for code between two phases, in which a signal raises as it does anywhere."""
         if not self.suspends:
             yield row

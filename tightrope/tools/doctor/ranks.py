@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -91,7 +90,7 @@ def all_reduce(size: int, repeats: int, device: torch.device) -> float:
     return statistics.median(timed(lambda: dist.all_reduce(numbers), repeats, device))
 
 
-def timed(action: Callable[[], Any], repeats: int, device: torch.device) -> list[float]:
+def timed(action: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
     """Seconds of each repeat, after a few that do not count."""
     wait: Callable[[], None] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     times = []

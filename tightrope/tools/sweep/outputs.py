@@ -173,7 +173,7 @@ def importance(study: optuna.Study) -> dict[str, float]:
     return {}
 
 
-def as_data(plot: Callable[..., Any], study: optuna.Study) -> dict[str, Any] | None:
+def as_data(plot: Callable[..., Any], study: optuna.Study) -> Settings | None:
     """A figure as plain data in the page's own style; None if the plot cannot cope with these trials."""
     try:
         content = json.loads(plot(study).to_json())
@@ -186,7 +186,7 @@ def as_data(plot: Callable[..., Any], study: optuna.Study) -> dict[str, Any] | N
     return {"data": content["data"], "layout": layout | {"margin": {"r": 44 if bars else 10}}}
 
 
-def recolor(trace: dict[str, Any]) -> None:
+def recolor(trace: Settings) -> None:
     """Colors that can be seen on light and dark pages, and no color bar."""
     shade = str(trace.get("line", {}).get("color", ""))
     if shade.startswith("rgb("):  # from almost white, the worst trial, to dark blue

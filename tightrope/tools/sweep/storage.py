@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -96,7 +96,7 @@ class JournalLock(JournalFileOpenLock):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self.path = path
-        self.file: Any = None
+        self.file: BinaryIO | None = None
 
     def acquire(self) -> bool:
         try:
@@ -207,7 +207,7 @@ def open_study(storage: BaseStorage, name: str, identity: Settings) -> tuple[opt
     return study, False
 
 
-def check_identity(name: str, stored: Any, ours: Settings) -> None:
+def check_identity(name: str, stored: object, ours: Settings) -> None:
     if not isinstance(stored, dict):
         raise UsageError(f"study {name!r} of that storage was not made by tightrope: give another name with --study")
     for key in [*ours, *stored]:
