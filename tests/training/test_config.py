@@ -243,15 +243,6 @@ def test_a_setting_like_no_other_still_gets_a_way_out() -> None:
     assert "--help" in message, "says what is wrong but not where the settings are listed"
 
 
-@pytest.mark.parametrize(
-    ("foreign", "ours"), [("n_steps", "num_steps"), ("lr", "learning_rate"), ("use_iw", "use_importance_weights")]
-)
-def test_a_setting_of_another_library_gets_its_name_here(foreign: str, ours: str) -> None:
-    message = refusal(configure, "CartPole-v1", "vpg", {foreign: 1})
-    assert repr(foreign) in message
-    assert f"here it is called {ours}" in message
-
-
 @pytest.mark.parametrize(("algo", "name", "other"), [("ppo", "baseline", "vpg"), ("vpg", "clip_coef", "ppo")])
 def test_a_setting_of_the_other_algorithm_says_so(algo: str, name: str, other: str) -> None:
     message = refusal(configure, "CartPole-v1", algo, {name: 1})

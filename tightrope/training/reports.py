@@ -131,7 +131,7 @@ def remembered(run_dir: Path) -> Settings:
         return {}
     if not isinstance(content, dict):
         return {}
-    kinds: dict[str, type | tuple[type, ...]] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
+    kinds = {"plan": list, "facts": dict, "target": dict | None, "traits": dict}
     return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
 
 

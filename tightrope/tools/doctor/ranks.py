@@ -77,7 +77,7 @@ def measure() -> list[RankReport]:
             cores=cores(),
             versions={"tightrope": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
             work=min(timed(lambda: matrix @ matrix, PRODUCTS, device)),
-            sums=[all_reduce(size, repeats, device) for size, repeats, _ in MESSAGES],
+            sums=[all_reduce_seconds(size, repeats, device) for size, repeats, _ in MESSAGES],
         )
         received = distributed.gather_to_rank0(json.dumps(asdict(own)).encode())
     finally:
@@ -85,7 +85,7 @@ def measure() -> list[RankReport]:
     return [RankReport(**json.loads(content)) for content in received]
 
 
-def all_reduce(size: int, repeats: int, device: torch.device) -> float:
+def all_reduce_seconds(size: int, repeats: int, device: torch.device) -> float:
     numbers = torch.zeros(size // 4, device=device)
     return statistics.median(timed(lambda: dist.all_reduce(numbers), repeats, device))
 
@@ -115,11 +115,12 @@ def too_many_ranks() -> CheckResult | None:
 def compare_ranks(found: list[RankReport]) -> Iterator[CheckResult]:
     """The ranks one by one, then what differs between them, and which of them wait for others."""
     yield from (report.result() for report in found)
-    for name in found[0].versions:
-        yield from rank_differences(
-            name, {report.rank: report.versions.get(name, "none") for report in found}, "install the same"
-        )
-    yield from rank_differences("devices", {report.rank: report.model for report in found}, "the slowest sets the pace")
+    compared = {name: [report.versions.get(name, "none") for report in found] for name in found[0].versions}
+    for name, values in {**compared, "devices": [report.model for report in found]}.items():
+        if len(set(values)) > 1:
+            words = ", ".join(f"{value} on rank {report.rank}" for report, value in zip(found, values, strict=True))
+            fix = "the slowest sets the pace" if name == "devices" else "install the same"
+            yield CheckResult(name, f"differs: {words}", "warning", fix)
     used = [(report.host, report.device) for report in found if report.device != "cpu"]
     for host, device in sorted({place for place in used if used.count(place) > 1}):
         yield CheckResult("devices", f"several ranks use {device} of {host}", "warning", "start one rank per GPU")
@@ -132,12 +133,6 @@ def compare_ranks(found: list[RankReport]) -> Iterator[CheckResult]:
         if len(here) > here[0].cores:
             words = f"{len(here)} ranks share {plural(here[0].cores, 'core')} of {host}"
             yield CheckResult("cores", words, "warning", f"torchrun --nproc-per-node {here[0].cores} -m tightrope ...")
-
-
-def rank_differences(name: str, values: dict[int, str], fix: str) -> Iterator[CheckResult]:
-    if len(set(values.values())) > 1:
-        words = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
-        yield CheckResult(name, f"differs: {words}", "warning", fix, {str(k): v for k, v in values.items()})
 
 
 def all_reduces(found: list[RankReport]) -> Iterator[CheckResult]:

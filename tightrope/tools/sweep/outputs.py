@@ -91,22 +91,14 @@ class SweepOutputs:
         objective, defaults = self.objective, self.config.flat()
         row = None if best is None else trial_row(best, objective)
         return SweepRecord(
-            env=self.config.env,
-            algo=self.config.algo,
-            name=self.slots.study.study_name,
-            status=status,
-            done=self.slots.done(),
-            wanted=self.slots.count,
-            seeds=list(objective.seeds),
-            steps=int(defaults["total_timesteps"]),
-            storage=self.storage,
-            command=self.command,
-            best=row,
+            env=self.config.env, algo=self.config.algo, name=self.slots.study.study_name, status=status,
+            done=self.slots.done(), wanted=self.slots.count, seeds=list(objective.seeds),
+            steps=int(defaults["total_timesteps"]), storage=self.storage, command=self.command, best=row,
             settings=[] if row is None else [(name, value, defaults[name]) for name, value in row.settings.items()],
             trials=[trial_row(trial, objective) for trial in self.slots.trials()],
             figures=[] if best is None else list(study_figures(self.slots.study, list(objective.space))),
             searched=[(name, json.dumps(dimension.as_yaml())) for name, dimension in objective.space.items()],
-        )
+        )  # fmt: skip
 
 
 def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
@@ -140,11 +132,8 @@ def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure
     order = [*ranked, *(name for name in names if name not in ranked)]
     plots: list[tuple[SweepFigure, Callable[..., Any]]] = [
         (SweepFigure("history", "Scores", "Each trial, and the best so far.", wide=True), v.plot_optimization_history),
-        (
-            SweepFigure("looks", "Evaluations", "During training; lines that end early were pruned."),
-            v.plot_intermediate_values,
-        ),
-    ]
+        (SweepFigure("looks", "Evaluations", "During training; lines that end early were pruned."), v.plot_intermediate_values),
+    ]  # fmt: skip
     if len(ranked) > 1:
         text = "Share in the difference between the best trials and the others (PED-ANOVA). Rough, with few trials."
         pair = partial(v.plot_contour, params=order[:2])
