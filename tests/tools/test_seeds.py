@@ -22,7 +22,7 @@ from tightrope.tools.seeds import Seed, SeedPool, compare, read_seeds, slots
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
-FLAGS = ["--total-timesteps", "2048", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
+FLAGS = ["--total-timesteps", "1024", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     assert "greedy return over 2 seeds: IQM" in said
     assert (folder / "comparison.html").stat().st_size > 100_000
     # each is the run that it would have been alone
-    alone = tr.PPO("CartPole-v1", total_timesteps=2048, num_envs=8, num_steps=32, seed=452).learn(quiet=True)
+    alone = tr.PPO("CartPole-v1", total_timesteps=1024, num_envs=8, num_steps=32, seed=452).learn(quiet=True)
     scored = json.loads((folder / "seed0452" / "scores.jsonl").read_text())["mean"]
     assert scored == pytest.approx(alone.evaluate(100).mean)
 
@@ -131,7 +131,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "many"
-    words = ["--total-timesteps", "32768", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
+    words = ["--total-timesteps", "16384", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
     words += ["--seeds", "1-3", "--jobs", "2", "--run-dir", str(folder)]
     process = train(*words)
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in (1, 2)]
@@ -151,7 +151,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
-    assert [seed.progress()[0] for seed in seeds] == [32768, 32768]
+    assert [seed.progress()[0] for seed in seeds] == [16384, 16384]
 
 
 def test_seeds_without_evaluations_are_said_to_be_not_evaluated(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tightrope.training import nonfinite
 from tightrope.training.nonfinite import NonFiniteGuard
 
 NAN = float("nan")
-SMALL: dict[str, Any] = dict(num_steps=8, total_timesteps=32 * 12, seed=3)
+SMALL: dict[str, Any] = dict(num_steps=8, total_timesteps=32 * 12, seed=3, video_every=0)
 SIZED: dict[str, Any] = {**SMALL, "num_envs": 4, "device": "cpu"}
 OWN: dict[str, dict[str, Any]] = {"ppo": {}, "vpg": {"full_reset": False, "baseline": "critic"}}
 
@@ -297,19 +297,13 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("algo", "settings", "bad", "late", "saved"),
     [
-        *((algo, settings, 3, 0, saved) for algo, settings in KINDS for saved in (True, False)),
-        *(("ppo", {}, bad, late, False) for bad in (1, 2, 3, 5) for late in (0, 1)),
+        *((algo, settings, 3, 0, True) for algo, settings in KINDS),
+        *(("ppo", {}, bad, late, False) for bad in (1, 2, 5) for late in (0, 1)),
     ],
 )
 def test_the_state_is_that_before_the_bad_phase(
-    algo: str,
-    settings: dict[str, Any],
-    bad: int,
-    late: int,
-    saved: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    algo: str, settings: dict[str, Any], bad: int, late: int, saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     """Read late, as on a device, the bad phase is known when the next has been run."""
     monkeypatch.setattr("tightrope.engine.guard.lateness", lambda env: late)
     monkeypatch.setattr(BadReward, "at", 8 * (bad - 1) + 3)

@@ -25,8 +25,9 @@ from tightrope.training.persistence import restore
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(
-    num_envs=3, num_steps=8, total_timesteps=PHASES * BATCH, hidden_sizes=(8,), max_episode_steps=7, device="cpu"
+    num_envs=3, num_steps=8, total_timesteps=PHASES * BATCH, hidden_sizes=(8,), max_episode_steps=7
 )
+TINY |= dict(device="cpu", video_every=0)
 EVALUATED: dict[str, Any] = dict(eval_every=2 * BATCH, eval_episodes=2, keep_checkpoints=9)
 OF_PPO: dict[str, Any] = dict(num_minibatches=2, update_epochs=2)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...training.devices import available
-from . import devices, machine, ranks
+from . import devices, machine
 from .results import Check, CheckResult, run_check
 
-RANKS = Check("ranks", "ranks", ranks.ranks_together, if_it_raises="broken")  # run by all ranks at once
+RANKS = Check("ranks", "ranks", devices.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
 
 def checks(device: str = "auto", quick: bool = False) -> list[Check]:
