@@ -20,7 +20,7 @@ from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .logging import Callback, Clip, NotebookPicture
 from .output import print_line
-from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
+from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
 from .training.callbacks import check_callbacks
 from .training.checkpoint import Checkpoint
 from .training.config import MOST_EPISODES, Config, check_changeable
@@ -398,7 +398,7 @@ class Agent(metaclass=AgentType):
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
-        run.save_untrained(self.state, settled(self.config, self.state))
+        run.save_untrained(self.state, resolved(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and

@@ -72,13 +72,8 @@ def run_all(*args: Any, **kwargs: Any) -> dict[str, CheckResult]:
 def test_every_check_has_a_result_here_and_none_fails() -> None:
     found = run_all("cpu", quick=True)
     assert {result.part for result in found.values()} == {
-        "versions",
-        "extras",
-        "machine",
-        "devices",
-        "pictures",
-        "training",
-    }
+        "versions", "extras", "machine", "devices", "pictures", "training",
+    }  # fmt: skip
     for result in found.values():
         assert result.words
         assert "\n" not in result.words + result.fix

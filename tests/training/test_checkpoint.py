@@ -213,15 +213,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     **{
         str(change): (lambda run, c=change: forge_config(run, **c), (said,))
         for change, said in [
-            ({"hidden_sizes": [16]}, "does not fit"),
-            ({"num_envs": 4}, "does not fit"),
-            ({"norm_obs": False}, "does not fit"),
-            ({"env": "Pendulum-v1"}, "does not fit"),
-            ({"env": None}, "env"),
-            ({"algo": 3}, "algo"),
-            ({"algo": "dqn"}, "'dqn'"),
-            ({"gamma": 2}, "gamma 2"),
-            ({"gama": 0.9}, "gamma"),
+            ({"hidden_sizes": [16]}, "does not fit"), ({"num_envs": 4}, "does not fit"),
+            ({"norm_obs": False}, "does not fit"), ({"env": "Pendulum-v1"}, "does not fit"), ({"env": None}, "env"),
+            ({"algo": 3}, "algo"), ({"algo": "dqn"}, "'dqn'"), ({"gamma": 2}, "gamma 2"), ({"gama": 0.9}, "gamma"),
             ({"env": "My-v0"}, "My-v0"),
         ]
     },

@@ -99,33 +99,19 @@ def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("learning_rate", "1e-3", 1e-3),
-        ("learning_rate", 1, 1.0),
-        ("total_timesteps", 1e6, 1_000_000),
-        ("total_timesteps", "1e6", 1_000_000),
-        ("total_timesteps", "200_000", 200_000),
-        ("seed", "7", 7),
-        ("hidden_sizes", [32, 16.0, "8"], (32, 16, 8)),
-        ("hidden_sizes", 32, (32,)),
-        ("hidden_sizes", "64,32", (64, 32)),
-        ("hidden_sizes", ["64,", "32"], (64, 32)),
-        ("hidden_sizes", "[64, 32]", (64, 32)),
-        ("hidden_sizes", ["128"], (128,)),
+        ("learning_rate", "1e-3", 1e-3), ("learning_rate", 1, 1.0), ("total_timesteps", 1e6, 1_000_000),
+        ("total_timesteps", "1e6", 1_000_000), ("total_timesteps", "200_000", 200_000), ("seed", "7", 7),
+        ("hidden_sizes", [32, 16.0, "8"], (32, 16, 8)), ("hidden_sizes", 32, (32,)),
+        ("hidden_sizes", "64,32", (64, 32)), ("hidden_sizes", ["64,", "32"], (64, 32)),
+        ("hidden_sizes", "[64, 32]", (64, 32)), ("hidden_sizes", ["128"], (128,)),
         ("log", "tensorboard,mlflow", ("tensorboard", "mlflow")),
-        ("device", "cuda:0", "cuda:0"),
-        ("device", "CPU", "cpu"),
-        ("device", "cpu:0", "cpu"),
-        ("device", torch.device("cpu"), "cpu"),
-        ("device", torch.device("cuda", 1), "cuda:1"),
-        ("device", torch.device("mps"), "mps"),
-        ("max_grad_norm", None, None),
-        ("max_grad_norm", "0.5", 0.5),
-        ("threads", "2", 2),
-        ("anneal_lr", False, False),
-        ("activation", "relu", "relu"),
+        ("device", "cuda:0", "cuda:0"), ("device", "CPU", "cpu"), ("device", "cpu:0", "cpu"),
+        ("device", torch.device("cpu"), "cpu"), ("device", torch.device("cuda", 1), "cuda:1"),
+        ("device", torch.device("mps"), "mps"), ("max_grad_norm", None, None), ("max_grad_norm", "0.5", 0.5),
+        ("threads", "2", 2), ("anneal_lr", False, False), ("activation", "relu", "relu"),
         ("train_env", "EasyCart-v0", "EasyCart-v0"),
     ],
-)
+)  # fmt: skip
 def test_values_become_the_type_of_their_setting(name: str, value: Any, expected: Any) -> None:
     flat = configure("CartPole-v1", "ppo", {name: value}).flat()
     if isinstance(expected, tuple):
@@ -143,34 +129,21 @@ def test_whole_numbers_written_as_text_keep_every_digit(seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("num_steps", "many", "whole number"),
-        ("num_steps", 1.5, "whole number"),
-        ("num_steps", None, "whole number"),
-        ("num_steps", True, "whole number"),
-        ("num_steps", "inf", "whole number"),
-        ("num_steps", [3], "whole number"),
-        ("gamma", "high", "a finite number"),
-        ("gamma", float("nan"), "a finite number"),
+        ("num_steps", "many", "whole number"), ("num_steps", 1.5, "whole number"), ("num_steps", None, "whole number"),
+        ("num_steps", True, "whole number"), ("num_steps", "inf", "whole number"), ("num_steps", [3], "whole number"),
+        ("gamma", "high", "a finite number"), ("gamma", float("nan"), "a finite number"),
         ("max_grad_norm", "none at all", "a finite number"),
-        ("hidden_sizes", ["wide"], "whole number"),
-        ("anneal_lr", "perhaps", "true or false"),
-        ("anneal_lr", 1, "true or false"),
-        ("train_env", 3, "text"),
-        ("device", "tpu", "auto, cpu, cuda, mps"),
-        ("device", "cuda:", "cuda:0"),
-        ("device", "cuda:-1", "auto, cpu, cuda, mps"),
-        ("device", "gpu", "here it is called cuda"),
-        ("device", "gpu:0", "here it is called cuda"),
-        ("device", 1, "here it is called cuda:1"),
-        ("device", True, "auto, cpu, cuda, mps"),
-        ("device", ["cpu"], "auto, cpu, cuda, mps"),
-        ("seed", 2**64, "too large"),
-        ("seed", str(2**63), "too large"),
+        ("hidden_sizes", ["wide"], "whole number"), ("anneal_lr", "perhaps", "true or false"),
+        ("anneal_lr", 1, "true or false"), ("train_env", 3, "text"), ("device", "tpu", "auto, cpu, cuda, mps"),
+        ("device", "cuda:", "cuda:0"), ("device", "cuda:-1", "auto, cpu, cuda, mps"),
+        ("device", "gpu", "here it is called cuda"), ("device", "gpu:0", "here it is called cuda"),
+        ("device", 1, "here it is called cuda:1"), ("device", True, "auto, cpu, cuda, mps"),
+        ("device", ["cpu"], "auto, cpu, cuda, mps"), ("seed", 2**64, "too large"), ("seed", str(2**63), "too large"),
         ("learning_rate", "lin_0.001", "anneal_lr"),
         ("activation", ["tanh"], "tanh, relu, elu, silu, gelu"),
         ("log_std", "a\nb", "free, state"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(name: str, value: Any, expected: str) -> None:
     message = refusal(configure, "CartPole-v1", "ppo", {name: value})
     assert message.startswith(name)
@@ -417,12 +390,8 @@ positive = st.floats(1e-12, 1e3)
 settings = st.fixed_dictionaries(
     {},
     optional={
-        "learning_rate": positive,
-        "gamma": st.floats(0, 1),
-        "max_grad_norm": st.none() | positive,
-        "total_timesteps": st.integers(10**6, 10**15),
-        "num_envs": st.sampled_from([4, 32]),
-        "anneal_lr": st.booleans(),
+        "learning_rate": positive, "gamma": st.floats(0, 1), "max_grad_norm": st.none() | positive,
+        "total_timesteps": st.integers(10**6, 10**15), "num_envs": st.sampled_from([4, 32]), "anneal_lr": st.booleans(),
         "hidden_sizes": st.lists(st.integers(1, 512), min_size=1, max_size=4),
         "activation": st.sampled_from(["tanh", "relu", "elu", "silu", "gelu"]),
         "seed": st.integers(0, 2**63 - 1),
@@ -430,7 +399,7 @@ settings = st.fixed_dictionaries(
         "max_episode_steps": st.none() | st.integers(1, 10**6),
         "device": st.sampled_from(["auto", "cpu", "cuda", "mps"]),
     },
-)
+)  # fmt: skip
 
 
 @given(st.sampled_from(["CartPole-v1", "Pendulum-v1"]), st.sampled_from(ALGOS), settings)

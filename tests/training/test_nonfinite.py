@@ -328,10 +328,10 @@ def test_what_comes_next_is_what_a_sound_run_would_have_done() -> None:
     agent = tr.PPO(Once(4), **SMALL)
     caught(agent)
     assert agent.state.phase == 0
-    agent.state.env.value = 0.0  # mended
-    mended = tr.PPO(Once(4), **SMALL)
-    mended.state.env.value = 0.0
-    assert_same_state(state_after(2, agent), state_after(2, mended))
+    agent.state.env.value = 0.0  # fixed
+    fixed = tr.PPO(Once(4), **SMALL)
+    fixed.state.env.value = 0.0
+    assert_same_state(state_after(2, agent), state_after(2, fixed))
     assert all(agent.state.runtime.recorded.kept.values())
 
 

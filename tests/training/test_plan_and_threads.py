@@ -44,14 +44,9 @@ def test_the_numbers_of_a_ppo_plan() -> None:
 
 def test_the_numbers_of_a_vpg_plan() -> None:
     p = plan_of(
-        tr.VPG,
-        num_envs=6,
-        num_steps=50,
-        num_batches=3,
-        rollout_uses=2,
-        use_importance_weights=True,
+        tr.VPG, num_envs=6, num_steps=50, num_batches=3, rollout_uses=2, use_importance_weights=True,
         total_timesteps=1e4,
-    )
+    )  # fmt: skip
     assert (p.phases, p.batch, p.minibatch, p.steps, p.updates) == (33, 300, 100, 9900, 33 * 6)
     assert p.parameters == (4 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)
 
@@ -75,15 +70,8 @@ def test_every_number_is_said() -> None:
     line, environments = p.lines()
     assert environments == "environments: 64 of CartPole-v1 by tensor (it lives on the device)"
     for part in (
-        "244 phases",
-        "4,096 steps",
-        "999,424 steps",
-        "3,904 updates",
-        "1,024",
-        f"{p.parameters:,}",
-        "cpu",
-        "1 thread",
-    ):
+        "244 phases", "4,096 steps", "999,424 steps", "3,904 updates", "1,024", f"{p.parameters:,}", "cpu", "1 thread",
+    ):  # fmt: skip
         assert part in line
     assert "1 threads" not in line
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +138,9 @@ def test_evaluations_come_every_so_many_steps(tmp_path: Path) -> None:
     assert all(len(e.returns) == 5 for _, e in outcome.evaluations)
     (_, first), row = outcome.evaluations[0], next(row for row in rows_of(tmp_path) if row["step"] == 96)
     assert {tag: x for tag, x in row.items() if tag.startswith("eval/")} == {
-        "eval/episodic_return": first.mean,
-        "eval/episodic_length": first.mean_length,
-        "eval/return_std": first.std,
-        "eval/return_min": min(first.returns),
-        "eval/return_max": max(first.returns),
-        "eval/episodes": 5,
-    }
+        "eval/episodic_return": first.mean, "eval/episodic_length": first.mean_length, "eval/return_std": first.std,
+        "eval/return_min": min(first.returns), "eval/return_max": max(first.returns), "eval/episodes": 5,
+    }  # fmt: skip
 
 
 def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
@@ -228,14 +223,6 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
 
 
 # how it ends ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hears_interrupts() -> Iterator[None]:
-    """As in a terminal: a shell's background jobs are started with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("hears_interrupts")

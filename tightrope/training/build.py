@@ -155,7 +155,7 @@ def close_quietly(env: Env) -> None:
         env.close()
 
 
-def settled(config: Config, state: State) -> Config:
+def resolved(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_path(config.env) and config.run.backend == "auto":

@@ -88,13 +88,9 @@ class Log:
     has the next phase to do, so that nobody waits."""
 
     def __init__(
-        self,
-        state: State,
-        callbacks: CallbackList,
-        run: RunDirectory | None,
-        late: int,
+        self, state: State, callbacks: CallbackList, run: RunDirectory | None, late: int,
         say: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: in phases
         self.endless = endless_warning(state.env)  # to be said if no episode ends for long
         self.unmasked = None if find_action_mask(state.env) else state.env  # whose answers may yet show masks

@@ -178,13 +178,9 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
 
 
 def configure(
-    env: str,
-    algo: str,
-    *layers: Settings,
-    with_preset: bool = True,
-    preset_env: str | None = None,
+    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None,
     traits: Traits | None = None,
-) -> Config:
+) -> Config:  # fmt: skip
     """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset; `traits` of the
     environment decide some of the defaults of its kind."""
     given = merged_layers(algo, *layers)

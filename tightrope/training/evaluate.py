@@ -132,14 +132,9 @@ class EvaluationOptions:
 
 @torch.no_grad()
 def evaluate(
-    policy: ActorCritic,
-    env: Env,
-    episodes: int,
-    seed: int,
-    options: EvaluationOptions | None = None,
-    interrupts: Interrupts | None = None,
-    tick: Tick = lambda over: None,
-) -> Evaluation:
+    policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions | None = None,
+    interrupts: Interrupts | None = None, tick: Tick = lambda over: None,
+) -> Evaluation:  # fmt: skip
     """Play `episodes` episodes in fresh copies of `env`. The first signal ends it with Interrupted."""
     options, refusal = options or EvaluationOptions(), None
     width = options.width(episodes, isinstance(env, HostEnv))

@@ -175,7 +175,7 @@ def forget_origin(graph: Any) -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """The exporter talks of other packages' operators and of its own deprecations, which no user can mend."""
+    """The exporter talks of other packages' operators and of its own deprecations, which no user can fix."""
     before, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.WARNING)
     try:

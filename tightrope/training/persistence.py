@@ -69,15 +69,9 @@ def rank_state(state: State) -> bytes:
 
 
 def save_checkpoint(
-    run_dir: Path,
-    state: State,
-    config: Config,
-    others: Sequence[bytes] = (),
-    *,
-    keep: int,
-    score: float | None = None,
+    run_dir: Path, state: State, config: Config, others: Sequence[bytes] = (), *, keep: int, score: float | None = None,
     log_bytes: int = 0,
-) -> int:
+) -> int:  # fmt: skip
     """Write the newest checkpoint of a run, prune old ones, and return its serial number.
 
     `others` are the other ranks' `rank_state`; without them, one of several ranks leaves out its own. `score` is that of an

@@ -102,23 +102,15 @@ def plan(state: State, config: Config) -> TrainingPlan:
         )
     threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
     return TrainingPlan(
-        phases=phases,
-        batch=algorithm.batch_size,
-        minibatch=algorithm.minibatch_size,
-        ranks=world().size,
-        updates=updates,
-        steps=phases * algorithm.batch_size,
+        phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
+        updates=updates, steps=phases * algorithm.batch_size,
         parameters=sum(p.numel() for p in state.policy.parameters()),
-        device=str(state.env.device),
-        engine=engine_of(state, config),
-        defaults=defaults_of(config, state.env),
-        threads=threads,
-        runtime=state.runtime.describe(),
-        may_stop_early=algorithm.by_trajectory,
-        warning=warning or crowded(threads),
+        device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, state.env),
+        threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
+        warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
         notes=(*training_warnings(state.env), *runtime_notes(state)),
-    )
+    )  # fmt: skip
 
 
 def runtime_notes(state: State) -> list[str]:
@@ -129,7 +121,7 @@ def runtime_notes(state: State) -> list[str]:
     return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]
 
 
-def crowded(threads: int) -> str | None:
+def busy_machine_warning(threads: int) -> str | None:
     """A warning where threads that spin while they wait meet other processes that want the same cores."""
     if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
         return None

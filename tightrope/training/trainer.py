@@ -18,7 +18,7 @@ from ..logging import Callback, CallbackList, TrainingResult
 from ..logging.trackers import check_trackers
 from ..output import print_line
 from ..types import Env
-from .build import settled
+from .build import resolved
 from .callbacks import Log, built_in_callbacks, run_info
 from .config import Config
 from .evaluate import Evaluation
@@ -47,17 +47,10 @@ class Trainer:
     saved, on the first rank alone; the others do not wait for it."""
 
     def __init__(
-        self,
-        state: State,
-        config: Config,
-        score_env: Env,
-        run: RunDirectory | None = None,
-        quiet: bool = False,
-        until: int | None = None,
-        callbacks: Sequence[Callback] = (),
-        score: Score | None = None,
+        self, state: State, config: Config, score_env: Env, run: RunDirectory | None = None, quiet: bool = False,
+        until: int | None = None, callbacks: Sequence[Callback] = (), score: Score | None = None,
         suspends: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`suspends` if other code runs between two phases: it then draws from random streams of its own, and rows are
         complete."""
         check_trackers(config.run.log)
@@ -65,7 +58,7 @@ class Trainer:
         self.suspends, self.quiet = suspends, quiet or not world().is_rank0
         self.say: Callable[[str], None] = (lambda line: None) if self.quiet else (lambda line: print_line(plain(line)))
         self.plan = plan(state, config)
-        self.config = settled(config, state).changed(threads=self.plan.threads)
+        self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
         self.settings_unsaved = False
         self.stop = 0.0  # the signal that ends it, of whichever rank
