@@ -25,12 +25,12 @@ from .training.callbacks import check_callbacks
 from .training.checkpoint import Checkpoint
 from .training.config import MOST_EPISODES, Config, check_changeable
 from .training.devices import resolve_device
-from .training.evaluate import Evaluation, Tick, evaluate
-from .training.export import Exported, export
+from .training.evaluate import Evaluation, Tick, evaluate_policy
+from .training.export import Exported, export_policy
 from .training.names import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
 from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .training.policy import predict
-from .training.record import RecordedVideo, Shot, record
+from .training.record import RecordedVideo, Shot, record_video
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.scoring import Score, is_complete, options_of, other_env, reached
 from .training.signals import Interrupted, Interrupts
@@ -338,7 +338,7 @@ class Agent(metaclass=AgentType):
                 where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
             options = replace(options, in_itself=made_here)
         try:
-            return evaluate(self.state.policy, where, episodes, seed, options, tick=tick)
+            return evaluate_policy(self.state.policy, where, episodes, seed, options, tick=tick)
         except Interrupted as error:
             raise error.as_exit() from None
         finally:
@@ -348,7 +348,7 @@ class Agent(metaclass=AgentType):
     def _score(self, episodes: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
         """What was learned, at the end of training."""
         seed, options = stream_seed(self.config.run.seed, "evaluate"), options_of(self.config, self.state)
-        return evaluate(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
+        return evaluate_policy(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
     def record(
         self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any
@@ -373,7 +373,7 @@ class Agent(metaclass=AgentType):
         seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
         try:
             title = short_name(self.config.env)
-            return record(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
+            return record_video(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
         except Interrupted as error:
             raise error.as_exit() from None
         except OSError as error:
@@ -404,7 +404,9 @@ class Agent(metaclass=AgentType):
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and
         torch have agreed on it. A file of that name is replaced."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
-        return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+        return export_policy(
+            self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about
+        )
 
     def close(self) -> None:
         """Close the environments, also one that was given. What was learned stays: predict, save and export still work."""

@@ -136,7 +136,7 @@ def test_checkpoints_have_names(tmp_path: Path) -> None:
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
     monkeypatch.setattr(
-        "tightrope.training.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
+        "tightrope.training.scoring.evaluate_policy", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
     )
     agent = tr.PPO("CartPole-v1", **SMALL, eval_every=24, save_seconds=0, keep_checkpoints=2)
     agent.learn(run_dir=tmp_path, quiet=True)

@@ -106,7 +106,7 @@ def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
         signal.raise_signal(number)
         pytest.fail("it went on")
 
-    monkeypatch.setattr("tightrope.agent.evaluate", pressed)
+    monkeypatch.setattr("tightrope.agent.evaluate_policy", pressed)
     flags = "--num-envs 4 --num-steps 8 --hidden-sizes 8 --total-timesteps 96 --device cpu --quiet --run-dir"
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", "CartPole-v1", *flags.split(), str(tmp_path / "run")])

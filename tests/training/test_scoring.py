@@ -178,7 +178,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *means: float, **fields: Any) -> N
         return tr.Evaluation(returns=[next(found)], lengths=[1], **fields)
 
     found = iter(means)
-    monkeypatch.setattr("tightrope.training.scoring.evaluate", evaluate)
+    monkeypatch.setattr("tightrope.training.scoring.evaluate_policy", evaluate)
 
 
 @pytest.mark.parametrize("cls", AGENTS)

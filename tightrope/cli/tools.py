@@ -163,8 +163,7 @@ def bench(args: list[str]) -> int:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
     if not is_path(options.env):
         check_env(options.env, str(flags.get("backend", "auto")))
-    from ..tools.bench import HEADER
-    from ..tools.bench import bench as measure
+    from ..tools.bench import HEADER, measure
 
     header = [HEADER]
     for count in options.num_envs or (None,):

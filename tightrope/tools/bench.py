@@ -76,7 +76,7 @@ class Measurement:
         )
 
 
-def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
+def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
     """Measure a run for about as many seconds; with `trace`, write one phase to a file that Perfetto opens."""
     began = time.perf_counter()
     state, config = start_run(env, algo, settings)

@@ -131,7 +131,7 @@ class EvaluationOptions:
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_policy(
     policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions | None = None,
     interrupts: Interrupts | None = None, tick: Tick = lambda over: None,
 ) -> Evaluation:  # fmt: skip

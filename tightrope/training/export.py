@@ -63,7 +63,7 @@ class Exported:
         )
 
 
-def export(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings) -> Exported:
+def export_policy(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings) -> Exported:
     """Write the policy to `path` if it does there as in torch. Otherwise nothing is written, and a file that was there before
     stays. `about` goes into the file's metadata."""
     check_file(path)

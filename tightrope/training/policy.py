@@ -24,7 +24,7 @@ from ..models.networks import is_image
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .checkpoint import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
-from .export import Exported, export
+from .export import Exported, export_policy
 from .names import known_arguments, missing_of_policy
 from .user_objects import Network, own_network
 
@@ -121,7 +121,7 @@ class Policy:
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy to an ONNX file, once onnxruntime has been held to torch on random observations."""
         about = {"env": self.config.env, "algo": self.config.algo, "steps": self.steps}
-        return export(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+        return export_policy(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
 
     def _refuse(self, name: str, *_: object, **__: object) -> NoReturn:
         env = self.config.env

@@ -75,7 +75,7 @@ class RecordedVideo:
 
 
 @torch.no_grad()
-def record(
+def record_video(
     policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot | None = None, title: str = ""
 ) -> RecordedVideo:
     """Film a policy in fresh copies of `env`. The first signal ends it with Interrupted; left to itself, the library that many

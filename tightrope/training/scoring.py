@@ -23,7 +23,7 @@ from ..logging import CallbackList
 from ..types import Env
 from .build import make_env
 from .config import Config
-from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate
+from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate_policy
 from .reports import add_score
 from .run_directory import RunDirectory
 from .signals import Interrupted, Interrupts
@@ -136,7 +136,7 @@ class Evaluations:
 
         seed = stream_seed(config.run.seed, "evaluation", state.phase)
         try:
-            found = evaluate(state.policy, self.env, episodes, seed, options_of(config, state), interrupts, tick)
+            found = evaluate_policy(state.policy, self.env, episodes, seed, options_of(config, state), interrupts, tick)
         except Interrupted as signal:
             return json.dumps(signal.number).encode()
         return json.dumps(asdict(found)).encode()

@@ -204,12 +204,12 @@ def ranks_together() -> Iterator[CheckResult]:
     too_many = too_many_ranks()
     if too_many is not None:
         yield too_many
-    elif reports := measure():
+    elif reports := measure_ranks():
         yield from compare_ranks(reports)
         yield from all_reduces(reports)
 
 
-def measure() -> list[RankReport]:
+def measure_ranks() -> list[RankReport]:
     """Join the other ranks and measure with them: on the first rank the reports of all, nothing elsewhere."""
     world = distributed.join()
     try:
