@@ -69,14 +69,11 @@ class Pictures(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("flags", "jobs", "threads"),
     [
-        (["--seeds", "1-4"], 4, 2),
-        (["--seeds", "1-20"], 8, 1),
-        (["--seeds", "1-4", "--jobs", "2"], 2, 4),
-        (["--seeds", "1-4", "--jobs", "16"], 4, 2),
-        (["--seeds", "1-4", "--threads", "3"], 2, 3),
+        (["--seeds", "1-4"], 4, 2), (["--seeds", "1-20"], 8, 1), (["--seeds", "1-4", "--jobs", "2"], 2, 4),
+        (["--seeds", "1-4", "--jobs", "16"], 4, 2), (["--seeds", "1-4", "--threads", "3"], 2, 3),
         (["--seeds", "1"], 1, 8),
     ],
-)
+)  # fmt: skip
 def test_threads_follow_the_number_of_runs_side_by_side(
     flags: list[str], jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,14 +179,11 @@ def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--seeds 3-1", "seeds '3-1'"),
-        ("--seeds 1-2 --jobs 0", "jobs 0"),
-        ("--jobs 2", "jobs 2 means nothing without seeds"),
-        ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
-        ("--seeds 1-2 --gamma 3", "gamma 3"),
-        ("--seeds 1-2 --run-dir RUN", "is a run of one seed"),
+        ("--seeds 3-1", "seeds '3-1'"), ("--seeds 1-2 --jobs 0", "jobs 0"),
+        ("--jobs 2", "jobs 2 means nothing without seeds"), ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
+        ("--seeds 1-2 --gamma 3", "gamma 3"), ("--seeds 1-2 --run-dir RUN", "is a run of one seed"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_starts_nothing(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,12 +155,10 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: Any, expected: s
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("learning_rate", "anneal_lr"),
-        ("clip_coef", "anneal_clip"),
-        ("ent_coef", "it stays the same"),
+        ("learning_rate", "anneal_lr"), ("clip_coef", "anneal_clip"), ("ent_coef", "it stays the same"),
         ("num_steps", "it stays the same"),
     ],
-)
+)  # fmt: skip
 def test_a_function_in_place_of_a_number_is_answered_with_the_schedules_there_are(name: str, fix: str) -> None:
     message = refusal(configure, "CartPole-v1", "ppo", {name: lambda left: left * 1e-3})
     assert message.startswith(f"{name} is a function")
@@ -333,22 +331,16 @@ def test_an_unknown_env_gets_the_id_that_was_meant(env_id: str) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("num_envs: 8\nnum_steps: [1, 2\ngamma: 1\n", "line 3"),
-        ("num_envs: 8\n\tgamma: 1\n", "line 2"),
-        ("- num_envs\n- 8\n", "setting: value"),
-        ("just words\n", "setting: value"),
-        ("", "setting: value"),
-        ("1: 2\n", "setting: value"),
-        ("a: !!python/object/apply:os.getcwd []\n", "line 1"),
+        ("num_envs: 8\nnum_steps: [1, 2\ngamma: 1\n", "line 3"), ("num_envs: 8\n\tgamma: 1\n", "line 2"),
+        ("- num_envs\n- 8\n", "setting: value"), ("just words\n", "setting: value"), ("", "setting: value"),
+        ("1: 2\n", "setting: value"), ("a: !!python/object/apply:os.getcwd []\n", "line 1"),
         ("seed: 1\nnum_envs: 8\n\nseed: 2\n", "seed twice, on lines 1 and 4"),
         ("num-envs: 8\nseed: 1\nnum_envs: 16\n", "num-envs on line 1 and num_envs on line 3"),
         ("env_kwargs:\n  a: 1\n  a: 2\n", "a twice, on lines 2 and 3"),
-        ("seed: 1\n'seed': 2\n", "seed twice"),
-        ("{seed: 1, seed: 2}\n", "seed twice, on lines 1 and 1"),
-        ("ppo:\n  gamma: 0.9\n", "ppo is a section"),
-        ("env:\n  id: CartPole-v1\n", "env is a section"),
+        ("seed: 1\n'seed': 2\n", "seed twice"), ("{seed: 1, seed: 2}\n", "seed twice, on lines 1 and 1"),
+        ("ppo:\n  gamma: 0.9\n", "ppo is a section"), ("env:\n  id: CartPole-v1\n", "env is a section"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, content: str, expected: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(content)
@@ -394,8 +386,7 @@ settings = st.fixed_dictionaries(
         "total_timesteps": st.integers(10**6, 10**15), "num_envs": st.sampled_from([4, 32]), "anneal_lr": st.booleans(),
         "hidden_sizes": st.lists(st.integers(1, 512), min_size=1, max_size=4),
         "activation": st.sampled_from(["tanh", "relu", "elu", "silu", "gelu"]),
-        "seed": st.integers(0, 2**63 - 1),
-        "train_env": st.none() | st.text(),
+        "seed": st.integers(0, 2**63 - 1), "train_env": st.none() | st.text(),
         "max_episode_steps": st.none() | st.integers(1, 10**6),
         "device": st.sampled_from(["auto", "cpu", "cuda", "mps"]),
     },

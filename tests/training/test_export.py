@@ -392,10 +392,8 @@ def test_random_observations_are_of_the_scale_of_those_seen() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["RUN"], "export needs a run and a file"),
-        (["--onnx", "p.onnx"], "export needs a run and a file"),
-        (["nowhere", "--onnx", "p.onnx"], "nowhere is not a run"),
-        ([".", "--onnx", "p.onnx"], ". is not a run"),
+        (["RUN"], "export needs a run and a file"), (["--onnx", "p.onnx"], "export needs a run and a file"),
+        (["nowhere", "--onnx", "p.onnx"], "nowhere is not a run"), ([".", "--onnx", "p.onnx"], ". is not a run"),
         (["RUN", "--onnx", "p.pt"], "file p.pt is not ONNX by its name"),
         (["RUN", "--onnx", "no/such/p.onnx"], "there is no directory no/such"),
         (["RUN", "--onnx", "folder.onnx"], "is a directory"),
@@ -405,7 +403,7 @@ def test_random_observations_are_of_the_scale_of_those_seen() -> None:
         (["RUN", "--onnx", "p.onnx", "--env", "no_such:Env"], "cannot be imported"),
         (["RUN", "--onnx", "p.onnx", "--stochastic"], "unknown option '--stochastic'"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_request_is_answered_in_one_line(
     args: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

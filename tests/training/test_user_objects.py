@@ -23,6 +23,7 @@ from tightrope.training.user_objects import already_here, check_command, importe
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"
 )
+SIZES = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16 --device cpu"
 CODE = """
 import gymnasium, numpy, torch, tightrope as tr
 
@@ -181,20 +182,8 @@ def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, command: Any) -> N
 
 def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
     sys.modules.pop("theirs", None)
-    sizes = [
-        "--num-envs",
-        "2",
-        "--num-steps",
-        "8",
-        "--num-minibatches",
-        "2",
-        "--total-timesteps",
-        "16",
-        "--device",
-        "cpu",
-    ]
     named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
-    assert command("train", *named, "--run-dir", "run", "--quiet", *sizes)[0] == 0
+    assert command("train", *named, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
     sys.modules.pop("theirs")
     assert "theirs:Walk-v0" in refusal("run")
     assert "theirs" not in sys.modules

@@ -34,11 +34,8 @@ IMPORTING = stored(
     distributions={"gamma": FloatDistribution(0, 9), "network": CategoricalDistribution(["evil:Evil"])},
 )  # fmt: skip
 STRANGE: dict[str, dict[str, Any]] = {
-    "a network to import": IMPORTING,
-    "a value outside": stored(gamma=0.5),
-    "no values": stored(gamma=None),
-    "an infinite score": stored(value=float("inf")),
-    "a place that is text": stored(user_attrs={"place": "x"}),
+    "a network to import": IMPORTING, "a value outside": stored(gamma=0.5), "no values": stored(gamma=None),
+    "an infinite score": stored(value=float("inf")), "a place that is text": stored(user_attrs={"place": "x"}),
     "a place that is a list": stored("RUNNING", None, user_attrs={"place": [0]}),
     "a place below 0": stored("RUNNING", None, user_attrs={"place": -1}),
     "a worker that is text": stored("RUNNING", None, user_attrs={"place": 1, "worker": "x"}),
@@ -46,7 +43,7 @@ STRANGE: dict[str, dict[str, Any]] = {
     "scores of text": stored(user_attrs={"scores": ["x"]}),
     "an outcome that is a list": stored("FAIL", None, user_attrs={"place": 0, "outcome": [1]}),
     "a failure to try again": stored("FAIL", 7.0, user_attrs={"place": 1}),
-}
+}  # fmt: skip
 WAITING: list[dict[str, Any]] = [  # which nothing reads
     stored("WAITING", None, system_attrs={"fixed_params": {"gamma": 7.0}}),
     stored("WAITING", None, user_attrs={"place": 1}, system_attrs={"fixed_params": EVIL}),

@@ -83,11 +83,9 @@ def test_a_study_of_another_sweep_is_refused(sweep: Command) -> None:
     Path("other.yaml").write_text("learning_rate: [0.1, 0.2]\n")
     for words, message in [
         ("--gamma 0.5", "gamma 0.5 differs from 0.99, with which study 'CartPole-v1__ppo' was started"),
-        ("--seeds-per-trial 1", "seeds_per_trial 1 differs from 2"),
-        ("--seed 3", "seed 3 differs from 451"),
-        ("--algo vpg", "num_minibatches"),
-        ("--search other.yaml", "differs from"),
-    ]:
+        ("--seeds-per-trial 1", "seeds_per_trial 1 differs from 2"), ("--seed 3", "seed 3 differs from 451"),
+        ("--algo vpg", "num_minibatches"), ("--search other.yaml", "differs from"),
+    ]:  # fmt: skip
         code, _, err = sweep(f"--trials 2 {FLAGS} {words} --sweep-dir {FOLDER}")
         assert (code, err.count("\n")) == (2, 1)
         assert message in err
@@ -115,10 +113,8 @@ def test_if_no_trial_is_completed_there_is_no_preset(sweep: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "sweep needs an env and a number of trials"),
-        ("--trials 0", "trials 0"),
-        ("--trials many", "trials 'many'"),
-        ("--trials 3 --seeds-per-trial 0", "seeds_per_trial 0"),
+        ("", "sweep needs an env and a number of trials"), ("--trials 0", "trials 0"),
+        ("--trials many", "trials 'many'"), ("--trials 3 --seeds-per-trial 0", "seeds_per_trial 0"),
         ("--trials 3 --evaluations 9", "evaluations 9 is more than the 4 phases"),
         ("--trials 3 --learning-rte 3", "Did you mean learning_rate"),
         ("--trials 3 --gamma 3", "gamma 3"),
@@ -130,7 +126,7 @@ def test_if_no_trial_is_completed_there_is_no_preset(sweep: Command) -> None:
         ("--trials 3 --sweep-dir search.yaml", "sweep_dir search.yaml is a file"),
         ("--trials 3 more", "one word too many"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_nothing(words: str, message: str, sweep: Command) -> None:
     code, _, err = sweep(f"{FLAGS} {words}")
     assert (code, err.count("\n")) == (2, 1)
