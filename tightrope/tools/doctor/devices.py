@@ -39,10 +39,8 @@ COMPILE_SECONDS = 120.0
 TINY: Settings = dict(num_envs=4, num_steps=8, num_minibatches=2, total_timesteps=96, hidden_sizes=(8,), seed=1)
 COMPILE = """
 import time, torch
-
 def f(x):
     return (x.sin() * 2 + 1).sum()
-
 x = torch.linspace(0, 1, 64, device="{device}")
 expected = f(x)
 start = time.perf_counter()
