@@ -124,7 +124,7 @@ SIGNALS: dict[str, Callable[[Path, int], None]] = {
     "anywhere": anywhere,
     "during a save": during(os, "fsync"),
     "during a save, before the pointer is moved": during(os, "rename"),
-    "during an evaluation": during(scoring, "evaluate"),
+    "during an evaluation": during(scoring, "evaluate_policy"),
     "twice, during a save": twice,
     "during the last evaluation": during_the_last_evaluation,
 }
