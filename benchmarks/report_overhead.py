@@ -17,7 +17,7 @@ from typing import Any
 
 import tightrope as tr
 from tightrope.logging import Callback, ReportWriter
-from tightrope.training import train as training
+from tightrope.training import trainer as training
 from tightrope.training.callbacks import built_in_callbacks
 from tightrope.training.reports import write_report
 

@@ -22,16 +22,16 @@ KINDS = ("nobody", "everybody")
 CODE = """
 import json, sys, time
 began = time.perf_counter()
-import tightrope.training.train as training
+import tightrope.training.trainer as training
 if sys.argv[1] == "nobody":
     training.built_in_callbacks = lambda *_: []
-phases, taken = training.Training.phases, []
+phases, taken = training.Trainer.phases, []
 import tightrope.agent, tightrope.cli
 def timed(self):
     before = time.perf_counter()
     yield from phases(self)
     taken.append(time.perf_counter() - before)
-training.Training.phases = timed
+training.Trainer.phases = timed
 try:
     tightrope.cli.main(["train", "CartPole-v1", "--device", "cpu", "--seed", "451", "--quiet", "--run-dir", sys.argv[2]])
 finally:

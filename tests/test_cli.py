@@ -14,7 +14,7 @@ import yaml
 
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
-from tightrope.tools.probe import Finding, Probe, probes_for
+from tightrope.tools.probe import Probe, ProbeResult, probes_for
 from tightrope.training.presets import preset
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
@@ -98,7 +98,7 @@ def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, com
 @pytest.mark.parametrize(("algo", "other"), [("ppo", "baseline"), ("vpg", "clip-coef")])
 def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope, algo: str, other: str) -> None:
     text = tightrope("train", "--algo", algo, "--help").out
-    for setting in tr.runs.config.settings_of(algo):
+    for setting in tr.runs.config.setting_types(algo):
         assert re.search(rf"--{setting.replace('_', '-')}\b", text)
     for option in ("--run-dir", "--config", "--quiet", "--algo"):
         assert option in text
@@ -454,11 +454,11 @@ def test_check_says_what_is_wrong(tightrope: Tightrope) -> None:
 def test_probes_say_what_a_failure_means(
     tightrope: Tightrope, monkeypatch: pytest.MonkeyPatch, algo: str, broken: tuple[str, ...]
 ) -> None:
-    def run_probe(probe: Probe, algo: str, seed: int) -> Finding:
+    def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
         good = [[0.0, 1.0] if action else [1.0, 0.0] for action in probe.actions or probe.observations]
         bad = [[0.5, 0.5] for _ in good]
         values = list(probe.values) if algo == "ppo" else None
-        return Finding(probe, values, bad if probe.env in broken else good)
+        return ProbeResult(probe, values, bad if probe.env in broken else good)
 
     monkeypatch.setattr("tightrope.cli.tools.run_probe", run_probe)
     done = tightrope("probe", "--algo", algo)

@@ -18,7 +18,7 @@ import torch
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
 from tightrope.training.build import check_env
-from tightrope.training.config import settings_of
+from tightrope.training.config import setting_types
 from tightrope.training.record import Shot
 
 ROOT = Path(tr.__file__).parents[1]
@@ -273,7 +273,7 @@ def keywords_of(name: str) -> set[str] | None:
     """The keywords that something takes; None if it is not ours."""
     method = name.rpartition(".")[2]
     if name in ("tr.PPO", "tr.VPG", "tr.load"):
-        return {*settings_of("vpg" if name == "tr.VPG" else "ppo"), *inspect.signature(resolve(name)).parameters}
+        return {*setting_types("vpg" if name == "tr.VPG" else "ppo"), *inspect.signature(resolve(name)).parameters}
     if re.fullmatch(r"tr(\.\w+)+", name):
         return None if inspect.isclass(resolve(name)) else set(inspect.signature(resolve(name)).parameters)
     if method in ("learn", "evaluate", "predict", "save", "record", "show", "export") and "model" not in name:

@@ -20,26 +20,27 @@ from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, checked_seed, plural, warn
 from .logging import Callback, Clip, NotebookPicture
 from .output import print_line
-from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, settled
+from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
+from .training.callbacks import check_callbacks
 from .training.checkpoint import Checkpoint
 from .training.config import MOST_EPISODES, Config, check_changeable
 from .training.devices import resolve_device
-from .training.directory import RunDirectory, begun_before, directory, new_run_dir
-from .training.evaluate import Evaluation, Tick, evaluate
-from .training.export import Exported, export
-from .training.hints import AgentType, check_callbacks, check_run_dir, known_arguments, missing_member, one_too_many
+from .training.evaluate import Evaluation, Tick, evaluate_policy
+from .training.export import Exported, export_policy
+from .training.names import AgentType, check_run_dir, known_arguments, missing_member, one_too_many
 from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .training.policy import predict
-from .training.record import Recording, Shot, record
-from .training.scoring import Score, finished, options_of, other_env, reached
+from .training.record import RecordedVideo, Shot, record_video
+from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
+from .training.scoring import Score, is_complete, options_of, other_env, reached
 from .training.signals import Interrupted, Interrupts
-from .training.train import Outcome, Training
+from .training.trainer import Outcome, Trainer
 from .training.user_objects import (
     Network,
     from_user,
+    implements_env,
     import_training_env,
     imported,
-    is_ours,
     is_path,
     network_path,
     settings_fixed_by,
@@ -93,7 +94,7 @@ class Agent(metaclass=AgentType):
 
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
         """Made from the seed alone, whatever streams a user's own environment or network draws from."""
-        device = env.device if is_ours(env) else resolve_device(config.run.device)
+        device = env.device if implements_env(env) else resolve_device(config.run.device)
         set_rank_timeout(config.run.rank_timeout)
         try:
             with (
@@ -106,7 +107,7 @@ class Agent(metaclass=AgentType):
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config, self.closed = config, False
-        self.training: Training | None = None  # under way
+        self.training: Trainer | None = None  # under way
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
         self.notes: list[str] = []  # what the user of a loaded run should know
@@ -173,7 +174,7 @@ class Agent(metaclass=AgentType):
         training = self._training(total_timesteps, run_dir, quiet, until, callbacks, suspends=True)
         return iter(()) if training is None else self._handed_out(training)
 
-    def _handed_out(self, training: Training) -> Iterator[dict[str, Any]]:
+    def _handed_out(self, training: Trainer) -> Iterator[dict[str, Any]]:
         rows = training.phases()
         atexit.register(rows.close)  # a program that ends inside the loop leaves a whole run too
         try:
@@ -237,7 +238,7 @@ class Agent(metaclass=AgentType):
         more: Sequence[Callback] = (),
         score: Score | None = None,
         suspends: bool = False,
-    ) -> Training | None:
+    ) -> Trainer | None:
         """A training that has not begun; None if nothing is left to do."""
         check_run_dir(run_dir)
         check_callbacks(callbacks)
@@ -249,7 +250,7 @@ class Agent(metaclass=AgentType):
             config = config.changed(total_timesteps=total_timesteps)
         set_rank_timeout(config.run.rank_timeout)
         check_same_settings(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
-        if finished(self.state, config):
+        if is_complete(self.state, config):
             if not quiet:
                 print_line(self.nothing_to_do(config))
             return None
@@ -267,7 +268,7 @@ class Agent(metaclass=AgentType):
                 print_line(line)
         self.loaded = None
         own = [*more, *callbacks]
-        return Training(self.state, config, self.score_env, self.run, quiet, until, own, score, suspends)
+        return Trainer(self.state, config, self.score_env, self.run, quiet, until, own, score, suspends)
 
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
@@ -279,7 +280,7 @@ class Agent(metaclass=AgentType):
     @property
     def finished(self) -> bool:
         """Whether the plan leaves nothing to do."""
-        return finished(self.state, self.config)
+        return is_complete(self.state, self.config)
 
     def nothing_to_do(self, config: Config) -> str:
         if reached(self.state, config):
@@ -337,7 +338,7 @@ class Agent(metaclass=AgentType):
                 where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
             options = replace(options, in_itself=made_here)
         try:
-            return evaluate(self.state.policy, where, episodes, seed, options, tick=tick)
+            return evaluate_policy(self.state.policy, where, episodes, seed, options, tick=tick)
         except Interrupted as error:
             raise error.as_exit() from None
         finally:
@@ -347,9 +348,11 @@ class Agent(metaclass=AgentType):
     def _score(self, episodes: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
         """What was learned, at the end of training."""
         seed, options = stream_seed(self.config.run.seed, "evaluate"), options_of(self.config, self.state)
-        return evaluate(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
+        return evaluate_policy(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
-    def record(self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Recording:
+    def record(
+        self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any
+    ) -> RecordedVideo:
         """Write a video of greedy episodes in a fresh environment. The agent and its training stay as they are.
 
         Args:
@@ -370,7 +373,7 @@ class Agent(metaclass=AgentType):
         seed = stream_seed(self.config.run.seed, "record") if seed is None else seed
         try:
             title = short_name(self.config.env)
-            return record(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
+            return record_video(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
         except Interrupted as error:
             raise error.as_exit() from None
         except OSError as error:
@@ -395,13 +398,15 @@ class Agent(metaclass=AgentType):
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
-        run.save_untrained(self.state, settled(self.config, self.state))
+        run.save_untrained(self.state, resolved(self.config, self.state))
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and
         torch have agreed on it. A file of that name is replaced."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
-        return export(self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+        return export_policy(
+            self.state.policy, self.score_env, Path(path), stream_seed(self.config.run.seed, "export"), about
+        )
 
     def close(self) -> None:
         """Close the environments, also one that was given. What was learned stays: predict, save and export still work."""

@@ -21,15 +21,15 @@ from .training.build import per_rank_config
 from .training.checkpoint import CONFIG, find
 from .training.config import Config
 from .training.devices import available, device_name, name_of_device, resolve_device
-from .training.directory import directory
 from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .training.policy import Policy, loaded
+from .training.run_directory import directory
 from .training.user_objects import (
     Network,
     check_env_object,
     has_id,
+    implements_env,
     imported,
-    is_ours,
     is_path,
     name_of,
     named_by_file,
@@ -156,7 +156,7 @@ def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
     settings = dict(settings)
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
-    if is_ours(env):
+    if implements_env(env):
         settings.setdefault("device", name_of_device(env.device))
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
         settings.setdefault("device", "auto")
@@ -212,7 +212,7 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> 
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     network = network_for(config, path, network)
     count = per_rank_config(config.algorithm, world().size).num_envs
-    if is_ours(env) and env.num_envs != count:
+    if implements_env(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # as many as were trained on
     try:
         kind = agent_class(config.algo)

@@ -74,9 +74,9 @@ class Originals:
 
 def configured(args: list[str], options: dict[str, Any]) -> tr.Agent:
     from tightrope.cli.arguments import read_arguments
-    from tightrope.training.config import settings_of
+    from tightrope.training.config import setting_types
 
-    words, flags = read_arguments(args, {**settings_of("ppo"), "run_dir": Path}, lambda name: UsageError(name))
+    words, flags = read_arguments(args, {**setting_types("ppo"), "run_dir": Path}, lambda name: UsageError(name))
     del flags["run_dir"]
     return tr.PPO(words[0], **{**flags, **options})
 

@@ -11,7 +11,7 @@ from typing import Any
 from processes import Process, finished, folder
 from runs import check_all_is_whole, check_no_row_is_missing, check_same_end, checkpoints, rows, training
 
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
 SAVED = 77  # exit code of a process that has come to the end of its save
 PHASES = 6

@@ -19,7 +19,7 @@ import tightrope as tr
 from tightrope.algorithms.ppo import ppo
 from tightrope.engine.metrics import health
 from tightrope.engine.state import Snapshot
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
 MOST = 0.02  # of the wall time
 

@@ -13,7 +13,7 @@ from processes import Process, finished, until
 from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
 
 from tightrope.training import scoring
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
 NAME = "PPO, Pendulum, evaluations"
 PHASES = 16
@@ -124,7 +124,7 @@ SIGNALS: dict[str, Callable[[Path, int], None]] = {
     "anywhere": anywhere,
     "during a save": during(os, "fsync"),
     "during a save, before the pointer is moved": during(os, "rename"),
-    "during an evaluation": during(scoring, "evaluate"),
+    "during an evaluation": during(scoring, "evaluate_policy"),
     "twice, during a save": twice,
     "during the last evaluation": during_the_last_evaluation,
 }

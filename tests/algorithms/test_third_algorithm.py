@@ -18,7 +18,7 @@ from tightrope.algorithms.common import OnPolicyConfig, divides, training_loop
 from tightrope.cli import main
 from tightrope.engine import Noise, State, health, run_as, under_guard
 from tightrope.functional import entropy_bonus, gae, policy_gradient, successor_values, value_loss
-from tightrope.tools.bench import bench
+from tightrope.tools.bench import measure
 from tightrope.tools.probe import PROBES, Probe, run_probe
 from tightrope.types import Batch
 
@@ -153,7 +153,7 @@ def test_it_passes_the_probes(probe: Probe) -> None:
 
 
 def test_it_is_benched() -> None:
-    found = bench("CartPole-v1", "a2c", SMALL, seconds=0.1)
+    found = measure("CartPole-v1", "a2c", SMALL, seconds=0.1)
     assert set(found.split) == {"environment", "policy", "advantages", "learning", "rest"}
 
 

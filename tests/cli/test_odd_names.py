@@ -58,7 +58,7 @@ def test_a_sweep_in_such_a_directory(name: str, capsys: pytest.CaptureFixture[st
 
 
 def test_seeds_in_such_a_directory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(seeds.many.Crowd, "run", lambda crowd: [setattr(one, "code", 0) for one in crowd.seeds])
+    monkeypatch.setattr(seeds.many.SeedPool, "run", lambda crowd: [setattr(one, "code", 0) for one in crowd.seeds])
     monkeypatch.setattr(seeds.many, "compare", lambda seeds, folder: (folder / "comparison.html", "the words"))
     code, text = said(["train", "CartPole-v1", *SMALL.split(), "--seeds", "1-2", "--run-dir", ESCAPES], capsys)
     assert code == 0, text

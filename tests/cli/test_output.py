@@ -95,7 +95,7 @@ def test_so_it_does_in_python(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, STREAMS[kind]())
     with monkeypatch.context() as broken:  # whose warning is printed, too
-        broken.setattr("tightrope.training.directory.save_checkpoint", no_space)
+        broken.setattr("tightrope.training.run_directory.save_checkpoint", no_space)
         assert agent.train(until=32, run_dir="run").unsaved == "No space left on device"
     agent.learn()
     assert agent.steps == 160

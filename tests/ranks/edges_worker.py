@@ -10,7 +10,7 @@ from odd_envs import Sick
 
 import tightrope as tr
 from tightrope.engine import distributed
-from tightrope.training import directory
+from tightrope.training import run_directory
 
 SMALL: dict[str, Any] = {"num_steps": 16, "total_timesteps": 512, "device": "cpu", "video_every": 0}
 world = distributed.world()
@@ -31,12 +31,12 @@ def unsaved(folder: Path) -> str | None:
     def full(*args: Any, **rest: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    directory.save_checkpoint, before = full, directory.save_checkpoint
+    run_directory.save_checkpoint, before = full, run_directory.save_checkpoint
     try:
         agent = tr.PPO("CartPole-v1", num_envs=8, **SMALL, eval_every=128, eval_episodes=2)
         return agent.train(quiet=True, run_dir=folder / "full").unsaved
     finally:
-        directory.save_checkpoint = before
+        run_directory.save_checkpoint = before
 
 
 def stopped_by_callbacks() -> dict[str, Any]:

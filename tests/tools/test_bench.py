@@ -11,14 +11,14 @@ import torch
 from tightrope.cli import main
 from tightrope.engine.rollout_policy import RecordedPolicy
 from tightrope.envs import CartPole
-from tightrope.tools.bench import Marks, bench
+from tightrope.tools.bench import Marks, measure
 
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, update_epochs=1, device="cpu")
 
 
 @pytest.mark.parametrize(("algo", "settings"), [("ppo", SMALL), ("vpg", dict(num_envs=8, num_steps=16, device="cpu"))])
 def test_a_phase_is_split_into_its_parts(algo: str, settings: dict[str, Any]) -> None:
-    found = bench("CartPole-v1", algo, settings, seconds=0.1)
+    found = measure("CartPole-v1", algo, settings, seconds=0.1)
     assert set(found.split) == {"environment", "policy", "advantages", "learning", "rest"}
     assert sum(found.split.values()) == pytest.approx(1)
     assert min(found.split[part] for part in ("environment", "policy", "learning")) > 0.02
@@ -35,7 +35,7 @@ def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         return step(self, *args)
 
     monkeypatch.setattr(CartPole, "step", dawdle)
-    found = bench("CartPole-v1", "ppo", SMALL, seconds=0.1)
+    found = measure("CartPole-v1", "ppo", SMALL, seconds=0.1)
     assert found.split["environment"] > 0.7
     assert found.phase > 0.08
 
@@ -48,12 +48,12 @@ def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         return choose(self, *args)
 
     monkeypatch.setattr(RecordedPolicy, "choose", dawdle)
-    assert bench("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
+    assert measure("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
 
 
 def test_steps_are_those_that_were_taken() -> None:
     """Rollouts of VPG end early on the CPU."""
-    found = bench("CartPole-v1", "vpg", dict(num_envs=8, num_steps=500, device="cpu"), seconds=0.2)
+    found = measure("CartPole-v1", "vpg", dict(num_envs=8, num_steps=500, device="cpu"), seconds=0.2)
     assert found.steps_per_second < 0.7 * found.config.algorithm.batch_size / found.phase
 
 
@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(words: str, said: str, capsys: pytest.CaptureFixt
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("mode", ["eager", "graph", "max"])
 def test_on_a_gpu(mode: str) -> None:
-    found = bench("CartPole-v1", "ppo", {**SMALL, "device": "cuda", "accelerate": mode}, seconds=0.1)
+    found = measure("CartPole-v1", "ppo", {**SMALL, "device": "cuda", "accelerate": mode}, seconds=0.1)
     assert sum(found.split.values()) == pytest.approx(1)
     assert found.graphs == (0 if mode == "eager" else 1)
     assert found.syncs == 0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tightrope.tools.doctor import Check, CheckResult, checks, devices, machine, ranks, run_check
-from tightrope.tools.doctor.findings import ProcessResult, format_bytes, format_seconds, run_isolated
-from tightrope.tools.doctor.ranks import MESSAGES, RankReport
+from tightrope.tools.doctor import Check, CheckResult, checks, devices, machine, run_check
+from tightrope.tools.doctor.devices import MESSAGES, RankReport
+from tightrope.tools.doctor.results import ProcessResult, format_bytes, format_seconds, run_isolated
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -72,13 +72,8 @@ def run_all(*args: Any, **kwargs: Any) -> dict[str, CheckResult]:
 def test_every_check_has_a_result_here_and_none_fails() -> None:
     found = run_all("cpu", quick=True)
     assert {result.part for result in found.values()} == {
-        "versions",
-        "extras",
-        "machine",
-        "devices",
-        "pictures",
-        "training",
-    }
+        "versions", "extras", "machine", "devices", "pictures", "training",
+    }  # fmt: skip
     for result in found.values():
         assert result.words
         assert "\n" not in result.words + result.fix
@@ -174,7 +169,7 @@ def test_extras_of_other_packages_and_of_our_own_are_followed(extra: str, packag
 def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     install(machine.__version__)
     monkeypatch.setattr(metadata, "version", lambda name: {"torch": "2.8.0+cu126"}.get(name, "9"))
-    old, rest = machine.required()
+    *_, old, rest = machine.versions()
     assert (old.name, rest.name) == ("torch", "required"), "what is for other systems is not required"
     assert (old.verdict, old.words) == ("warning", "torch 2.8.0+cu126 is not >=2.9")
     assert old.fix == 'pip install "torch>=2.9"'
@@ -182,7 +177,7 @@ def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatc
 
 def test_an_installation_older_than_the_code_is_a_warning(install: Callable[[str], None]) -> None:
     install("0.0.1")
-    result = machine.own_version()
+    result = next(machine.versions())
     assert result.verdict == "warning"
     assert "installed as 0.0.1" in result.words
     assert "pip install" in result.fix
@@ -338,7 +333,7 @@ GPU0 = dict(device="cuda:0", model="H200")
     ],
 )
 def test_ranks_are_listed_and_compared(several: list[dict[str, Any]], warnings: list[str]) -> None:
-    found = list(ranks.compare_ranks([report(i, **changes) for i, changes in enumerate(several)]))
+    found = list(devices.compare_ranks([report(i, **changes) for i, changes in enumerate(several)]))
     assert [r.name for r in found if r.verdict == "ok"] == [f"rank {i}" for i in range(len(several))]
     assert [f"{r.name}: {r.words}" for r in found if r.verdict == "warning"] == warnings
     assert all(r.fix for r in found if r.verdict == "warning")
@@ -346,7 +341,7 @@ def test_ranks_are_listed_and_compared(several: list[dict[str, Any]], warnings: 
 
 def test_bandwidths_follow_from_the_median_over_ranks() -> None:
     times = [1e-3, 2e-3, 2e-3, 4e-3]
-    found = list(ranks.all_reduces([report(i, sums=[t] * len(MESSAGES)) for i, t in enumerate(times)]))
+    found = list(devices.all_reduces([report(i, sums=[t] * len(MESSAGES)) for i, t in enumerate(times)]))
     assert [result.facts["bytes"] for result in found] == [size for size, _, _ in MESSAGES]
     largest = found[-1]
     assert largest.facts["algorithm_bytes_per_second"] == pytest.approx(64e6 / 2e-3)
@@ -359,9 +354,9 @@ def test_more_ranks_than_gpus_are_named_before_any_joins(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert ranks.too_many_ranks() is None
+    assert devices.too_many_ranks() is None
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    result = ranks.too_many_ranks()
+    result = devices.too_many_ranks()
     assert result is not None
     assert (result.verdict, "--nproc-per-node 2" in result.fix) == ("broken", True)
 

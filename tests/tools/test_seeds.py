@@ -18,11 +18,11 @@ import torch
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.tools.seeds import Crowd, Seed, compare, read_seeds, slots
+from tightrope.tools.seeds import Seed, SeedPool, compare, read_seeds, slots
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
-FLAGS = ["--total-timesteps", "2048", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
+FLAGS = ["--total-timesteps", "1024", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
 
 
 @pytest.mark.parametrize(
@@ -69,27 +69,24 @@ class Pictures(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("flags", "jobs", "threads"),
     [
-        (["--seeds", "1-4"], 4, 2),
-        (["--seeds", "1-20"], 8, 1),
-        (["--seeds", "1-4", "--jobs", "2"], 2, 4),
-        (["--seeds", "1-4", "--jobs", "16"], 4, 2),
-        (["--seeds", "1-4", "--threads", "3"], 2, 3),
+        (["--seeds", "1-4"], 4, 2), (["--seeds", "1-20"], 8, 1), (["--seeds", "1-4", "--jobs", "2"], 2, 4),
+        (["--seeds", "1-4", "--jobs", "16"], 4, 2), (["--seeds", "1-4", "--threads", "3"], 2, 3),
         (["--seeds", "1"], 1, 8),
     ],
-)
+)  # fmt: skip
 def test_threads_follow_the_number_of_runs_side_by_side(
     flags: list[str], jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(RULE, "cpu_limit", lambda: None)
-    started: list[Crowd] = []
-    monkeypatch.setattr(Crowd, "run", lambda crowd: started.append(crowd))
+    started: list[SeedPool] = []
+    monkeypatch.setattr(SeedPool, "run", lambda pool: started.append(pool))
     words = [f"{__name__}:Pictures", "--device", "cpu", "--num-envs", "2", "--num-steps", "8", *flags]
     with pytest.raises(SystemExit):
         main(["train", *words, "--run-dir", str(tmp_path / "many")])
-    (crowd,) = started
-    assert len(crowd.places) == jobs
-    command = crowd.seeds[0].command(crowd.words)
+    (pool,) = started
+    assert len(pool.places) == jobs
+    command = pool.seeds[0].command(pool.words)
     assert command.count("--threads") == 1
     assert command[command.index("--threads") + 1] == str(threads)
 
@@ -114,7 +111,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     assert "greedy return over 2 seeds: IQM" in said
     assert (folder / "comparison.html").stat().st_size > 100_000
     # each is the run that it would have been alone
-    alone = tr.PPO("CartPole-v1", total_timesteps=2048, num_envs=8, num_steps=32, seed=452).learn(quiet=True)
+    alone = tr.PPO("CartPole-v1", total_timesteps=1024, num_envs=8, num_steps=32, seed=452).learn(quiet=True)
     scored = json.loads((folder / "seed0452" / "scores.jsonl").read_text())["mean"]
     assert scored == pytest.approx(alone.evaluate(100).mean)
 
@@ -131,7 +128,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "many"
-    words = ["--total-timesteps", "32768", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
+    words = ["--total-timesteps", "16384", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
     words += ["--seeds", "1-3", "--jobs", "2", "--run-dir", str(folder)]
     process = train(*words)
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in (1, 2)]
@@ -151,7 +148,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
-    assert [seed.progress()[0] for seed in seeds] == [32768, 32768]
+    assert [seed.progress()[0] for seed in seeds] == [16384, 16384]
 
 
 def test_seeds_without_evaluations_are_said_to_be_not_evaluated(tmp_path: Path) -> None:
@@ -182,14 +179,11 @@ def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--seeds 3-1", "seeds '3-1'"),
-        ("--seeds 1-2 --jobs 0", "jobs 0"),
-        ("--jobs 2", "jobs 2 means nothing without seeds"),
-        ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
-        ("--seeds 1-2 --gamma 3", "gamma 3"),
-        ("--seeds 1-2 --run-dir RUN", "is a run of one seed"),
+        ("--seeds 3-1", "seeds '3-1'"), ("--seeds 1-2 --jobs 0", "jobs 0"),
+        ("--jobs 2", "jobs 2 means nothing without seeds"), ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
+        ("--seeds 1-2 --gamma 3", "gamma 3"), ("--seeds 1-2 --run-dir RUN", "is a run of one seed"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_and_starts_nothing(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,11 +213,11 @@ def test_a_run_that_does_not_end_when_asked_is_killed(tmp_path: Path, monkeypatc
     assert seeds[0].process is not None
     seeds[0].process.send_signal(signal.SIGSTOP)
     lines: list[str] = []
-    crowd = Crowd(seeds, [], [], lines.append)
-    crowd.receive(signal.SIGTERM, None)
+    pool = SeedPool(seeds, [], [], lines.append)
+    pool.receive(signal.SIGTERM, None)
     deadline = time.monotonic() + 10
-    while crowd.running and time.monotonic() < deadline:
-        crowd.end_some()
+    while pool.running and time.monotonic() < deadline:
+        pool.end_some()
         time.sleep(0.05)
     assert [seed.code for seed in seeds] == [-signal.SIGKILL, -signal.SIGKILL]
     assert lines == [

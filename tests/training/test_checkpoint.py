@@ -21,6 +21,7 @@ from tightrope.files import Place, canonical, write_file
 from tightrope.training import checkpoint
 from tightrope.training.checkpoint import MODEL, TRAINING, find
 from tightrope.training.persistence import load_config, save_checkpoint, save_config
+from tightrope.training.presets import PRESETS
 from tightrope.types import Rollout
 
 SMALL: dict[str, Any] = dict(
@@ -38,13 +39,18 @@ def new(cls: type[tr.Agent] = tr.PPO, settings: dict[str, Any] = RUNS[0][1]) -> 
     return cls(**{**SMALL, **settings})
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A directory with a run of two phases."""
-    agent = new()
+@pytest.fixture(scope="module")
+def two_phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    agent, path = new(), tmp_path_factory.mktemp("saved") / "run"
     advance(agent, 2)
-    agent.save(tmp_path / "run")
-    return tmp_path / "run"
+    agent.save(path)
+    return path
+
+
+@pytest.fixture
+def run(two_phases: Path, tmp_path: Path) -> Path:
+    """A directory with a run of two phases."""
+    return Path(shutil.copytree(two_phases, tmp_path / "run"))
 
 
 def names_in(run: Path) -> list[str]:
@@ -130,18 +136,21 @@ def test_checkpoints_have_names(tmp_path: Path) -> None:
 def test_the_last_few_and_the_best_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
     monkeypatch.setattr(
-        "tightrope.training.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
+        "tightrope.training.scoring.evaluate_policy", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
     )
     agent = tr.PPO("CartPole-v1", **SMALL, eval_every=24, save_seconds=0, keep_checkpoints=2)
     agent.learn(run_dir=tmp_path, quiet=True)
     assert names_in(tmp_path) == ["0002-steps-48", "0005-steps-120", "0006-steps-144"]
-    assert find(tmp_path, "best").steps == 48
+    best, last = tr.load(tmp_path, checkpoint="best"), tr.load(tmp_path)
+    assert (best.steps, last.steps) == (48, 144)
+    assert best.state.best_score == last.state.best_score == 5.0
+    assert any(not torch.equal(a, b) for a, b in zip(best.policy.parameters(), last.policy.parameters(), strict=True))
 
 
 def test_settings_are_plain_yaml_and_come_from_the_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tr.load(run).config
     assert yaml.safe_load((run / "config.yaml").read_text()) == before.flat()
-    monkeypatch.setitem(tr.runs.presets.PRESETS, ("CartPole-v1", "ppo"), {"gamma": 0.1})
+    monkeypatch.setitem(PRESETS, ("CartPole-v1", "ppo"), {"gamma": 0.1})
     assert tr.load(run).config == load_config(run) == before
     (run / "config.yaml").write_text("not: [a config")
     assert tr.load(run).config == before
@@ -204,15 +213,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     **{
         str(change): (lambda run, c=change: forge_config(run, **c), (said,))
         for change, said in [
-            ({"hidden_sizes": [16]}, "does not fit"),
-            ({"num_envs": 4}, "does not fit"),
-            ({"norm_obs": False}, "does not fit"),
-            ({"env": "Pendulum-v1"}, "does not fit"),
-            ({"env": None}, "env"),
-            ({"algo": 3}, "algo"),
-            ({"algo": "dqn"}, "'dqn'"),
-            ({"gamma": 2}, "gamma 2"),
-            ({"gama": 0.9}, "gamma"),
+            ({"hidden_sizes": [16]}, "does not fit"), ({"num_envs": 4}, "does not fit"),
+            ({"norm_obs": False}, "does not fit"), ({"env": "Pendulum-v1"}, "does not fit"), ({"env": None}, "env"),
+            ({"algo": 3}, "algo"), ({"algo": "dqn"}, "'dqn'"), ({"gamma": 2}, "gamma 2"), ({"gama": 0.9}, "gamma"),
             ({"env": "My-v0"}, "My-v0"),
         ]
     },

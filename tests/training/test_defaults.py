@@ -182,15 +182,13 @@ def test_naming_the_kind_that_is_found_changes_nothing(algo: Any, env: Any) -> N
 @pytest.mark.parametrize(
     ("settings", "count", "sizes"),
     [
-        ({"device": "cpu"}, 16, (8, 128, 4, 2.5e-4, "fp32")),
-        ({"device": "cuda"}, 16, (128, 32, 8, 5e-4, "tf32")),
-        ({"device": "cuda"}, 64, (128, 32, 8, 5e-4, "tf32")),
-        ({"device": "cuda:1"}, 6, (32, 128, 8, 5e-4, "tf32")),
+        ({"device": "cpu"}, 16, (8, 128, 4, 2.5e-4, "fp32")), ({"device": "cuda"}, 16, (128, 32, 8, 5e-4, "tf32")),
+        ({"device": "cuda"}, 64, (128, 32, 8, 5e-4, "tf32")), ({"device": "cuda:1"}, 6, (32, 128, 8, 5e-4, "tf32")),
         ({"device": "cuda"}, 1, (8, 512, 8, 5e-4, "tf32")),
         ({"device": "cuda", "num_envs": 16}, 16, (16, 128, 4, 2.5e-4, "fp32")),
         ({"device": "cuda", "learning_rate": 1e-4, "precision": "fp32"}, 16, (128, 32, 8, 1e-4, "fp32")),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("game", ["ALE/Pong-v5", "BreakoutNoFrameskip-v4"])
 def test_atari_uses_the_machine(
     game: str, settings: dict[str, Any], count: int, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ import tightrope as tr
 from tightrope.envs import TensorEnv
 from tightrope.envs.adapters.host import row_seeds
 from tightrope.errors import UsageError
-from tightrope.training.evaluate import Evaluation, EvaluationOptions, evaluate
+from tightrope.training.evaluate import Evaluation, EvaluationOptions, evaluate_policy
 from tightrope.types import Box, Discrete
 
 SHORT, LONG = 2, 9
@@ -223,7 +223,7 @@ def test_the_time_limit_of_the_run_holds_in_evaluation_too() -> None:
 
 def test_it_can_be_called_on_a_policy_alone() -> None:
     env = ShortOrLong(num_envs=1)
-    result = evaluate(agent_on(env).state.policy, env, episodes=30, seed=2)
+    result = evaluate_policy(agent_on(env).state.policy, env, episodes=30, seed=2)
     assert result.lengths == first_lengths(30, seed=2)
     assert not any(isinstance(x, Tensor) for x in (*result.returns, *result.lengths))
 
@@ -242,7 +242,7 @@ def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixtur
     env, policy = agent.score_env, agent.state.policy
     for deterministic in (False, True):
         options = [EvaluationOptions(captured=captured, deterministic=deterministic) for captured in (False, True)]
-        plain, replayed = (evaluate(policy, env, 20, 5, option) for option in options)
+        plain, replayed = (evaluate_policy(policy, env, 20, 5, option) for option in options)
         assert plain == replayed
     assert agent.evaluate(20, seed=5) == plain
     assert capsys.readouterr().err == ""

@@ -33,7 +33,7 @@ def script(name: str, *args: str) -> str:
 SIGNALS = "SIGTERM during a save$|SIGINT during an eval|SIGINT twice|^locks|^two.*(second|workers of)"
 FAULTS: dict[str, tuple[list[str], str]] = {
     "a kill at random moments": (
-        ["kills.py", "--kills", "6", "--phases", "30", "--fresh", "0", "--operations", "0"], "6 kills at random moments"
+        ["kills.py", "--kills", "4", "--phases", "20", "--fresh", "0", "--operations", "0"], "4 kills at random moments"
     ),
     "a kill at every file operation": (  # fewer than 50, and writes of some file are not seen any more
         ["kills.py", "--kills", "0", "--operations", "1"], r"killed at each of the ([5-9]\d|\d{3,}) file operations"

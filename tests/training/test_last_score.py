@@ -2,17 +2,18 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import rows
 
 import tightrope as tr
 from tightrope import cli
 from tightrope.logging import Callback
-from tightrope.training.directory import RunDirectory
+from tightrope.training.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("hears_interrupts")
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
 
@@ -33,26 +34,13 @@ class Diary(Callback):
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
     diary = Diary()
-    monkeypatch.setattr("tightrope.training.train.built_in_callbacks", lambda *_: [diary])
+    monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [diary])
     return diary
 
 
 @pytest.fixture
 def agent() -> tr.PPO:
     return tr.PPO("CartPole-v1", **SMALL)
-
-
-@pytest.fixture(autouse=True)
-def hears_interrupts() -> Iterator[None]:
-    """As in a terminal: a shell's background jobs are started with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def numbers(run_dir: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("time", "charts/SPS")} for row in rows]
 
 
 def test_everyone_hears_it_after_the_last_phase_and_before_the_end(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
@@ -69,7 +57,7 @@ def test_it_is_no_row_of_the_metrics_and_a_run_goes_on_as_without(agent: tr.PPO,
     agent.train(run_dir=tmp_path / "scored", quiet=True, until=64, score_episodes=5)
     tr.load(tmp_path / "scored").train(quiet=True, score_episodes=5)
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "plain", quiet=True)
-    assert numbers(tmp_path / "scored") == numbers(tmp_path / "plain")
+    assert rows(tmp_path / "scored") == rows(tmp_path / "plain")
 
 
 def test_learn_takes_none(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
@@ -111,17 +99,14 @@ def test_a_disk_that_does_not_take_it_stops_nobody(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
-    number: signal.Signals,
-    diary: Diary,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     def pressed(*_: object, **__: object) -> None:
         signal.raise_signal(number)
         pytest.fail("it went on")
 
-    monkeypatch.setattr("tightrope.agent.evaluate", pressed)
+    monkeypatch.setattr("tightrope.agent.evaluate_policy", pressed)
     flags = "--num-envs 4 --num-steps 8 --hidden-sizes 8 --total-timesteps 96 --device cpu --quiet --run-dir"
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", "CartPole-v1", *flags.split(), str(tmp_path / "run")])

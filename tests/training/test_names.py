@@ -17,11 +17,11 @@ from tightrope.cli.tools import ProbeOptions
 from tightrope.cli.trained import EvalOptions
 from tightrope.cli.training import TrainOptions
 from tightrope.training.build import check_env
-from tightrope.training.config import configure, settings_of
+from tightrope.training.config import configure, setting_types
 from tightrope.training.names import ARGUMENTS, ENVS, FUNCTIONS, MEMBERS, SETTINGS, here_called
 from tightrope.training.presets import preset
 
-OURS = set(settings_of("ppo")) | set(settings_of("vpg"))
+OURS = set(setting_types("ppo")) | set(setting_types("vpg"))
 OPTIONS = OURS | {f.name for options in (TrainOptions, EvalOptions, ProbeOptions) for f in dataclasses.fields(options)}
 OPTIONS |= {"save_every", "stop_at_return"}
 TABLES = {"settings": SETTINGS, "envs": ENVS, "functions": FUNCTIONS, "members": MEMBERS, "arguments": ARGUMENTS}
@@ -118,17 +118,13 @@ def exit_code(*args: str) -> Any:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--no-video", "video_every 0"),
-        ("--video", "video_every"),
-        ("--checkpoint-every 100", "save_every"),
+        ("--no-video", "video_every 0"), ("--video", "video_every"), ("--checkpoint-every 100", "save_every"),
         ("--early-stopping", "stop_at_return"),
         ("--load runs/a", "`tightrope resume RUN` goes on with a run"),
-        ("--lr-schedule linear", "anneal_lr"),
-        ("--cuda False", "device cpu where cuda is False"),
-        ("--no-cuda", "device cpu"),
-        ("--seconds 3", "eval_seconds"),
+        ("--lr-schedule linear", "anneal_lr"), ("--cuda False", "device cpu where cuda is False"),
+        ("--no-cuda", "device cpu"), ("--seconds 3", "eval_seconds"),
     ],
-)
+)  # fmt: skip
 def test_foreign_flags_are_answered(flags: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("train", "CartPole-v1", *flags.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -177,14 +173,13 @@ def test_a_foreign_function_is_answered_with_ours(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "table", "hint"),
     [
-        ("n_steps", SETTINGS, "here it is called num_steps"),
-        ("lr", SETTINGS, "here it is called learning_rate"),
+        ("n_steps", SETTINGS, "here it is called num_steps"), ("lr", SETTINGS, "here it is called learning_rate"),
         ("use_lr_decay", SETTINGS, "here it is called anneal_lr"),
         ("PPOTrainer", FUNCTIONS, "here it is called tightrope.PPO"),
         ("compute_gae", FUNCTIONS, "here it is called tightrope.functional.gae"),
         ("CartPole-gpu", ENVS, "here it is called CartPole-v1 (with --device cuda)"),
     ],
-)
+)  # fmt: skip
 def test_some_hints_to_the_letter(name: str, table: dict[str, str], hint: str) -> None:
     assert here_called(name, table) == hint
 

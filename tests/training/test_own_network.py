@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.training.directory import resume_command
 from tightrope.training.reports import command, usual_settings
+from tightrope.training.run_directory import resume_command
 
 SMALL: dict[str, Any] = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, device="cpu")
 
@@ -89,12 +89,6 @@ def test_what_makes_a_network_makes_it_from_the_seed(kind: Any) -> None:
     torch.randn(3)  # whatever else was drawn meanwhile
     assert torch.equal(one, start(1))
     assert not torch.equal(one, start(2))
-
-
-def test_an_instance_keeps_its_weights_whatever_the_seed() -> None:
-    net = Net()
-    for seed in (1, 2):
-        assert torch.equal(weights(tr.PPO("CartPole-v1", **SMALL, network=net, seed=seed)), net.layer.weight)
 
 
 def test_a_function_that_returns_the_same_network_each_time() -> None:

@@ -15,12 +15,12 @@ from torch import nn
 import tightrope as tr
 from tightrope.engine import choose_threads, threads
 from tightrope.engine.threads import threads_for_acting
-from tightrope.training.plan import Plan, plan
+from tightrope.training.plan import TrainingPlan, plan
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
 
 
-def plan_of(cls: type[tr.Agent], **settings: Any) -> Plan:
+def plan_of(cls: type[tr.Agent], **settings: Any) -> TrainingPlan:
     agent = cls("CartPole-v1", device="cpu", **settings)
     return plan(agent.state, agent.config)
 
@@ -44,14 +44,9 @@ def test_the_numbers_of_a_ppo_plan() -> None:
 
 def test_the_numbers_of_a_vpg_plan() -> None:
     p = plan_of(
-        tr.VPG,
-        num_envs=6,
-        num_steps=50,
-        num_batches=3,
-        rollout_uses=2,
-        use_importance_weights=True,
+        tr.VPG, num_envs=6, num_steps=50, num_batches=3, rollout_uses=2, use_importance_weights=True,
         total_timesteps=1e4,
-    )
+    )  # fmt: skip
     assert (p.phases, p.batch, p.minibatch, p.steps, p.updates) == (33, 300, 100, 9900, 33 * 6)
     assert p.parameters == (4 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)
 
@@ -75,15 +70,8 @@ def test_every_number_is_said() -> None:
     line, environments = p.lines()
     assert environments == "environments: 64 of CartPole-v1 by tensor (it lives on the device)"
     for part in (
-        "244 phases",
-        "4,096 steps",
-        "999,424 steps",
-        "3,904 updates",
-        "1,024",
-        f"{p.parameters:,}",
-        "cpu",
-        "1 thread",
-    ):
+        "244 phases", "4,096 steps", "999,424 steps", "3,904 updates", "1,024", f"{p.parameters:,}", "cpu", "1 thread",
+    ):  # fmt: skip
         assert part in line
     assert "1 threads" not in line
 

@@ -95,15 +95,12 @@ def test_a_notebook_is_shown_the_same() -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (dict(path="video.gif"), "ends in .mp4"),
-        (dict(path="a.mp4", episodes=0), "episodes 0"),
-        (dict(path="a.mp4", episodes=65, grid=True), "from 1 to 64"),
-        (dict(path="a.mp4", every=0), "every 0"),
-        (dict(path="a.mp4", fps=1.5), "fps 1.5"),
-        (dict(path="a.mp4", seed=-1), "seed -1"),
+        (dict(path="video.gif"), "ends in .mp4"), (dict(path="a.mp4", episodes=0), "episodes 0"),
+        (dict(path="a.mp4", episodes=65, grid=True), "from 1 to 64"), (dict(path="a.mp4", every=0), "every 0"),
+        (dict(path="a.mp4", fps=1.5), "fps 1.5"), (dict(path="a.mp4", seed=-1), "seed -1"),
         (dict(path="a.mp4", speed=2), "unknown option 'speed'"),
     ],
-)
+)  # fmt: skip
 def test_bad_requests_are_refused(
     asked: dict[str, Any], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,12 +58,6 @@ def test_a_signal_that_somebody_else_uses_is_left_to_them() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_one_inside_another_hears_it_too() -> None:
-    with Interrupts() as outer, Interrupts() as inner:
-        signal.raise_signal(signal.SIGUSR1)
-    assert inner.received == outer.received == signal.SIGUSR1
-
-
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """As in a process of the command line's own, for the duration of a test."""

@@ -12,29 +12,22 @@ import pytest
 
 import tightrope as tr
 from tightrope.training.config import configure
+from tightrope.training.plan import target_of
 from tightrope.training.reports import gathered, write_report
-from tightrope.training.target import target_of
 
 
 @pytest.mark.parametrize(
     ("env", "settings", "value"),
     [
-        ("CartPole-v1", {}, 475.0),
-        ("LunarLander-v3", {}, 200.0),
-        ("LunarLanderContinuous-v3", {}, 200.0),
-        ("Hopper-v5", {}, 3800.0),
-        ("BipedalWalker-v3", {}, 300.0),
-        ("Acrobot-v1", {}, -100.0),
+        ("CartPole-v1", {}, 475.0), ("LunarLander-v3", {}, 200.0), ("LunarLanderContinuous-v3", {}, 200.0),
+        ("Hopper-v5", {}, 3800.0), ("BipedalWalker-v3", {}, 300.0), ("Acrobot-v1", {}, -100.0),
         ("Pendulum-v1", {}, -178.25),  # by our preset alone
         ("MountainCar-v0", {}, -133.4),  # whose preset does not reach what Gymnasium asks for
-        ("Blackjack-v1", {}, None),
-        ("SpinCart-v0", {}, None),
-        ("ALE/Pong-v5", {}, None),
-        ("my_module:MyEnv", {}, None),
+        ("Blackjack-v1", {}, None), ("SpinCart-v0", {}, None), ("ALE/Pong-v5", {}, None), ("my_module:MyEnv", {}, None),
         ("CartPole-v1", {"max_episode_steps": 200}, None),
         ("FrozenLake-v1", {"env_kwargs": {"is_slippery": False}}, None),
     ],
-)
+)  # fmt: skip
 def test_what_is_known_of_a_task(env: str, settings: dict[str, Any], value: float | None) -> None:
     target = target_of(configure(env, "ppo", settings))
     assert (None if target is None else target.value) == value

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.training.config import configure
-from tightrope.training.directory import new_run_dir
 from tightrope.training.persistence import load_config
+from tightrope.training.run_directory import new_run_dir
 from tightrope.training.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
@@ -58,36 +57,26 @@ def test_a_run_leaves_its_settings_its_metrics_and_its_state(
     rows = rows_of(run_dir)
     assert [row["phase"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert rows[-1]["step"] == agent.steps
+    if cls is tr.PPO:  # whose phases are never cut short
+        assert [row["step"] for row in rows] == [32, 64, 96, 128, 160, 192]
     for row in rows:
         assert tags <= row.keys()
         assert all(isinstance(v, (int, float)) for v in row.values())
         assert row["losses/entropy"] > 0
         assert row["charts/SPS"] > 0
+    parts = (
+        f"0001-steps-{agent.steps}/{name}" for name in ("manifest.json", "model.safetensors", "training.safetensors")
+    )
     assert sorted(p.relative_to(run_dir).as_posix() for p in run_dir.rglob("*") if p.is_file()) == [
-        ".lock",
-        "about.json",
-        f"checkpoints/0001-steps-{agent.steps}/manifest.json",
-        f"checkpoints/0001-steps-{agent.steps}/model.safetensors",
-        f"checkpoints/0001-steps-{agent.steps}/training.safetensors",
-        "checkpoints/latest",
-        "config.yaml",
-        "metrics.jsonl",
-        "report.html",
-    ]
+        ".lock", "about.json", *(f"checkpoints/{part}" for part in parts), "checkpoints/latest", "config.yaml",
+        "metrics.jsonl", "report.html",
+    ]  # fmt: skip
     written = yaml.safe_load((run_dir / "config.yaml").read_text())
-    assert written == {
-        **agent.config.flat(),
-        "threads": 1,
-        "accelerate": "eager",
-    }  # what was chosen for the run stays with it
+    chosen = {"threads": 1, "accelerate": "eager"}  # which stays with the run
+    assert written == {**agent.config.flat(), **chosen}
     loaded = tr.load(run_dir)
     assert all(torch.equal(v, loaded.state.state_dict()[k]) for k, v in agent.state.state_dict().items())
     assert capsys.readouterr() == ("", ""), "quiet prints nothing"
-
-
-def test_the_step_of_a_row_counts_every_environment(tmp_path: Path) -> None:
-    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True)
-    assert [row["step"] for row in rows_of(tmp_path)] == [32, 64, 96, 128, 160, 192]
 
 
 def test_return_and_length_are_over_the_episodes_that_finished(tmp_path: Path) -> None:
@@ -149,13 +138,9 @@ def test_evaluations_come_every_so_many_steps(tmp_path: Path) -> None:
     assert all(len(e.returns) == 5 for _, e in outcome.evaluations)
     (_, first), row = outcome.evaluations[0], next(row for row in rows_of(tmp_path) if row["step"] == 96)
     assert {tag: x for tag, x in row.items() if tag.startswith("eval/")} == {
-        "eval/episodic_return": first.mean,
-        "eval/episodic_length": first.mean_length,
-        "eval/return_std": first.std,
-        "eval/return_min": min(first.returns),
-        "eval/return_max": max(first.returns),
-        "eval/episodes": 5,
-    }
+        "eval/episodic_return": first.mean, "eval/episodic_length": first.mean_length, "eval/return_std": first.std,
+        "eval/return_min": min(first.returns), "eval/return_max": max(first.returns), "eval/episodes": 5,
+    }  # fmt: skip
 
 
 def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
@@ -168,19 +153,6 @@ def test_evaluating_changes_no_number_of_training(tmp_path: Path) -> None:
     assert all("eval/episodic_return" in row for row in rows_of(tmp_path / "evaluated"))
     assert training(rows_of(tmp_path / "plain")) == training(rows_of(tmp_path / "evaluated"))
     assert all(torch.equal(a, b) for a, b in zip(plain.policy.parameters(), evaluated.policy.parameters(), strict=True))
-
-
-def test_the_best_policy_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = iter([1.0, 5.0, 3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr(
-        "tightrope.training.scoring.evaluate", lambda *_: tr.Evaluation(returns=[next(scores)], lengths=[1])
-    )
-    agent = tr.PPO("CartPole-v1", **SMALL, eval_every=32)
-    agent.learn(run_dir=tmp_path, quiet=True)
-    best, last = tr.load(tmp_path, checkpoint="best"), tr.load(tmp_path)
-    assert (best.state.phase, last.state.phase) == (2, 6)
-    assert best.state.best_score == last.state.best_score == 5.0
-    assert any(not torch.equal(a, b) for a, b in zip(best.policy.parameters(), last.policy.parameters(), strict=True))
 
 
 def test_training_on_one_environment_is_scored_on_another(tmp_path: Path) -> None:
@@ -253,14 +225,6 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
 # how it ends ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hears_interrupts() -> Iterator[None]:
-    """As in a terminal: a shell's background jobs are started with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("hears_interrupts")
 def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
@@ -305,8 +269,7 @@ def test_an_error_in_the_environment_is_not_hidden_and_closes_what_is_open(tmp_p
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_ends_cleanly_with_what_was_learned(number: int, code: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_cleanly_with_what_was_learned(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tightrope", "train", "CartPole-v1", "--run-dir", "r", "--total-timesteps", "1e9",
                "--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8"]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
@@ -319,11 +282,11 @@ def test_an_interrupted_run_ends_cleanly_with_what_was_learned(number: int, code
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode == code
+    assert process.returncode == 130
     rows = rows_of(tmp_path / "r")
     assert "Traceback" not in err
     assert out.splitlines()[-1] == f"stopped after {rows[-1]['step']:,} steps; `tightrope resume r` goes on"

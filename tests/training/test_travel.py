@@ -18,7 +18,7 @@ FIRST = Path(__file__).parents[1] / "data" / "schema1-ppo"
 
 
 def test_what_the_first_release_wrote_loads_forever(tmp_path: Path) -> None:
-    """The directory is as schema 1 was first written. If this fails, mend the reading of it; never write it anew."""
+    """The directory is as schema 1 was first written. If this fails, fix the reading of it; never write it anew."""
     shutil.copytree(FIRST, tmp_path / "run")
     agent = tr.load(tmp_path / "run")
     assert isinstance(agent, tr.PPO)

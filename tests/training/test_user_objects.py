@@ -23,6 +23,7 @@ from tightrope.training.user_objects import already_here, check_command, importe
 SMALL: dict[str, Any] = dict(
     num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, hidden_sizes=(4,), device="cpu"
 )
+SIZES = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16 --device cpu"
 CODE = """
 import gymnasium, numpy, torch, tightrope as tr
 
@@ -93,6 +94,13 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         return int(end.value.code or 0), said.out, said.err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trained") / "run"
+    tr.PPO("CartPole-v1", **SMALL).learn(until=16, run_dir=path, quiet=True)
+    return path
 
 
 def refusal(*args: Any, **settings: Any) -> str:
@@ -174,20 +182,8 @@ def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, command: Any) -> N
 
 def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
     sys.modules.pop("theirs", None)
-    sizes = [
-        "--num-envs",
-        "2",
-        "--num-steps",
-        "8",
-        "--num-minibatches",
-        "2",
-        "--total-timesteps",
-        "16",
-        "--device",
-        "cpu",
-    ]
     named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
-    assert command("train", *named, "--run-dir", "run", "--quiet", *sizes)[0] == 0
+    assert command("train", *named, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
     sys.modules.pop("theirs")
     assert "theirs:Walk-v0" in refusal("run")
     assert "theirs" not in sys.modules
@@ -197,13 +193,12 @@ def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
 @pytest.mark.parametrize("key", ["env", "train_env"])
 @pytest.mark.parametrize("place", ["manifest", "settings"])
 def test_a_file_in_a_strangers_directory_is_not_run(
-    name: str, key: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, key: str, place: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, proof = tmp_path / "run", tmp_path / "executed"
+    run, proof = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "executed"
     for module in ("stranger", "sys:stranger"):
         (tmp_path / f"{module}.py").write_text(f"open({str(proof)!r}, 'w').close()")
     monkeypatch.chdir(tmp_path)
-    tr.PPO("CartPole-v1", **SMALL).learn(until=16, run_dir=run, quiet=True)
     if place == "manifest":
         forge_config(run, **{key: name})
     else:
@@ -242,13 +237,13 @@ STRANGE = [
 @pytest.mark.parametrize("key", ["env", "train_env", "network"])
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_a_strangers_file_names_is_not_followed(
-    name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, key: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proof = tmp_path / "executed"
     (tmp_path / "stranger.py").write_text(f"open({str(proof)!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    tr.PPO("CartPole-v1", **SMALL).save(tmp_path / "run")
+    shutil.copytree(trained, tmp_path / "run")
     forge_config(tmp_path / "run", **{key: name})
     with pytest.raises(UsageError):
         tr.load(tmp_path / "run")

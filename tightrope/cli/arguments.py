@@ -15,8 +15,8 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, near_matches
-from ..training.config import coerce
 from ..training.names import ARGUMENTS, SETTINGS
+from ..training.settings import coerce
 from ..types import Settings
 
 Unknown = Callable[[str], UsageError]

@@ -60,19 +60,19 @@ def train_seeds(
     each = f"{plural(threads, 'thread')} each"
     say(f"{plural(len(seeds), 'seed')}, {len(places)} at once, {each}, in {folder}")
     words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
-    crowd = many.Crowd(seeds, words, places, table.say if table else say, table.show if table else lambda: None)
+    pool = many.SeedPool(seeds, words, places, table.say if table else say, table.show if table else lambda: None)
     with table or contextlib.nullcontext():
-        crowd.run()
+        pool.run()
     done = many.compare(seeds, folder)
     if done is not None:
         print(plain(f"{env}: {done[1]}; {done[0]}"))
-    if crowd.stopped is not None:
+    if pool.stopped is not None:
         left = sum(seed.code != 0 for seed in seeds)
         print(
             f"stopped with {left} of {plural(len(seeds), 'seed')} unfinished; the same command with --run-dir "
             f"{plain(str(folder))} goes on"
         )
-        return 128 + crowd.stopped
+        return 128 + pool.stopped
     failed = [seed for seed in seeds if seed.code != 0]
     for seed in failed:
         print(f"tightrope: seed {seed.seed} failed: {plain(seed.last_words())}", file=sys.stderr)

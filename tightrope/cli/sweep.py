@@ -15,8 +15,8 @@ from ..engine.distributed import is_launched
 from ..errors import UsageError, plain, plural
 from ..models.networks import sees_images
 from ..tools.sweep.space import Space, default_space, nearest_point, read_search_space
-from ..training.config import Config, settings_of, unknown_setting
-from ..training.settings_file import read_settings
+from ..training.config import Config, setting_types, unknown_setting
+from ..training.settings import read_settings
 from ..training.user_objects import check_allowed
 from ..types import Settings
 from .arguments import flag_types, guess, read_arguments, show_help, wants_help
@@ -111,7 +111,7 @@ def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
     file = guess(args, "--config")
     algo = guess(args, "--algo") or str((read_settings(Path(file)) if file else {}).get("algo", "ppo"))
     own = flag_types(SweepOptions)
-    types = {**settings_of(algo), **own}
+    types = {**setting_types(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")

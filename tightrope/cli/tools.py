@@ -13,7 +13,7 @@ from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, plain
 from ..tools.probe import probes_for, run_probe
 from ..training.build import check_env
-from ..training.config import parts_of, settings_of, unknown_setting
+from ..training.config import config_classes, setting_types, unknown_setting
 from ..training.presets import ELSEWHERE, EXPECTED
 from ..training.user_objects import imported, is_path
 from ..types import Box
@@ -105,7 +105,7 @@ def probe(args: list[str]) -> int:
     if wants_help(args):
         return show_help("probe", probe.__doc__, ProbeOptions)
     options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
-    parts_of(options.algo)
+    config_classes(options.algo)
     checked_seed(options.seed)
     failures = 0
     for one in probes_for(options.algo):
@@ -152,7 +152,7 @@ def bench(args: list[str]) -> int:
         return show_help("bench", bench.__doc__, BenchOptions)
     algo = guess(args, "--algo") or "ppo"
     own = flag_types(BenchOptions)
-    types = {**settings_of(algo), **own}
+    types = {**setting_types(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) != 1:
         raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
@@ -163,8 +163,7 @@ def bench(args: list[str]) -> int:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
     if not is_path(options.env):
         check_env(options.env, str(flags.get("backend", "auto")))
-    from ..tools.bench import HEADER
-    from ..tools.bench import bench as measure
+    from ..tools.bench import HEADER, measure
 
     header = [HEADER]
     for count in options.num_envs or (None,):

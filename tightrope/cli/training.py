@@ -17,15 +17,15 @@ from ..logging import CallbackList, EvaluationLine
 from ..saved import begin_anew, load
 from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG, find
-from ..training.config import Config, configure, settings_of, unknown_setting
-from ..training.directory import begun_before, new_run_dir, resume_command
+from ..training.config import Config, configure, setting_types, unknown_setting
 from ..training.lock import locked
 from ..training.persistence import has_checkpoints, load_config
 from ..training.presets import preset
 from ..training.reports import scores, write_report
-from ..training.scoring import compared, keep, shown_to
-from ..training.settings_file import read_settings
-from ..training.train import Outcome
+from ..training.run_directory import begun_before, new_run_dir, resume_command
+from ..training.scoring import compare_with_sampled, save_score, shown_to
+from ..training.settings import read_settings
+from ..training.trainer import Outcome
 from ..training.user_objects import check_allowed, imported, is_path, named_by_user
 from ..types import Settings
 from .arguments import flag_types, guess, read_arguments, show_help, wants_help
@@ -70,7 +70,7 @@ def train(args: list[str]) -> int:
     file = guess(args, "--config")
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
-    types = {**settings_of(algo), **flag_types(TrainOptions)}
+    types = {**setting_types(algo), **flag_types(TrainOptions)}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
@@ -130,7 +130,7 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
         return 1
     if outcome.score is not None:  # which the first rank has
-        both = f"{outcome.score}{compared(outcome.score, outcome.last_return)}"
+        both = f"{outcome.score}{compare_with_sampled(outcome.score, outcome.last_return)}"
         print(plain(f"{agent.config.env}: greedy return {both}; run in {run_dir}"))
     elif outcome.interrupted is None:
         print(plain(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}"))
@@ -168,7 +168,7 @@ def resume(args: list[str]) -> int:
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
     join()
     config = config_of(run_dir)
-    types = {**settings_of(config.algo), "algo": str, "env": str, "quiet": bool}
+    types = {**setting_types(config.algo), "algo": str, "env": str, "quiet": bool}
     words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
     if words:
         raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
@@ -224,5 +224,5 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
             tick = shown_to(CallbackList([] if quiet else [line]), run.eval_episodes)
             score = agent.evaluate(run.eval_episodes, eval_seconds=run.eval_seconds, tick=tick)
         print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
-        keep(run_dir, agent.steps, score)
+        save_score(run_dir, agent.steps, score)
         write_report([run_dir])

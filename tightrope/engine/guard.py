@@ -1,7 +1,7 @@
 """Training stops at a phase whose numbers are not finite, with one line that names the first of them; the state goes back to
 before that phase.
 
-A loop marked with `@under_guard` is always watched. `training/crash.py` has the guard of `learn`, which finds out more.
+A loop marked with `@under_guard` is always watched. `training/nonfinite.py` has the guard of `learn`, which finds out more.
 """
 
 from __future__ import annotations

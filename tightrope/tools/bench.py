@@ -76,10 +76,10 @@ class Measurement:
         )
 
 
-def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
+def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
     """Measure a run for about as many seconds; with `trace`, write one phase to a file that Perfetto opens."""
     began = time.perf_counter()
-    state, config = start(env, algo, settings)
+    state, config = start_run(env, algo, settings)
     device = state.env.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -100,7 +100,7 @@ def bench(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: 
     )
 
 
-def start(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
+def start_run(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
     layers, own = (settings, {"total_timesteps": 2**40}), None
     if is_path(env):
@@ -156,7 +156,7 @@ def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tu
     return graphs + sum(calls[name] for name in LAUNCHES), graphs, sum(calls[name] for name in SYNCS)
 
 
-def profiled(function: Callable[[], Any], device: torch.device, trace: Path | None = None) -> Counter[str]:
+def profiled(function: Callable[[], object], device: torch.device, trace: Path | None = None) -> Counter[str]:
     """How often each operation was run and each function of CUDA called."""
     with silenced_stderr(), torch.profiler.profile(acc_events=True) as profile:
         function()
@@ -264,7 +264,7 @@ class MarkedRuntime(Runtime):
 
 def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
     """The share of a phase that each part takes."""
-    state, config = start(env, algo, settings)
+    state, config = start_run(env, algo, settings)
     marks, totals = Marks(state.env.device), Counter[str]()
     whole = state.runtime.unit == "phase"
     state.runtime = MarkedRuntime(state.runtime, marks)

@@ -10,7 +10,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, threads
 from ..models import Categorical
 from ..training.build import build
-from ..training.config import configure, parts_of
+from ..training.config import config_classes, configure
 from ..types import Settings
 
 # With tanh: Probe4 always shows 0, where a ReLU network with zero biases learns by its last bias alone.
@@ -49,7 +49,7 @@ PROBES = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """What training on one probe came to."""
 
     probe: Probe
@@ -73,10 +73,10 @@ class Finding:
 
 def probes_for(algo: str) -> tuple[Probe, ...]:
     """All five with a critic; those about the policy without one."""
-    return PROBES if parts_of(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
+    return PROBES if config_classes(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
 
 
-def run_probe(probe: Probe, algo: str, seed: int) -> Finding:
+def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
     """Train on one probe and look at the outcome."""
     config = configure(probe.env, algo, SETTINGS, {"seed": seed, "gamma": GAMMA}, with_preset=False)
     state: State = build(config)
@@ -87,4 +87,4 @@ def run_probe(probe: Probe, algo: str, seed: int) -> Finding:
         distribution, value = state.policy(torch.tensor(probe.observations, dtype=torch.float32)[:, None])
     assert isinstance(distribution, Categorical)
     values = None if state.policy.critic is None else value.tolist()
-    return Finding(probe, values, distribution.probs.tolist())
+    return ProbeResult(probe, values, distribution.probs.tolist())

@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import torch
@@ -22,23 +21,22 @@ from ..engine import cores
 from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
-from ..logging.report import RunRecord
 from ..logging.report.statistics import iqm_interval
 from ..processes import standing_still, start
 from ..training.checkpoint import CONFIG
 from ..training.config import Config
-from ..training.directory import METRICS
 from ..training.persistence import load_config
 from ..training.reports import gathered, write_report
+from ..training.run_directory import METRICS
 from ..training.signals import stop_signals
+from ..types import Settings
 
 MOST_SEEDS = 1000
 COMPARISON = "comparison.html"
 TAIL = 1 << 16  # bytes of a metrics file that are looked at
-LOOK = 0.2  # seconds
-ENDING = 60.0  # seconds that a run has for its last phase once it was asked to stop
-STANDING = 5.0  # the same, if its process is seen to be stopped
-SETTLED = ("device", "accelerate", "threads", "backend", "seed")  # may differ in a run from what was given
+POLL = 0.2  # seconds
+ENDING, STANDING = 60.0, 5.0  # seconds to end once asked to; the same, of a process that is seen to be stopped
+RESOLVED = ("device", "accelerate", "threads", "backend", "seed")  # may differ in a run from what was given
 
 
 def read_seeds(text: str) -> list[int]:
@@ -60,13 +58,10 @@ def read_seeds(text: str) -> list[int]:
     return seeds
 
 
-# places to run --------------------------------------------------------------------------------------------------------
-
-
 def slots(device: str, threads: int | None, jobs: int | None) -> list[dict[str, str]]:
-    """For each process that may run at once what its environment is to say: which GPU it sees, or nothing. On the CPU there
-    is one for each core, or for each `threads` of them if so many are wanted: runs side by side on one core each are done
-    sooner than one after the other on all of them."""
+    """The environment variables of each process that may run at once: which GPU it sees, or none. On the CPU there is one
+    process for each core, or for each `threads` of them: runs side by side on one core each are done sooner than one after
+    the other on all of them."""
     if device.startswith("cuda:"):  # on that one and no other
         return [{} for _ in range(jobs or 1)]
     if device != "cuda":
@@ -86,15 +81,8 @@ class Seed:
     slot: int | None = None
     code: int | None = None
 
-    def output(self) -> IO[bytes]:
-        """Where its process prints; nowhere, if the disk takes no file more."""
-        try:
-            return self.said.open("wb")
-        except OSError:
-            return open(os.devnull, "wb")
-
     @property
-    def said(self) -> Path:
+    def output(self) -> Path:
         """What its process prints."""
         return self.run_dir.with_name(f"output-{self.seed}.txt")  # no name that seed* finds, for `tightrope report`
 
@@ -108,34 +96,41 @@ class Seed:
         own += ["--network", config.network.network] if config.network.network is not None else []
         return [*python, "resume", str(self.run_dir), *own, "--quiet"]
 
+    def start(self, words: Sequence[str], variables: dict[str, str]) -> None:
+        try:
+            output = self.output.open("wb")
+        except OSError:  # a full disk
+            output = open(os.devnull, "wb")  # noqa: SIM115
+        with output:  # in a session of its own: Ctrl-C comes to us, who pass it on once
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            self.process = start(self.command(words), {**os.environ, **variables}, **streams)
+
     @property
     def finished(self) -> bool:
-        """Trained to the end, and scored there: a process may be killed in its last evaluation, and resuming it makes up for
-        that."""
+        """Trained to the end, and scored there: resuming makes up for a last evaluation in which the process was killed."""
         if not (self.run_dir / METRICS).exists():
             return False
         record = gathered(self.run_dir)
-        scored = {score.step for score in record.files.scores}
         unscored = record.info.settings["eval_episodes"] == 0  # as was set
-        return record.status.kind in ("ended", "solved") and (unscored or record.columns.last("step") in scored)
+        scored = unscored or record.columns.last("step") in {score.step for score in record.files.scores}
+        return record.status.kind in ("ended", "solved") and scored
 
     def progress(self) -> tuple[int, float | None]:
         """(steps, return) of the newest row that is there."""
-        rows = tail(Place(self.run_dir) / METRICS)
-        returns = [
-            row["charts/episodic_return"] for row in rows if isinstance(row.get("charts/episodic_return"), float)
-        ]
+        rows = last_rows(Place(self.run_dir) / METRICS)
+        found = [row.get("charts/episodic_return") for row in rows]
+        returns = [value for value in found if isinstance(value, float)]
         return (int(rows[-1].get("step", 0)) if rows else 0), (returns[-1] if returns else None)
 
     def last_words(self) -> str:
-        """What its process said last."""
+        """The last line that its process printed."""
         with contextlib.suppress(OSError):
-            lines = [line for line in self.said.read_text().splitlines() if line.strip()]
+            lines = [line for line in self.output.read_text().splitlines() if line.strip()]
             return lines[-1].removeprefix("tightrope: ") if lines else ""
         return ""
 
 
-def tail(place: Place) -> list[dict[str, Any]]:
+def last_rows(place: Place) -> list[Settings]:
     """The last rows of a metrics file."""
     try:
         with place.open(MAX_FILE) as file:
@@ -151,26 +146,20 @@ def tail(place: Place) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)]
 
 
-def check_same(seeds: Sequence[Seed], config: Config) -> None:
+def check_same(seeds: Iterable[Seed], config: Config) -> None:
     """Check that runs which are there already have the given settings."""
-    asked = config.flat()
     for seed in seeds:
-        if not (seed.run_dir / CONFIG).exists():
-            continue
-        there = load_config(seed.run_dir).flat()
-        for name, value in asked.items():
-            if name not in SETTLED and there.get(name) != value:
+        there = load_config(seed.run_dir).flat() if (seed.run_dir / CONFIG).exists() else config.flat()
+        for name, value in config.flat().items():
+            if name not in RESOLVED and there.get(name) != value:
                 raise UsageError(
                     f"{name} {value} is not the {there.get(name)} of {seed.run_dir}, which is there already: give that, or "
                     "another run_dir"
                 )
 
 
-# running ----------------------------------------------------------------------------------------------------------------
-
-
 @dataclass
-class Crowd:
+class SeedPool:
     """Processes under way, and those still to come."""
 
     seeds: list[Seed]
@@ -184,71 +173,58 @@ class Crowd:
 
     def run(self) -> None:
         """Until all have ended; signals are passed on, once each time."""
-        self.waiting = []
         for seed in self.seeds:
             if seed.finished:
                 seed.code = 0
                 self.say(f"seed {seed.seed}: is done already")
-            else:
-                self.waiting.append(seed)
+        self.waiting = [seed for seed in self.seeds if seed.code is None]
         before = {number: signal.signal(number, self.receive) for number in stop_signals()}
         try:
             while self.waiting or self.running:
                 self.start_some()
                 self.end_some()
                 self.show()
-                time.sleep(LOOK)
+                time.sleep(POLL)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for seed in self.running:  # only if something went wrong here
-                assert seed.process is not None
-                seed.process.terminate()
+            for process in self.running.values():  # only if something went wrong here
+                process.terminate()
 
     @property
-    def running(self) -> list[Seed]:
-        return [seed for seed in self.seeds if seed.process is not None and seed.code is None]
+    def running(self) -> dict[int, subprocess.Popen[bytes]]:
+        """Processes under way, by the index of their seed."""
+        found = {i: seed.process for i, seed in enumerate(self.seeds) if seed.code is None}
+        return {i: process for i, process in found.items() if process is not None}
 
     def receive(self, number: int, frame: object) -> None:
-        """The first asks every run to end its phase and save, the second to end at once."""
-        self.stopped, self.asked = number, self.asked or time.monotonic()
-        self.waiting = []
-        for seed in self.running:
-            assert seed.process is not None
-            seed.process.send_signal(number)
+        """The first signal asks every run to end its phase and save, the second to end at once."""
+        self.stopped, self.asked, self.waiting = number, self.asked or time.monotonic(), []
+        for process in self.running.values():
+            process.send_signal(number)
 
     def start_some(self) -> None:
-        taken = {seed.slot for seed in self.running}
-        for slot in range(len(self.places)):
-            if slot not in taken and self.waiting and self.stopped is None:
-                self.start(self.waiting.pop(0), slot)
-
-    def start(self, seed: Seed, slot: int) -> None:
-        seed.slot = slot
-        with seed.output() as said:
-            seed.process = start(  # in a session of its own: Ctrl-C comes to us, who pass it on once
-                seed.command(self.words),
-                {**os.environ, **self.places[slot]},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-            )
+        taken = {self.seeds[i].slot for i in self.running}
+        for slot in [slot for slot in range(len(self.places)) if slot not in taken]:
+            if self.waiting and self.stopped is None:
+                seed = self.waiting.pop(0)
+                seed.slot = slot
+                seed.start(self.words, self.places[slot])
 
     def end_some(self) -> None:
-        for seed in self.running:
-            assert seed.process is not None
-            seed.code = seed.process.poll()
+        for i, process in self.running.items():
+            seed = self.seeds[i]
+            seed.code = process.poll()
             if seed.code is None and self.stopped is not None:
-                self.give_up(seed, seed.process)
-            if seed.code == 0:
+                self.give_up(seed, process)
+            elif seed.code == 0:
                 self.say(f"seed {seed.seed}: {seed.last_words()}")
             elif seed.code is not None and self.stopped is None:
                 self.say(f"seed {seed.seed}: failed: {seed.last_words()}")
 
     def give_up(self, seed: Seed, process: subprocess.Popen[bytes]) -> None:
         """Kill a run that has not ended long after it was asked to: it has what it saved last."""
-        waited = time.monotonic() - self.asked
-        still = standing_still(process.pid)
+        waited, still = time.monotonic() - self.asked, standing_still(process.pid)
         if waited > (STANDING if still else ENDING):
             process.kill()
             process.wait()
@@ -256,10 +232,7 @@ class Crowd:
             self.say(f"seed {seed.seed}: killed, for {why}; its last checkpoint counts")
 
 
-# together ---------------------------------------------------------------------------------------------------------------
-
-
-def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
+def compare(seeds: Iterable[Seed], folder: Path) -> tuple[Path, str] | None:
     """(the report, what all say together), if something was trained."""
     there = [seed.run_dir for seed in seeds if (seed.run_dir / METRICS).exists()]
     if not there:
@@ -267,22 +240,14 @@ def compare(seeds: Sequence[Seed], folder: Path) -> tuple[Path, str] | None:
     records = [gathered(run) for run in there]
     scores = np.array([record.scores[-1].mean for record in records if record.scores])
     page = write_report(there, folder / COMPARISON)
-    if len(scores) == 0:
-        return page, unscored(records)
-    middle, low, high = iqm_interval([scores])
-    interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
-    return (
-        page,
-        f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; from {scores.min():.2f} to "
-        f"{scores.max():.2f}",
-    )
-
-
-def unscored(records: Sequence[RunRecord]) -> str:
-    """What is said of runs of which none has a score."""
+    if len(scores):
+        middle, low, high = iqm_interval([scores])
+        interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
+        span = f"from {scores.min():.2f} to {scores.max():.2f}"
+        return page, f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; {span}"
     if any(record.info.settings["eval_episodes"] for record in records):
-        return "no seed has a score yet"
+        return page, "no seed has a score yet"
     last = [record.columns.last("charts/episodic_return") for record in records]
     returns = [value for value in last if value is not None]
     at_the_end = f"; the last returns in training are from {min(returns):.2f} to {max(returns):.2f}" if returns else ""
-    return f"not evaluated (eval_episodes 0){at_the_end}"
+    return page, f"not evaluated (eval_episodes 0){at_the_end}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, OnPolicyConfig
 from ..engine import State, apart, choose_runtime, stream_seed, world
 from ..engine.distributed import copy_from_rank0
 from ..engine.noise import initialising
@@ -25,7 +25,16 @@ from .config import Config, RunConfig, configure, merged_layers
 from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
-from .user_objects import Network, ancestor_of, from_user, import_training_env, is_ours, is_path, name_of, own_network
+from .user_objects import (
+    Network,
+    ancestor_of,
+    from_user,
+    implements_env,
+    import_training_env,
+    is_path,
+    name_of,
+    own_network,
+)
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -79,7 +88,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
     if not follows_kind(preset_env or env_id, algo, settings):
         return configure(env_id, algo, settings, preset_env=preset_env), given
-    if is_ours(given):
+    if implements_env(given):
         return configure_for(given, env_id, algo, settings, preset_env), given
     if not callable(given):  # a Gymnasium environment, which is looked at where it is
         return configure_for(Shown(given), env_id, algo, settings, preset_env), given
@@ -146,7 +155,7 @@ def close_quietly(env: Env) -> None:
         env.close()
 
 
-def settled(config: Config, state: State) -> Config:
+def resolved(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_path(config.env) and config.run.backend == "auto":
@@ -178,7 +187,7 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
         raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
 
 
-def per_rank_config(algorithm: Any, ranks: int) -> Any:
+def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
     """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
     if ranks == 1:
         return algorithm

@@ -5,15 +5,9 @@ To a user settings are flat: one namespace in keywords, flags and YAML. Later la
 
 from __future__ import annotations
 
-import contextlib
-import math
-import re
-import types
 import typing
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin
-
-import yaml
+from typing import Any, Literal
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
 from ..engine import Accelerate, Precision, cores
@@ -22,10 +16,9 @@ from ..errors import UsageError, checked_seed, near_matches
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from .devices import device_name
 from .names import SETTINGS, here_called
 from .presets import Traits, kind_settings, preset
-from .settings_file import MAPPINGS, is_section
+from .settings import MAPPINGS, coerce, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
 MOST_EPISODES = 1_000_000  # of one evaluation: each is a row of its own where environments are tensors
@@ -148,28 +141,28 @@ CHANGEABLE = (
 
 def check_changeable(config: Config, settings: Settings) -> None:
     """Refuse settings that an agent that exists cannot change."""
-    known = {*(f.name for f in fields(parts_of(config.algo)[0])), *CHANGEABLE} - {*FIXED}
-    fixed = next((name for name in settings if name in settings_of(config.algo) and name not in known), None)
+    known = {*(f.name for f in fields(config_classes(config.algo)[0])), *CHANGEABLE} - {*FIXED}
+    fixed = next((name for name in settings if name in setting_types(config.algo) and name not in known), None)
     if fixed is not None:
         raise UsageError(f"{fixed} cannot be changed: the agent was made with it. Make a new agent")
 
 
-def parts_of(algo: str) -> tuple[type[OnPolicyConfig], type[NetworkConfig], type[RunConfig]]:
+def config_classes(algo: str) -> tuple[type[OnPolicyConfig], type[NetworkConfig], type[RunConfig]]:
     """The three groups that make up a run's settings."""
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algo {algo!r}.{near_matches(algo, ALGORITHMS)} Give one of: {', '.join(ALGORITHMS)}")
     return ALGORITHMS[algo].config, NetworkConfig, RunConfig
 
 
-def settings_of(algo: str) -> dict[str, Any]:
+def setting_types(algo: str) -> dict[str, Any]:
     """Every setting of a run and its type."""
-    hints = {part: typing.get_type_hints(part) for part in parts_of(algo)}
+    hints = {part: typing.get_type_hints(part) for part in config_classes(algo)}
     return {f.name: known[f.name] for part, known in hints.items() for f in fields(part)}
 
 
 def merged_layers(algo: str, *layers: Settings) -> Settings:
     """Layers of settings as one, each value of its setting's type; the last layer wins."""
-    annotations = settings_of(algo)
+    annotations = setting_types(algo)
     merged: Settings = {}
     for layer in layers:
         for key, value in layer.items():
@@ -185,17 +178,13 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
 
 
 def configure(
-    env: str,
-    algo: str,
-    *layers: Settings,
-    with_preset: bool = True,
-    preset_env: str | None = None,
+    env: str, algo: str, *layers: Settings, with_preset: bool = True, preset_env: str | None = None,
     traits: Traits | None = None,
-) -> Config:
+) -> Config:  # fmt: skip
     """The configuration of a run from layers of settings, the last one winning. `preset_env` lends its preset; `traits` of the
     environment decide some of the defaults of its kind."""
     given = merged_layers(algo, *layers)
-    merged: Settings = dict(parts_of(algo)[0].network_defaults)
+    merged: Settings = dict(config_classes(algo)[0].network_defaults)
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
         merged |= preset(preset_env or env, algo, given)
@@ -206,7 +195,7 @@ def configure(
     def build(part: type[Any]) -> Any:
         return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})
 
-    algorithm, network, run = (build(part) for part in parts_of(algo))
+    algorithm, network, run = (build(part) for part in config_classes(algo))
     return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
 
 
@@ -221,106 +210,12 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
         return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
     foreign = here_called(name, SETTINGS)
     if foreign:
-        owner = next((o for o in ALGORITHMS if SETTINGS[name] in settings_of(o)), algo)
+        owner = next((o for o in ALGORITHMS if SETTINGS[name] in setting_types(o)), algo)
         elsewhere = f", a setting of {owner}" if SETTINGS[name] not in known and owner != algo else ""
         return UsageError(f"unknown setting {name!r}: {foreign}{elsewhere}")
     for other in ALGORITHMS:
-        if other != algo and name in settings_of(other):
+        if other != algo and name in setting_types(other):
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
     return UsageError(
         f"unknown setting {name!r} for {algo}.{near_matches(name, known)} `tightrope train --help` lists them"
     )
-
-
-def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text), several values as
-    one text with commas."""
-    origin, options = get_origin(annotation), get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        return coerce(name, value, next(o for o in options if o is not type(None)))
-    if origin is Literal:
-        if value in options:
-            return value
-        raise UsageError(f"{name} {value!r} is not a choice: give one of {', '.join(map(str, options))}")
-    if origin is dict:
-        return mapping(name, value)
-    if origin is tuple:
-        return tuple(coerce(name, item, options[0]) for item in several(value))
-    return coerce_one(name, value, annotation)
-
-
-def coerce_one(name: str, value: Any, annotation: type[Any]) -> Any:
-    """`value` as a bool, text or a number, or a UsageError."""
-    if name == "device" and value is not None:
-        return device_name(value)
-    if isinstance(value, bool) or annotation in (bool, str):
-        if type(value) is annotation or (annotation is str and isinstance(value, str)):
-            return value
-    elif callable(value) or is_linear(value):
-        raise is_schedule(name, value)
-    elif annotation is int:
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else whole(value)
-            if abs(number) < 2**63:
-                return number
-            raise UsageError(f"{name} {shortened(number)} is too large: give a whole number of at most 2^63 - 1")
-    else:
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if math.isfinite(real := float(value)):
-                return real
-    expected = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}[annotation]
-    raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {expected}: give one")
-
-
-def several(value: Any) -> list[Any]:
-    """The values of a setting that has several: a list, one alone, or text such as '64,64' or '[64, 64]'."""
-    found: list[Any] = []
-    for item in value if isinstance(value, (list, tuple)) else [value]:
-        found += re.findall(r"[^\s,()\[\]]+", item) if isinstance(item, str) and "," in item else [item]
-    return found
-
-
-def is_linear(value: Any) -> bool:
-    """Whether a value is what rl-zoo3 calls a linear schedule, such as lin_0.001."""
-    return isinstance(value, str) and value.startswith("lin_")
-
-
-def is_schedule(name: str, value: Any) -> UsageError:
-    """The error for a number that is to change in the course of a run."""
-    given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
-    anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
-    also = (
-        f", and {anneal} for a linear decay, the only schedule there is" if anneal else ": it stays the same in a run"
-    )
-    return UsageError(f"{given}: give the number it starts from{also}")
-
-
-def shortened(number: int) -> str:
-    """A whole number as text; of a very long one its size."""
-    return str(number) if abs(number) < 10**40 else f"of {math.log10(abs(number)):.0f} digits"
-
-
-def mapping(name: str, value: Any) -> Settings:
-    """A mapping as it is, or from words such as gravity=-5 (values are read as YAML)."""
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return value
-    words = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
-    pairs = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
-    if not all(key.isidentifier() and equals for key, equals, _ in pairs):
-        raise UsageError(f"{name} {value!r} is not a list of name=value: give it as in {name} gravity=-5")
-    try:
-        return {key: yaml.safe_load(text) for key, _, text in pairs}
-    except yaml.YAMLError:
-        raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
-
-
-def whole(value: Any) -> int:
-    """A whole number, however it is written; ValueError for anything else."""
-    if isinstance(value, int):
-        return value
-    number = float(value)
-    if number != int(number):
-        raise ValueError
-    return int(number)

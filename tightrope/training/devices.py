@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from ..models.networks import sees_images
 from ..types import Env
 
 
-def device_name(value: Any) -> str:
+def device_name(value: object) -> str:
     """A device as the setting has it, from its name or from a torch.device."""
     text = str(value).strip().lower() if isinstance(value, (str, torch.device)) else ""
     if match := re.fullmatch(r"(auto|cpu|mps)(?::0)?|cuda(?::(\d{1,4}))?", text):

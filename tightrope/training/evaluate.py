@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,9 @@ from .. import activity
 from ..engine import Mode, Runtime, apart, choose_threads, stream_seed, threads
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
-from ..errors import EnvError, UsageError, raised
+from ..errors import EnvError, UsageError, plural, raised
 from ..models import ActorCritic
-from ..types import Env
+from ..types import Env, Settings
 from .signals import Interrupts
 
 MOST_STEPS = 100_000  # of an episode that nothing else ends
@@ -72,34 +71,22 @@ class Evaluation:
         """Whether the mean estimates the score: not where time was up before the first round was over."""
         return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Settings:
         """Everything, as `tightrope eval --json` prints it."""
         return {
-            "mean": self.mean,
-            "std": self.std,
-            "min": min(self.returns),
-            "max": max(self.returns),
-            "episodes": len(self.returns),
-            "mean_length": self.mean_length,
-            "returns": self.returns,
-            "lengths": self.lengths,
-            "unfinished": self.unfinished,
-            "requested": self.requested or len(self.returns),
-            "favours_short": self.favours_short,
-            "games_cut": self.games_cut,
-        }
+            "mean": self.mean, "std": self.std, "min": min(self.returns), "max": max(self.returns),
+            "episodes": len(self.returns), "mean_length": self.mean_length, "returns": self.returns,
+            "lengths": self.lengths, "unfinished": self.unfinished, "requested": self.requested or len(self.returns),
+            "favours_short": self.favours_short, "games_cut": self.games_cut,
+        }  # fmt: skip
 
     @property
     def metrics(self) -> dict[str, float]:
         """What a row of metrics has of it."""
         row = {
-            "eval/episodic_return": self.mean,
-            "eval/episodic_length": self.mean_length,
-            "eval/return_std": self.std,
-            "eval/return_min": min(self.returns),
-            "eval/return_max": max(self.returns),
-            "eval/episodes": len(self.returns),
-        }
+            "eval/episodic_return": self.mean, "eval/episodic_length": self.mean_length, "eval/return_std": self.std,
+            "eval/return_min": min(self.returns), "eval/return_max": max(self.returns), "eval/episodes": len(self.returns),
+        }  # fmt: skip
         return row if self.representative else {**row, "eval/cut_off": 1.0}
 
     @property
@@ -120,10 +107,10 @@ class Evaluation:
         return ""
 
     def __str__(self) -> str:
-        note, count = f"; {self.note}" if self.note else "", len(self.returns)
+        note = f"; {self.note}" if self.note else ""
         return (
             f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
-            f"over {count} {'episode' if count == 1 else 'episodes'} (mean length {self.mean_length:.1f}){note}"
+            f"over {plural(len(self.returns), 'episode')} (mean length {self.mean_length:.1f}){note}"
         )
 
 
@@ -134,9 +121,7 @@ class EvaluationOptions:
     deterministic: bool = True  # the likeliest action; otherwise one drawn as in training
     num_envs: int = 16  # environments at once, of an engine on the host
     seconds: float | None = None  # after which the episodes under way are given up
-    captured: bool = (
-        False  # a step is replayed as a CUDA graph where the environment allows it, which changes no number
-    )
+    captured: bool = False  # a step is replayed as a CUDA graph where the environment allows it; changes no number
     in_itself: bool = False  # play in the environment itself, made for that, if it has as many rows as are needed
 
     def width(self, episodes: int, on_host: bool = True) -> int:
@@ -146,29 +131,21 @@ class EvaluationOptions:
 
 
 @torch.no_grad()
-def evaluate(
-    policy: ActorCritic,
-    env: Env,
-    episodes: int,
-    seed: int,
-    options: EvaluationOptions | None = None,
-    interrupts: Interrupts | None = None,
-    tick: Tick = lambda over: None,
-) -> Evaluation:
+def evaluate_policy(
+    policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions | None = None,
+    interrupts: Interrupts | None = None, tick: Tick = lambda over: None,
+) -> Evaluation:  # fmt: skip
     """Play `episodes` episodes in fresh copies of `env`. The first signal ends it with Interrupted."""
-    options = options or EvaluationOptions()
-    if interrupts is None:
-        with Interrupts() as own:
-            return evaluate(policy, env, episodes, seed, options, own, tick)
+    options, refusal = options or EvaluationOptions(), None
     width = options.width(episodes, isinstance(env, HostEnv))
-    refusal: UsageError | None = None
-    for rows in range(width, width + (MOST_IN_A_GAME if isinstance(env, TensorEnv) else 1)):
-        playing = activity.during("playing evaluation episodes")
-        with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
-            try:
-                return play_in_copies(policy, env, rows, episodes, seed, options, interrupts, tick)
-            except RowsDoNotFit as error:  # several may be one game: play some more rows, which are not counted
-                refusal = refusal or error
+    with nullcontext(interrupts) if interrupts is not None else Interrupts() as signals:
+        for rows in range(width, width + (MOST_IN_A_GAME if isinstance(env, TensorEnv) else 1)):
+            playing = activity.during("playing evaluation episodes")
+            with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
+                try:
+                    return Rounds(policy, env, episodes, seed, options).play(rows, signals, tick)
+                except RowsDoNotFit as error:  # several may be one game: play some more rows, which are not counted
+                    refusal = refusal or error
     assert refusal is not None
     raise refusal
 
@@ -189,32 +166,6 @@ def beginning(env: Env, rows: int) -> Iterator[None]:
         raise RowsDoNotFit(f"{type(env).__name__} cannot be evaluated with {rows} rows: {words}") from None
 
 
-def play_in_copies(
-    policy: ActorCritic,
-    env: Env,
-    rows: int,
-    episodes: int,
-    seed: int,
-    options: EvaluationOptions,
-    interrupts: Interrupts,
-    tick: Tick,
-) -> Evaluation:
-    """The episodes in that many fresh copies, or in `env` itself where it is there for that."""
-    in_itself = options.in_itself and isinstance(env, HostEnv) and env.num_envs == rows
-    mode: Mode = "graph" if options.captured and env.capturable else "eager"
-    runtime = Runtime(mode, device=env.device, say=lambda line: None)  # training has said it already
-    copies: Env | None = None
-    try:
-        with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
-            with beginning(env, rows):
-                copies = env if in_itself else env.spawn(rows, seed)
-            with runtime.arithmetic():
-                return Rounds(policy, copies, episodes, seed, options, runtime).play(interrupts, tick)
-    finally:
-        if copies is not None and copies is not env:
-            copies.close()
-
-
 @dataclass
 class Episodes:
     """One episode of each copy, as far as it has come. A step writes into these tensors and replaces none."""
@@ -233,22 +184,34 @@ class Episodes:
 class Rounds:
     """All episodes of an evaluation, as many at a time as there are copies."""
 
-    def __init__(
-        self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions, runtime: Runtime
-    ) -> None:
+    def __init__(self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions) -> None:
         self.policy, self.env, self.episodes, self.seed, self.options = policy, env, episodes, seed, options
-        self.runtime = runtime
+        mode: Mode = "graph" if options.captured and env.capturable else "eager"
+        self.runtime = Runtime(mode, device=env.device, say=lambda line: None)  # training has said it already
         self.deadline = None if options.seconds is None else time.monotonic() + options.seconds
-        device = env.device
-        self.noise = torch.Generator(device).manual_seed(seed)  # for episodes that follow, which nobody looks at
+        self.noise = torch.Generator(env.device).manual_seed(seed)  # for episodes that follow, which nobody looks at
         self.sampling = None
         if not options.deterministic:
-            self.sampling = torch.Generator(device).manual_seed(stream_seed(seed, "actions"))
+            self.sampling = torch.Generator(env.device).manual_seed(stream_seed(seed, "actions"))
         self.returns: list[float] = []  # of the rounds that are over
         self.lengths: list[int] = []
         self.unfinished = 0
 
-    def play(self, interrupts: Interrupts, tick: Tick) -> Evaluation:
+    def play(self, rows: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
+        """The episodes in that many fresh copies, or in the environment itself where it is there for that."""
+        given = self.env
+        try:
+            with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
+                if not (self.options.in_itself and isinstance(given, HostEnv) and given.num_envs == rows):
+                    with beginning(given, rows):
+                        self.env = given.spawn(rows, self.seed)
+                with self.runtime.arithmetic():
+                    return self._play_rounds(interrupts, tick)
+        finally:
+            if self.env is not given:
+                self.env.close()
+
+    def _play_rounds(self, interrupts: Interrupts, tick: Tick) -> Evaluation:
         while len(self.returns) < self.episodes:
             episodes = self._begin()
             rows = torch.arange(min(self.env.num_envs, self.episodes - len(self.returns)), device=self.env.device)
@@ -258,11 +221,9 @@ class Rounds:
             self.unfinished += int(episodes.running.sum())
             self.returns += returns
             self.lengths += lengths
-        return Evaluation(self.returns, self.lengths, self.unfinished, games_cut=self._games_cut())
-
-    def _games_cut(self) -> int:
         limit = self.env.game_limit if isinstance(self.env, HostEnv) else None
-        return 0 if limit is None else sum(length >= limit for length in self.lengths)
+        games_cut = 0 if limit is None else sum(length >= limit for length in self.lengths)
+        return Evaluation(self.returns, self.lengths, self.unfinished, games_cut=games_cut)
 
     def _begin(self) -> Episodes:
         """The next round. Episode i has the same seed however many are played at once."""
@@ -273,14 +234,10 @@ class Rounds:
         else:
             with beginning(env, count):
                 obs = env.reset(seed=self.seed)
-        return Episodes(
-            self.policy,
-            env,
-            obs=obs.contiguous(),  # written to by every step, and a user's `observe` may return an expanded one
-            total=torch.zeros(count, device=env.device),
-            length=torch.zeros(count, dtype=torch.int64, device=env.device),
-            running=torch.arange(count, device=env.device) < self.episodes - first,
-        )
+        running = torch.arange(count, device=env.device) < self.episodes - first
+        total, length = torch.zeros(count, device=env.device), torch.zeros_like(running, dtype=torch.int64)
+        # observations are written to by every step, and a user's `observe` may return an expanded tensor
+        return Episodes(self.policy, env, obs.contiguous(), total, length, running)
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
         """Until each episode is over; False if time was up before that."""

@@ -31,7 +31,7 @@ from ..files import write_file
 from ..models import ActorCritic
 from ..types import Composite, Env, Settings
 from ..version import __version__
-from .export_check import beside, differences, observations
+from .export_check import beside, differences, example_rows
 
 if TYPE_CHECKING:
     from ..envs.traced import Part
@@ -63,11 +63,11 @@ class Exported:
         )
 
 
-def export(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings) -> Exported:
+def export_policy(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings) -> Exported:
     """Write the policy to `path` if it does there as in torch. Otherwise nothing is written, and a file that was there before
     stays. `about` goes into the file's metadata."""
     check_file(path)
-    rows = observations(policy, env, seed)
+    rows = example_rows(policy, env, seed)
     frozen = Frozen(on_cpu(policy), env)
     content = graph(frozen, metadata(frozen, env, about))
     errors = differences(content, frozen.inputs, frozen.policy, env, rows)
@@ -175,7 +175,7 @@ def forget_origin(graph: Any) -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """The exporter talks of other packages' operators and of its own deprecations, which no user can mend."""
+    """The exporter talks of other packages' operators and of its own deprecations, which no user can fix."""
     before, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.WARNING)
     try:

@@ -4,7 +4,7 @@ batches of several sizes. Torch's answers come the way `Agent.predict` goes, by 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def beside(policy: ActorCritic, distribution: Distribution, value: Tensor) -> di
 
 
 @torch.no_grad()
-def observations(policy: ActorCritic, env: Env, seed: int) -> Tensor:
+def example_rows(policy: ActorCritic, env: Env, seed: int) -> Tensor:
     """(rows, ...) as the policy reads them, half from episodes if the environment can be made again; on the CPU."""
     generator = torch.Generator().manual_seed(seed)
     seen = episodes(policy, env, seed)
@@ -100,34 +100,35 @@ def differences(content: bytes, names: Sequence[str], policy: ActorCritic, env: 
     """The largest absolute difference between a graph and torch, by output; an ExportError where that is too large."""
     from ..envs.traced import parts_of, show
 
-    parts, session = parts_of(env), session_of(content)
-    largest: dict[str, float] = {}
+    parts, run = parts_of(env), graph_runner(content)
+    worst: dict[str, float] = {}
     for batch in torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)]):
         shown = show(parts, batch.numpy())
-        got = answers(session, dict(zip(names, shown, strict=True)))
-        for name, error in compared(got, expected(policy, env, shown)).items():
-            largest[name] = max(error, largest.get(name, 0.0))
-    return largest
+        got = run(dict(zip(names, shown, strict=True)))
+        for name, error in output_errors(got, expected(policy, env, shown)).items():
+            worst[name] = max(error, worst.get(name, 0.0))
+    return worst
 
 
-def session_of(content: bytes) -> Any:
+def graph_runner(content: bytes) -> Callable[[Outputs], Outputs]:
+    """A function that runs the graph by onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its own kinds have no common name
         raise ExportError(f"onnxruntime cannot load the graph, so nothing was written: {one_line(error)}") from error
-
-
-def answers(session: Any, shown: Outputs) -> Outputs:
-    """What the graph gives."""
     names = [output.name for output in session.get_outputs()]
-    try:
-        return dict(zip(names, session.run(names, shown), strict=True))
-    except Exception as error:
-        raise ExportError(f"onnxruntime cannot run the graph, so nothing was written: {one_line(error)}") from error
+
+    def run(shown: Outputs) -> Outputs:
+        try:
+            return dict(zip(names, session.run(names, shown), strict=True))
+        except Exception as error:
+            raise ExportError(f"onnxruntime cannot run the graph, so nothing was written: {one_line(error)}") from error
+
+    return run
 
 
 def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
@@ -141,7 +142,7 @@ def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
     return {"action": env.decode(action) if isinstance(env, HostEnv) else action.numpy(), **outputs}
 
 
-def compared(got: Outputs, want: Outputs) -> dict[str, float]:
+def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:
     """The largest absolute difference in each output of one batch. Where two choices are so close that rounding decides
     between them, either is right."""
     if got.keys() != want.keys():

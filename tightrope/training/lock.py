@@ -41,23 +41,18 @@ def locked(run_dir: Path) -> Iterator[None]:
             raise in_use(run_dir, holder(run_dir))
         yield
     finally:
-        _held.pop(run_dir, None)
-        release(descriptors)
+        release(run_dir)
 
 
-def release(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
+def release(*run_dirs: Path) -> None:
+    for descriptor in [fd for run_dir in run_dirs for fd in _held.pop(run_dir, [])]:
+        os.close(descriptor)
 
 
-def release_in_child() -> None:
-    """A forked process inherits our open files. It may outlive us, and must not keep the locks."""
-    while _held:
-        release(_held.popitem()[1])
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=release_in_child)
+if hasattr(
+    os, "register_at_fork"
+):  # a forked process inherits our open files, may outlive us, and must not keep the locks
+    os.register_at_fork(after_in_child=lambda: release(*_held))
 
 
 def acquire(descriptor: int, kind: int) -> bool:
@@ -115,6 +110,5 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def in_use(run_dir: Path, writer: str) -> UsageError:
-    return UsageError(
-        f"run_dir {run_dir} is being written by {writer}: wait until it has ended, or give another directory"
-    )
+    fix = "wait until it has ended, or give another directory"
+    return UsageError(f"run_dir {run_dir} is being written by {writer}: {fix}")

@@ -3,289 +3,29 @@
 docs/coming-from.md is the same table for reading; a test holds the two together.
 """
 
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from ..errors import UsageError, near_matches
+
 CALLBACKS = ": learn(callbacks=[...]) takes tr.Callback objects; eval_every, save_every and stop_at_return need none"
-
-SETTINGS = {
-    # Stable-Baselines3
-    "n_steps": "num_steps",
-    "n_envs": "num_envs",
-    "n_epochs": "update_epochs",
-    "clip_range": "clip_coef",
-    "clip_range_vf": "clip_vloss (a switch; its width is clip_coef)",
-    "normalize_advantage": "norm_adv",
-    "batch_size": "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)",
-    "policy_kwargs": "hidden_sizes, activation, share_trunk and log_std",
-    "net_arch": "hidden_sizes",
-    "activation_fn": "activation",
-    "policy": ": the network is chosen from the spaces; see hidden_sizes and activation",
-    "verbose": ": output is on unless quiet is set",
-    "tensorboard_log": "log (log tensorboard; events are in run_dir)",
-    "tb_log_name": "run_name",
-    "n_timesteps": "total_timesteps",
-    "eval_freq": "eval_every",
-    "n_eval_episodes": "eval_episodes",
-    "save_freq": "save_every",
-    "reward_threshold": "stop_at_return (with eval_every)",
-    "best_model_save_path": ": with eval_every the best policy is kept in run_dir, as checkpoint best",
-    "callback": CALLBACKS,
-    "log_interval": ": every phase is logged",
-    "progress_bar": ": the progress line is on unless quiet is set",
-    "normalize": "norm_obs and norm_reward",
-    "vec_env_cls": "vectorization_mode",
-    "ortho_init": ": networks always start orthogonal",
-    "use_sde": ": there is no such exploration; log_std and log_std_init set how wide actions are drawn",
-    "stats_window_size": ": the return shown is the mean over all episodes that ended in a phase",
-    # CleanRL
-    "env_id": ": give the env first, as in `tightrope train CartPole-v1`",
-    "gym_id": ": give the env first, as in `tightrope train CartPole-v1`",
-    "exp_name": "run_dir (trackers show run_name)",
-    "cuda": "device (device cuda; device cpu where cuda is False)",
-    "no_cuda": "device (device cpu)",
-    "cpu": "device (device cpu)",
-    "save_model": ": every run is saved while it trains, in its run_dir; see save_seconds",
-    "upload_model": ": no file is uploaded; a run is its directory, and `tightrope export` writes one file",
-    "num_updates": "total_timesteps (updates x num_envs x num_steps)",
-    "torch_deterministic": ": a seed always gives the same numbers",
-    "minibatch_size": "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)",
-    "num_iterations": "total_timesteps (iterations x num_envs x num_steps)",
-    # Courses and papers
-    "lr": "learning_rate",
-    "lr_end": "learning_rate_end",
-    "lr_frac": "anneal_fraction",
-    "use_lr_decay": "anneal_lr",
-    "lr_decay": "anneal_lr",
-    "lr_schedule": "anneal_lr (a linear decay to learning_rate_end, the only schedule there is)",
-    "lr_scheduler": "anneal_lr (a linear decay to learning_rate_end, the only schedule there is)",
-    "discount": "gamma",
-    "lam": "gae_lambda",
-    "clip_eps": "clip_coef",
-    "clip_ratio": "clip_coef",
-    "entropy_coef": "ent_coef",
-    "value_coef": "vf_coef",
-    "num_steps_per_rollout": "num_steps",
-    "max_trajectory_len": "num_steps",
-    "total_phases": "total_timesteps (phases x num_envs x num_steps)",
-    "batches_per_learning_phase": "update_epochs x num_minibatches",
-    "num_updates_per_epoch": "rollout_uses",
-    "rollout_use_count": "rollout_uses",
-    "num_batches_per_rollout": "num_batches",
-    "use_iw": "use_importance_weights",
-    "iw_clip": "weight_clamp",
-    "frac_dead_rollout": "dead_fraction",
-    "early_stop": "stop_at_return (with eval_every), or VPG's stop_when_solved",
-    "early_stopping": "stop_at_return (with eval_every), or VPG's stop_when_solved",
-    "patience": "stop_at_return (with eval_every): training stops at a score, not after a number of evaluations",
-    "mode": ": give the env's id; the network and the settings follow from it",
-    "show_probs": ": see `tightrope probe --show-probs`",
-    "live_viz": ": agent.learn(live=True) shows a picture that changes in a notebook; report.html does while training",
-    "compile": "accelerate",
-    "video_log_freq": "video_every (in phases)",
-    "use_wandb": "log (log wandb)",
-    "wandb_entity": "entity",
-    "track": "log (log wandb)",
-    "video": "video_every (0 for none)",
-    "no_video": "video_every (video_every 0)",
-    "record_video": "video_every (where observations can be drawn; `tightrope record` films any trained agent)",
-    "capture_video": "video_every (where observations can be drawn; `tightrope record` films any trained agent)",
-    "wandb_project_name": "project",
-    "hidden_size": "hidden_sizes",
-    "hidden_dim": "hidden_sizes",
-    "epochs": "update_epochs (passes over a batch) or total_timesteps (the length of a run)",
-    "num_epochs": "update_epochs",
-    "ppo_epochs": "update_epochs",
-    "k_epochs": "update_epochs",
-    "num_sgd_iter": "update_epochs",
-    "train_pi_iters": "update_epochs",
-    "num_mini_batch": "num_minibatches",
-    "sgd_minibatch_size": "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)",
-    "train_batch_size": "num_envs and num_steps (their product)",
-    "steps_per_epoch": "num_envs and num_steps (their product)",
-    "rollout_length": "num_steps",
-    "rollout_fragment_length": "num_steps",
-    "horizon": "num_steps (of a rollout) or max_episode_steps (of an episode)",
-    "max_ep_len": "max_episode_steps",
-    "num_workers": "num_envs",
-    "num_processes": "num_envs",
-    "pi_lr": "learning_rate (one for actor and critic)",
-    "vf_lr": "learning_rate (one for actor and critic)",
-    "lambda_": "gae_lambda",
-    "clip_param": "clip_coef",
-    "entropy_coeff": "ent_coef",
-    "vf_loss_coeff": "vf_coef",
-    "grad_clip": "max_grad_norm",
-    "max_timesteps": "total_timesteps",
-    "num_timesteps": "total_timesteps",
-    "timesteps": "total_timesteps",
-    "num_env_steps": "total_timesteps",
-    "num_episodes": "total_timesteps (training is counted in steps)",
-    "random_seed": "seed",
-    "gpu": "device (device cuda; device cpu for none)",
-    "use_gpu": "device (device cuda; device cpu for none)",
-    "use_cuda": "device (device cuda; device cpu for none)",
-    "log_dir": "run_dir",
-    "logdir": "run_dir",
-    "save_dir": "run_dir",
-    "output_dir": "run_dir",
-    "checkpoint_freq": "save_every",
-    "checkpoint_every": "save_every",
-    "checkpoint_interval": "save_every",
-    "save_interval": "save_every",
-    "eval_interval": "eval_every",
-    "load": ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it",
-    "load_model": ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it",
-    "load_path": ": `tightrope resume RUN` goes on with a run",
-    "episodes": "eval_episodes (of an evaluation) or total_timesteps (training is counted in steps)",
-    "seconds": "eval_seconds (of an evaluation)",
-    "render": ": `tightrope record` films what was trained, video_every the training",
-}
-
-ENVS = {
-    "CartPole-gpu": "CartPole-v1 (with --device cuda)",
-    "CartPole-v0": "CartPole-v1 (with --max-episode-steps 200)",
-    "CartPole": "CartPole-v1",
-    "Pendulum-v0": "Pendulum-v1",
-    "classic-control": ": give one of the ids that `tightrope envs` lists",
-    "atari": ": give the game's id, such as ALE/Pong-v5",
-    "mujoco": ": give the task's id, such as HalfCheetah-v5",
-    "MultiInputPolicy": ": give an env id; the network is chosen from its spaces",
-    "probe": "Probe1-v0 to Probe5-v0",
-    "pendulum": "Pendulum-v1",
-    "MlpPolicy": ": give an env id; the network is chosen from its spaces",
-    "CnnPolicy": ": give an env id; the network is chosen from its spaces",
-}
-
+MINIBATCHES = "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)"
+VIDEO = "video_every (where observations can be drawn; `tightrope record` films any trained agent)"
 OFF_POLICY = ": there are PPO and VPG, no off-policy methods"
-
-FUNCTIONS = {
-    "VPGArgs": "tightrope.algorithms.VPGConfig, or keywords of tightrope.VPG",
-    "PPOArgs": "tightrope.algorithms.PPOConfig, or keywords of tightrope.PPO",
-    "VPGTrainer": "tightrope.VPG",
-    "PPOTrainer": "tightrope.PPO",
-    "VPGAgent": "tightrope.VPG",
-    "PPOAgent": "tightrope.PPO",
-    "Rollout": "tightrope.types.Rollout",
-    "RolloutTensors": "tightrope.types.Rollout",
-    "ReplayMemory": "tightrope.types.Rollout",
-    "get_minibatches": "tightrope.types.Batch.minibatches",
-    "compute_returns": "tightrope.functional.discounted_returns",
-    "normalize_returns": "tightrope.functional.standardize",
-    "compute_logprobs_and_entropy": "log_prob and entropy of tightrope.models.Categorical or Gaussian",
-    "compute_importance_weights": "tightrope.functional.importance_weights",
-    "compute_reinforce_loss": "tightrope.functional.policy_gradient",
-    "compute_gae": "tightrope.functional.gae",
-    "compute_advantages": "tightrope.functional.gae",
-    "calc_clipped_surrogate_objective": "tightrope.functional.clipped_surrogate",
-    "calc_value_function_loss": "tightrope.functional.value_loss",
-    "calc_entropy_bonus": "tightrope.functional.entropy_bonus",
-    "PPOScheduler": "tightrope.functional.linear",
-    "make_optimizer": "tightrope.engine.Optimizer",
-    "rollout_phase": "tightrope.engine.Runtime.collect",
-    "learning_phase": "the second half of tightrope.algorithms.ppo.phase",
-    "ENV_DICT": "tightrope.envs.ENVS",
-    "record_grid_video": "agent.record(path, grid=True), or tightrope.draw.grid over env.draw(obs)",
-    "render_rollout_grid_html": "agent.record(path), or tightrope.draw.grid over env.draw(obs)",
-    "rollout_grid_frames": "agent.record(path), or tightrope.draw.grid over env.draw(obs)",
-    "get_episode_data_from_infos": "env.finished_episodes()",
-    "evaluate_actions": "tightrope.models.ActorCritic: distribution, value = policy(obs)",
-    "train_one_trajectory": "tightrope.algorithms.vpg.phase",
-    "rollout_episode": "tightrope.engine.Runtime.collect",
-    "evaluate_policy": "agent.evaluate()",
-    "make_vec_env": "tightrope.envs.make",
-    "VecNormalize": "norm_obs and norm_reward",
-    "NormalizeObservation": "norm_obs",
-    "NormalizeReward": "norm_reward",
-    "EvalCallback": "eval_every and eval_episodes",
-    "CheckpointCallback": "save_every",
-    "StopTrainingOnRewardThreshold": "stop_at_return (with eval_every)",
-    "BaseCallback": "tr.Callback, for learn(callbacks=[...])",
-    "CallbackList": "a plain list, for learn(callbacks=[...])",
-    "ProgressBarCallback": ": the progress line is on unless quiet is set",
-    "DummyVecEnv": "tightrope.envs.make (every environment is a vector of num_envs)",
-    "SubprocVecEnv": "tightrope.envs.make(..., vectorization_mode='async')",
-    "Monitor": ": every finished episode is counted without a wrapper",
-    "VecMonitor": ": every finished episode is counted without a wrapper",
-    "VecFrameStack": ": Atari frames are stacked already; stack others with a Gymnasium wrapper",
-    "VecVideoRecorder": "video_every, or agent.record(path)",
-    "RecordVideo": "video_every, or agent.record(path)",
-    "check_env": "tightrope.envs.checker.check, or `tightrope check`",
-    "get_linear_fn": "tightrope.functional.linear; as settings: anneal_lr and learning_rate_end",
-    "set_random_seed": ": everything follows from the setting seed",
-    "A2C": ": there are PPO and VPG; PPO with update_epochs 1 and num_minibatches 1 is near it",
-    "DQN": OFF_POLICY,
-    "SAC": OFF_POLICY,
-    "TD3": OFF_POLICY,
-    "MlpPolicy": ": the network is chosen from the spaces",
-}
+OTHER_ENV = (
+    ": an agent keeps its environment; tr.load(path, env=...) brings another, agent.evaluate(env=...) scores in one"
+)
+Method = TypeVar("Method", bound=Callable[..., object])
 
 
-# attributes and methods of an agent
-MEMBERS = {
-    "load": "tr.load(path), a function",
-    "restore": "tr.load(path), a function",
-    "load_checkpoint": "tr.load(path), a function",
-    "load_model": "tr.load(path), a function",
-    "load_parameters": "tr.load(path), a function",
-    "load_state_dict": "tr.load(path), a function; agent.policy.load_state_dict loads the network alone",
-    "set_parameters": "tr.load(path), a function; agent.policy.load_state_dict loads the network alone",
-    "state_dict": "agent.policy.state_dict()",
-    "get_parameters": "agent.policy.state_dict()",
-    "parameters": "agent.policy.parameters()",
-    "save_checkpoint": "agent.save(path)",
-    "save_model": "agent.save(path)",
-    "set_env": ": an agent keeps its environment; tr.load(path, env=...) brings another, agent.evaluate(env=...) scores in one",
-    "env": "agent.state.env",
-    "get_env": "agent.state.env",
-    "observation_space": "agent.state.env.observation",
-    "action_space": "agent.state.env.action",
-    "n_envs": "agent.config.algorithm.num_envs",
-    "num_timesteps": "agent.steps",
-    "learning_rate": "agent.config.algorithm.learning_rate",
-    "device": "agent.state.env.device",
-    "rollout_buffer": "agent.state.rollout",
-    "logger": "the setting log (tensorboard, wandb, mlflow); metrics.jsonl is always written",
-    "set_logger": "the setting log (tensorboard, wandb, mlflow); metrics.jsonl is always written",
-    "get_vec_normalize_env": "norm_obs and norm_reward; their statistics are in agent.policy",
-    "act": "agent.predict(obs)",
-    "get_action": "agent.predict(obs)",
-    "select_action": "agent.predict(obs)",
-    "choose_action": "agent.predict(obs)",
-    "compute_action": "agent.predict(obs)",
-    "compute_single_action": "agent.predict(obs)",
-    "predict_values": "agent.policy.value(obs)",
-    "get_value": "agent.policy.value(obs)",
-    "fit": "agent.learn()",
-    "test": "agent.evaluate()",
-    "eval": "agent.evaluate()",
-    "render": "agent.record(path), or agent.show() in a notebook",
-    "play": "agent.record(path), or agent.show() in a notebook",
-}
-
-# arguments of an agent's methods, besides those that are settings elsewhere
-ARGUMENTS = {
-    "callback": CALLBACKS,
-    "log_interval": ": every phase is logged",
-    "progress_bar": "quiet, the other way round: the progress line is on",
-    "tb_log_name": "run_name, a setting",
-    "reset_num_timesteps": ": learn counts all steps of the agent; a new agent starts from 0",
-    "eval_env": ": evaluations are in fresh copies of the environment; agent.evaluate(env=...) takes another",
-    "n_eval_episodes": "episodes",
-    "num_episodes": "episodes",
-    "n_episodes": "episodes",
-    "eval_episodes": "episodes",
-    "seconds": "eval_seconds",
-    "num_envs": "eval_envs",
-    "n_envs": "eval_envs",
-    "return_episode_rewards": ": the result of agent.evaluate() has returns and lengths",
-    "state": ": there are no recurrent policies, and predict returns the action alone",
-    "episode_start": ": there are no recurrent policies, and predict returns the action alone",
-    "greedy": "deterministic",
-    "stochastic": "deterministic, the other way round",
-    "render": ": agent.record(path) films episodes, and agent.show() does in a notebook",
-    "explore": "deterministic, the other way round",
-    "verbose": "quiet, the other way round",
-    "log_dir": "run_dir",
-    "save_path": "run_dir",
-}
+def foreign_names(table: dict[str, str]) -> dict[str, str]:
+    """From names here, each with those it has elsewhere, to names elsewhere, each with the one it has here."""
+    return {name: here for here, names in table.items() for name in names.split()}
 
 
 def here_called(name: str, table: dict[str, str]) -> str | None:
@@ -294,3 +34,262 @@ def here_called(name: str, table: dict[str, str]) -> str | None:
         return None
     other = table[name]
     return other.removeprefix(": ") if other.startswith(":") else f"here it is called {other}"
+
+
+SETTINGS = foreign_names({
+    "num_steps": "n_steps num_steps_per_rollout max_trajectory_len rollout_length rollout_fragment_length",
+    "num_envs": "n_envs num_workers num_processes",
+    "update_epochs": "n_epochs num_epochs ppo_epochs k_epochs num_sgd_iter train_pi_iters",
+    "clip_coef": "clip_range clip_eps clip_ratio clip_param",
+    "clip_vloss (a switch; its width is clip_coef)": "clip_range_vf",
+    "norm_adv": "normalize_advantage",
+    MINIBATCHES: "batch_size minibatch_size sgd_minibatch_size",
+    "hidden_sizes, activation, share_trunk and log_std": "policy_kwargs",
+    "hidden_sizes": "net_arch hidden_size hidden_dim",
+    "activation": "activation_fn",
+    ": the network is chosen from the spaces; see hidden_sizes and activation": "policy",
+    ": output is on unless quiet is set": "verbose",
+    "log (log tensorboard; events are in run_dir)": "tensorboard_log",
+    "run_name": "tb_log_name",
+    "total_timesteps": "n_timesteps max_timesteps num_timesteps timesteps num_env_steps",
+    "eval_every": "eval_freq eval_interval",
+    "eval_episodes": "n_eval_episodes",
+    "save_every": "save_freq checkpoint_freq checkpoint_every checkpoint_interval save_interval",
+    "stop_at_return (with eval_every)": "reward_threshold",
+    ": with eval_every the best policy is kept in run_dir, as checkpoint best": "best_model_save_path",
+    CALLBACKS: "callback",
+    ": every phase is logged": "log_interval",
+    ": the progress line is on unless quiet is set": "progress_bar",
+    "norm_obs and norm_reward": "normalize",
+    "vectorization_mode": "vec_env_cls",
+    ": networks always start orthogonal": "ortho_init",
+    ": there is no such exploration; log_std and log_std_init set how wide actions are drawn": "use_sde",
+    ": the return shown is the mean over all episodes that ended in a phase": "stats_window_size",
+    ": give the env first, as in `tightrope train CartPole-v1`": "env_id gym_id",
+    "run_dir (trackers show run_name)": "exp_name",
+    "device (device cuda; device cpu where cuda is False)": "cuda",
+    "device (device cpu)": "no_cuda cpu",
+    ": every run is saved while it trains, in its run_dir; see save_seconds": "save_model",
+    ": no file is uploaded; a run is its directory, and `tightrope export` writes one file": "upload_model",
+    "total_timesteps (updates x num_envs x num_steps)": "num_updates",
+    ": a seed always gives the same numbers": "torch_deterministic",
+    "total_timesteps (iterations x num_envs x num_steps)": "num_iterations",
+    "learning_rate": "lr",
+    "learning_rate_end": "lr_end",
+    "anneal_fraction": "lr_frac",
+    "anneal_lr": "use_lr_decay lr_decay",
+    "anneal_lr (a linear decay to learning_rate_end, the only schedule there is)": "lr_schedule lr_scheduler",
+    "gamma": "discount",
+    "gae_lambda": "lam lambda_",
+    "ent_coef": "entropy_coef entropy_coeff",
+    "vf_coef": "value_coef vf_loss_coeff",
+    "total_timesteps (phases x num_envs x num_steps)": "total_phases",
+    "update_epochs x num_minibatches": "batches_per_learning_phase",
+    "rollout_uses": "num_updates_per_epoch rollout_use_count",
+    "num_batches": "num_batches_per_rollout",
+    "use_importance_weights": "use_iw",
+    "weight_clamp": "iw_clip",
+    "dead_fraction": "frac_dead_rollout",
+    "stop_at_return (with eval_every), or VPG's stop_when_solved": "early_stop early_stopping",
+    "stop_at_return (with eval_every): training stops at a score, not after a number of evaluations": "patience",
+    ": give the env's id; the network and the settings follow from it": "mode",
+    ": see `tightrope probe --show-probs`": "show_probs",
+    ": agent.learn(live=True) shows a picture that changes in a notebook; report.html does while training": "live_viz",
+    "accelerate": "compile",
+    "video_every (in phases)": "video_log_freq",
+    "log (log wandb)": "use_wandb track",
+    "entity": "wandb_entity",
+    "video_every (0 for none)": "video",
+    "video_every (video_every 0)": "no_video",
+    VIDEO: "record_video capture_video",
+    "project": "wandb_project_name",
+    "update_epochs (passes over a batch) or total_timesteps (the length of a run)": "epochs",
+    "num_minibatches": "num_mini_batch",
+    "num_envs and num_steps (their product)": "train_batch_size steps_per_epoch",
+    "num_steps (of a rollout) or max_episode_steps (of an episode)": "horizon",
+    "max_episode_steps": "max_ep_len",
+    "learning_rate (one for actor and critic)": "pi_lr vf_lr",
+    "max_grad_norm": "grad_clip",
+    "total_timesteps (training is counted in steps)": "num_episodes",
+    "seed": "random_seed",
+    "device (device cuda; device cpu for none)": "gpu use_gpu use_cuda",
+    "run_dir": "log_dir logdir save_dir output_dir",
+    ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it": "load load_model",
+    ": `tightrope resume RUN` goes on with a run": "load_path",
+    "eval_episodes (of an evaluation) or total_timesteps (training is counted in steps)": "episodes",
+    "eval_seconds (of an evaluation)": "seconds",
+    ": `tightrope record` films what was trained, video_every the training": "render",
+})  # fmt: skip
+
+ENVS = foreign_names({
+    "CartPole-v1 (with --device cuda)": "CartPole-gpu",
+    "CartPole-v1 (with --max-episode-steps 200)": "CartPole-v0",
+    "CartPole-v1": "CartPole",
+    "Pendulum-v1": "Pendulum-v0 pendulum",
+    ": give one of the ids that `tightrope envs` lists": "classic-control",
+    ": give the game's id, such as ALE/Pong-v5": "atari",
+    ": give the task's id, such as HalfCheetah-v5": "mujoco",
+    ": give an env id; the network is chosen from its spaces": "MultiInputPolicy MlpPolicy CnnPolicy",
+    "Probe1-v0 to Probe5-v0": "probe",
+})  # fmt: skip
+
+FUNCTIONS = foreign_names({
+    "tightrope.algorithms.VPGConfig, or keywords of tightrope.VPG": "VPGArgs",
+    "tightrope.algorithms.PPOConfig, or keywords of tightrope.PPO": "PPOArgs",
+    "tightrope.VPG": "VPGTrainer VPGAgent",
+    "tightrope.PPO": "PPOTrainer PPOAgent",
+    "tightrope.types.Rollout": "Rollout RolloutTensors ReplayMemory",
+    "tightrope.types.Batch.minibatches": "get_minibatches",
+    "tightrope.functional.discounted_returns": "compute_returns",
+    "tightrope.functional.standardize": "normalize_returns",
+    "log_prob and entropy of tightrope.models.Categorical or Gaussian": "compute_logprobs_and_entropy",
+    "tightrope.functional.importance_weights": "compute_importance_weights",
+    "tightrope.functional.policy_gradient": "compute_reinforce_loss",
+    "tightrope.functional.gae": "compute_gae compute_advantages",
+    "tightrope.functional.clipped_surrogate": "calc_clipped_surrogate_objective",
+    "tightrope.functional.value_loss": "calc_value_function_loss",
+    "tightrope.functional.entropy_bonus": "calc_entropy_bonus",
+    "tightrope.functional.linear": "PPOScheduler",
+    "tightrope.engine.Optimizer": "make_optimizer",
+    "tightrope.engine.Runtime.collect": "rollout_phase rollout_episode",
+    "the second half of tightrope.algorithms.ppo.phase": "learning_phase",
+    "tightrope.envs.ENVS": "ENV_DICT",
+    "agent.record(path, grid=True), or tightrope.draw.grid over env.draw(obs)": "record_grid_video",
+    "agent.record(path), or tightrope.draw.grid over env.draw(obs)": "render_rollout_grid_html rollout_grid_frames",
+    "env.finished_episodes()": "get_episode_data_from_infos",
+    "tightrope.models.ActorCritic: distribution, value = policy(obs)": "evaluate_actions",
+    "tightrope.algorithms.vpg.phase": "train_one_trajectory",
+    "agent.evaluate()": "evaluate_policy",
+    "tightrope.envs.make": "make_vec_env",
+    "norm_obs and norm_reward": "VecNormalize",
+    "norm_obs": "NormalizeObservation",
+    "norm_reward": "NormalizeReward",
+    "eval_every and eval_episodes": "EvalCallback",
+    "save_every": "CheckpointCallback",
+    "stop_at_return (with eval_every)": "StopTrainingOnRewardThreshold",
+    "tr.Callback, for learn(callbacks=[...])": "BaseCallback",
+    "a plain list, for learn(callbacks=[...])": "CallbackList",
+    ": the progress line is on unless quiet is set": "ProgressBarCallback",
+    "tightrope.envs.make (every environment is a vector of num_envs)": "DummyVecEnv",
+    "tightrope.envs.make(..., vectorization_mode='async')": "SubprocVecEnv",
+    ": every finished episode is counted without a wrapper": "Monitor VecMonitor",
+    ": Atari frames are stacked already; stack others with a Gymnasium wrapper": "VecFrameStack",
+    "video_every, or agent.record(path)": "VecVideoRecorder RecordVideo",
+    "tightrope.envs.checker.check, or `tightrope check`": "check_env",
+    "tightrope.functional.linear; as settings: anneal_lr and learning_rate_end": "get_linear_fn",
+    ": everything follows from the setting seed": "set_random_seed",
+    ": there are PPO and VPG; PPO with update_epochs 1 and num_minibatches 1 is near it": "A2C",
+    OFF_POLICY: "DQN SAC TD3",
+    ": the network is chosen from the spaces": "MlpPolicy",
+})  # fmt: skip
+
+# attributes and methods of an agent
+MEMBERS = foreign_names({
+    "tr.load(path), a function": "load restore load_checkpoint load_model load_parameters",
+    "tr.load(path), a function; agent.policy.load_state_dict loads the network alone": "load_state_dict set_parameters",
+    "agent.policy.state_dict()": "state_dict get_parameters",
+    "agent.policy.parameters()": "parameters",
+    "agent.save(path)": "save_checkpoint save_model",
+    OTHER_ENV: "set_env",
+    "agent.state.env": "env get_env",
+    "agent.state.env.observation": "observation_space",
+    "agent.state.env.action": "action_space",
+    "agent.config.algorithm.num_envs": "n_envs",
+    "agent.steps": "num_timesteps",
+    "agent.config.algorithm.learning_rate": "learning_rate",
+    "agent.state.env.device": "device",
+    "agent.state.rollout": "rollout_buffer",
+    "the setting log (tensorboard, wandb, mlflow); metrics.jsonl is always written": "logger set_logger",
+    "norm_obs and norm_reward; their statistics are in agent.policy": "get_vec_normalize_env",
+    "agent.predict(obs)": "act get_action select_action choose_action compute_action compute_single_action",
+    "agent.policy.value(obs)": "predict_values get_value",
+    "agent.learn()": "fit",
+    "agent.evaluate()": "test eval",
+    "agent.record(path), or agent.show() in a notebook": "render play",
+})  # fmt: skip
+
+# arguments of an agent's methods, besides those that are settings elsewhere
+ARGUMENTS = foreign_names({
+    CALLBACKS: "callback",
+    ": every phase is logged": "log_interval",
+    "quiet, the other way round: the progress line is on": "progress_bar",
+    "run_name, a setting": "tb_log_name",
+    ": learn counts all steps of the agent; a new agent starts from 0": "reset_num_timesteps",
+    ": evaluations are in fresh copies of the environment; agent.evaluate(env=...) takes another": "eval_env",
+    "episodes": "n_eval_episodes num_episodes n_episodes eval_episodes",
+    "eval_seconds": "seconds",
+    "eval_envs": "num_envs n_envs",
+    ": the result of agent.evaluate() has returns and lengths": "return_episode_rewards",
+    ": there are no recurrent policies, and predict returns the action alone": "state episode_start",
+    "deterministic": "greedy",
+    "deterministic, the other way round": "stochastic explore",
+    ": agent.record(path) films episodes, and agent.show() does in a notebook": "render",
+    "quiet, the other way round": "verbose",
+    "run_dir": "log_dir save_path",
+})  # fmt: skip
+
+# answers ----------------------------------------------------------------------------------------------------------------
+
+
+def missing_member(owner: type, name: str) -> AttributeError:
+    """The error for an attribute that an agent does not have."""
+    hint = here_called(name, MEMBERS)
+    return AttributeError(f"{owner.__name__} has no {name!r}" + (f": {hint}" if hint else ""), name=name)
+
+
+def missing_of_policy(name: str) -> AttributeError:
+    """The error for an attribute that a policy without its environment does not have."""
+    hint = (here_called(name, MEMBERS) or "").replace("agent.predict", "policy.predict")
+    hint = hint.replace("agent.policy.", "policy.network.").replace("tr.load(", "tr.load_policy(")
+    agent = "; an agent, with its environment, comes from tr.load(path)" if "agent." in hint else ""
+    return AttributeError(f"Policy has no {name!r}" + (f": {hint}{agent}" if hint else ""), name=name)
+
+
+class AgentType(type):
+    """The class of the classes of agents, for `PPO.load(path)` and its like."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> object:
+            raise missing_member(cls, name)
+
+
+def known_arguments(method: Method) -> Method:
+    """Answer an argument that the method does not take with one line: what it is called here, or where it belongs."""
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    @functools.wraps(method)
+    def call(self: object, *args: object, **given: object) -> object:
+        unknown = next((name for name in given if name not in names), None)
+        if unknown is not None:
+            raise UsageError(f"{method.__name__} has no argument {unknown!r}{answer(unknown, names, self)}")
+        return method(self, *args, **given)
+
+    return call  # type: ignore[return-value]
+
+
+def answer(name: str, names: list[str], agent: object) -> str:
+    """What to give instead of an unknown argument: another of the method's, a setting, or nothing."""
+    hint, other, owner = here_called(name, ARGUMENTS), ARGUMENTS.get(name, ""), type(agent).__name__
+    algo, config = getattr(agent, "algo", None), getattr(agent, "config", None)
+    if algo and config and not (other.startswith(":") or other.partition(",")[0] in names):
+        if name in config.flat():
+            return f": it is a setting, give it to {owner}(...)"
+        if name in SETTINGS:
+            known = SETTINGS[name] in names or SETTINGS[name].startswith(":")
+            return f": {here_called(name, SETTINGS)}{'' if known else f', a setting of {owner}(...)'}"
+    return f": {hint}" if hint else f".{near_matches(name, names)} It takes {', '.join(names)}"
+
+
+def one_too_many(env: object, other: object, name: str) -> str:
+    """The line for PPO("MlpPolicy", env), and for other arguments that are not named."""
+    if isinstance(env, str) and env in ENVS:  # a policy of Stable-Baselines3, or an env of another library
+        return f"{env!r} before the env is one argument too many, {name}(env) is enough: {here_called(env, ENVS)}"
+    return f"{other!r} is one argument too many: give the env alone and settings by name, {name}(env, seed=1)"
+
+
+def check_run_dir(run_dir: object) -> None:
+    """Refuse what is no path: Stable-Baselines3 has a callback in its place."""
+    if run_dir is not None and not isinstance(run_dir, (str, os.PathLike)):
+        hint = f": {here_called('callback', ARGUMENTS)}" if callable(run_dir) else ": give a path"
+        raise UsageError(f"run_dir {run_dir!r} is not a directory{hint}")

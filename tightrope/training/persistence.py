@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -25,7 +24,7 @@ from ..envs.attributes import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
 from ..errors import UsageError, one_line, plain, plural, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
-from ..types import Composite, Env, Spec
+from ..types import Composite, Env, Settings, Spec
 from ..version import __version__
 from .checkpoint import (
     CHECKPOINTS,
@@ -49,8 +48,8 @@ from .checkpoint import (
     with_hash,
 )
 from .config import Config
-from .settings_file import MOST_BYTES as MOST_SETTINGS
-from .settings_file import read_settings
+from .settings import MOST_BYTES as MOST_SETTINGS
+from .settings import read_settings
 
 MAX_SERIAL = 10**12 - 1  # the largest that a checkpoint's name has room for
 ENVS = "run.envs"  # stands for the state of each rank where it was left out: one zero per environment
@@ -70,15 +69,9 @@ def rank_state(state: State) -> bytes:
 
 
 def save_checkpoint(
-    run_dir: Path,
-    state: State,
-    config: Config,
-    others: Sequence[bytes] = (),
-    *,
-    keep: int,
-    score: float | None = None,
+    run_dir: Path, state: State, config: Config, others: Sequence[bytes] = (), *, keep: int, score: float | None = None,
     log_bytes: int = 0,
-) -> int:
+) -> int:  # fmt: skip
     """Write the newest checkpoint of a run, prune old ones, and return its serial number.
 
     `others` are the other ranks' `rank_state`; without them, one of several ranks leaves out its own. `score` is that of an
@@ -157,7 +150,7 @@ def looks_complete(place: Place) -> bool:
     return all((info := (place / file).info()) and info.st_size == entry["size"] for file, entry in files.items())
 
 
-def spec_to_json(spec: Spec) -> dict[str, Any]:
+def spec_to_json(spec: Spec) -> Settings:
     if isinstance(spec, Composite):
         return {"kind": "Composite", "parts": [[name, spec_to_json(part)] for name, part in spec.parts]}
     values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
@@ -165,7 +158,7 @@ def spec_to_json(spec: Spec) -> dict[str, Any]:
                                             for k, v in values.items()}}  # fmt: skip
 
 
-def engine_spaces(env: Env) -> dict[str, Any] | None:
+def engine_spaces(env: Env) -> Settings | None:
     """The spaces of an engine outside torch, from which a policy can be loaded without that engine."""
     if not isinstance(env, HostEnv):
         return None

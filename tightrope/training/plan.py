@@ -1,24 +1,32 @@
-"""What a run is going to do, said before it does it."""
+"""What a run is going to do, said before it does it, and the return from which on its task counts as solved."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..engine import State, choose_threads, cores, waits_asleep, why_as_written, world
+from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
 from ..errors import plural
-from ..types import Env
+from ..logging import Target
+from ..types import Env, Settings
 from .build import engine_for, traits_of
 from .config import Config
-from .presets import KIND_WORDS, kind_settings
+from .presets import EXPECTED, KIND_WORDS, kind_settings
 from .user_objects import is_path
 
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
 FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
+SLACK = 0.15  # share of a preset's result by which seeds and evaluations may differ
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     phases: int
     batch: int
     minibatch: int
@@ -80,7 +88,7 @@ def defaults_of(config: Config, env: Env) -> str | None:
     return f"defaults for {KIND_WORDS[kind]}: {', '.join(kept)}"
 
 
-def plan(state: State, config: Config) -> Plan:
+def plan(state: State, config: Config) -> TrainingPlan:
     """The plan of a run from where its state stands."""
     algorithm = config.algorithm
     steps = algorithm.phases * algorithm.batch_size - state.steps
@@ -93,24 +101,16 @@ def plan(state: State, config: Config) -> Plan:
             f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
         )
     threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
-    return Plan(
-        phases=phases,
-        batch=algorithm.batch_size,
-        minibatch=algorithm.minibatch_size,
-        ranks=world().size,
-        updates=updates,
-        steps=phases * algorithm.batch_size,
+    return TrainingPlan(
+        phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
+        updates=updates, steps=phases * algorithm.batch_size,
         parameters=sum(p.numel() for p in state.policy.parameters()),
-        device=str(state.env.device),
-        engine=engine_of(state, config),
-        defaults=defaults_of(config, state.env),
-        threads=threads,
-        runtime=state.runtime.describe(),
-        may_stop_early=algorithm.by_trajectory,
-        warning=warning or crowded(threads),
+        device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, state.env),
+        threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
+        warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
         notes=(*training_warnings(state.env), *runtime_notes(state)),
-    )
+    )  # fmt: skip
 
 
 def runtime_notes(state: State) -> list[str]:
@@ -121,7 +121,7 @@ def runtime_notes(state: State) -> list[str]:
     return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]
 
 
-def crowded(threads: int) -> str | None:
+def busy_machine_warning(threads: int) -> str | None:
     """A warning where threads that spin while they wait meet other processes that want the same cores."""
     if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
         return None
@@ -129,3 +129,50 @@ def crowded(threads: int) -> str | None:
         f"threads {threads} may be slow: the machine is busy (load {load:.1f}, {cores()} cores) and torch, imported before "
         "tightrope, lets waiting threads spin; import tightrope first, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
     )
+
+
+# the target -----------------------------------------------------------------------------------------------------------
+
+
+def target_of(config: Config, env: Env | None = None) -> Target | None:
+    """The return from which on a task counts as solved: Gymnasium's threshold, or what our preset reaches where that is less
+    or all that is known. None where the task was changed, or nobody knows. `env` is what is trained on, where there is more
+    to it than an id."""
+    if config.run.env_kwargs or config.run.max_episode_steps is not None:
+        return None
+    published, reached = gymnasium_threshold(config.env, env), reached_by_preset(config.env)
+    if reached is None or (published is not None and published <= reached):
+        return None if published is None else Target(published, f"Gymnasium counts it as solved from {published:,.6g}")
+    wanted = "" if published is None else f", Gymnasium asks for {published:,.6g}"
+    return Target(reached - SLACK * abs(reached), f"the preset reaches about {reached:g}{wanted}", published=False)
+
+
+def gymnasium_threshold(env_id: str, env: Env | None) -> float | None:
+    """The reward_threshold of an id, or of an environment that is as its id is registered."""
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    from ..envs.adapters.gym import ALIASES
+
+    _, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
+    registered = gymnasium.registry.get(name)
+    if registered is None:
+        one = next(iter(getattr(env, "envs", [])), None) or getattr(env, "engine", None)
+        spec = getattr(one, "spec", None)  # engines of other libraries have specs of their own
+        if not isinstance(spec, EnvSpec) or spec.additional_wrappers:
+            return None
+        registered = gymnasium.registry.get(spec.id)
+        if registered is None or variant(spec) != variant(registered):
+            return None
+    return None if registered.reward_threshold is None else float(registered.reward_threshold)
+
+
+def variant(spec: EnvSpec) -> tuple[Settings, int | None]:
+    """The arguments and the time limit of an environment."""
+    return {k: v for k, v in spec.kwargs.items() if k != "render_mode"}, spec.max_episode_steps
+
+
+def reached_by_preset(env_id: str) -> float | None:
+    """The score of our preset, where it is a plain number."""
+    words = EXPECTED.get(env_id, ("", ""))[0].split(",")[0]
+    return float(words) if re.fullmatch(r"-?\d+(\.\d+)?", words) else None

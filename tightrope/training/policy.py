@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
@@ -23,13 +24,14 @@ from ..models.networks import is_image
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .checkpoint import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
-from .export import Exported, export
-from .hints import known_arguments, missing_of_policy
+from .export import Exported, export_policy
+from .names import known_arguments, missing_of_policy
 from .user_objects import Network, own_network
 
 if TYPE_CHECKING:
     import gymnasium
 
+NEED_ENV = ("learn", "evaluate", "record", "show", "save")  # methods of an agent
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8)}
 
 
@@ -61,10 +63,8 @@ def without_info(env: Env, obs: Any) -> Any:
     if isinstance(env, HostEnv) and isinstance(getattr(env._observation.space, "spaces", None), tuple):
         from ..envs.adapters.spaces import has_shape_of
 
-        pair = has_shape_of(env._observation.space, obs) or not isinstance(
-            obs[0], tuple
-        )  # an observation that ends in a Dict
-        return obs if pair else obs[0]
+        # an observation that ends in a Dict
+        return obs if has_shape_of(env._observation.space, obs) or not isinstance(obs[0], tuple) else obs[0]
     return obs[0]
 
 
@@ -121,26 +121,12 @@ class Policy:
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy to an ONNX file, once onnxruntime has been held to torch on random observations."""
         about = {"env": self.config.env, "algo": self.config.algo, "steps": self.steps}
-        return export(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
+        return export_policy(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
 
-    def learn(self, *args: Any, **settings: Any) -> NoReturn:
-        raise self._needs_env("learn")
-
-    def evaluate(self, *args: Any, **settings: Any) -> NoReturn:
-        raise self._needs_env("evaluate")
-
-    def record(self, *args: Any, **settings: Any) -> NoReturn:
-        raise self._needs_env("record")
-
-    def show(self, *args: Any, **settings: Any) -> NoReturn:
-        raise self._needs_env("show")
-
-    def save(self, *args: Any, **settings: Any) -> NoReturn:
-        raise self._needs_env("save")
-
-    def _needs_env(self, what: str) -> UsageError:
-        return UsageError(
-            f"{what} needs the environment {self.config.env}, and this policy was loaded without it: use tr.load(path, env=...)"
+    def _refuse(self, name: str, *_: object, **__: object) -> NoReturn:
+        env = self.config.env
+        raise UsageError(
+            f"{name} needs the environment {env}, and this policy was loaded without it: use tr.load(path, env=...)"
         )
 
     def close(self) -> None:
@@ -155,6 +141,8 @@ class Policy:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            if name in NEED_ENV:
+                return partial(self._refuse, name)
             raise missing_of_policy(name)
 
     def __repr__(self) -> str:
@@ -194,7 +182,7 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
                 f"{checkpoint.path.name} was saved by an earlier version, without the environment's own spaces: give "
                 "observations as the network reads them (images channels first); discrete actions count from 0"
             )
-        shown, taken = spec_of(manifest.get("observation")), spec_of(manifest.get("action"))
+        shown, taken = spec_from_json(manifest.get("observation")), spec_from_json(manifest.get("action"))
         return cast(Env, SpacesOnlyTensorEnv(config.env, shown, taken, device))
     if not isinstance(spaces, dict):
         raise ValueError("its spaces are none")
@@ -202,12 +190,12 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
         config.env, space_from_json(spaces.get("observation")), space_from_json(spaces.get("action")), device
     )
     for name in ("observation", "action"):
-        if getattr(env, name) != spec_of(manifest.get(name)):
+        if getattr(env, name) != spec_from_json(manifest.get(name)):
             raise ValueError(f"its {name} space is described in two ways that differ")
     return env
 
 
-def spec_of(words: Any) -> Spec:
+def spec_from_json(words: Any) -> Spec:
     """The space that `spec_to_json` has written; a ValueError for anything else."""
     if not isinstance(words, dict):
         raise ValueError("a space is not described")
@@ -216,7 +204,7 @@ def spec_of(words: Any) -> Spec:
         parts = words.get("parts")
         if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
             raise ValueError("a space has no parts")
-        inner = tuple((str(name), spec_of(part)) for name, part in parts)
+        inner = tuple((str(name), spec_from_json(part)) for name, part in parts)
         if not inner or any(isinstance(part, Composite) for _, part in inner):
             raise ValueError("a space has no parts")
         return Composite(inner)

@@ -11,158 +11,67 @@ from ..models.networks import sees_images
 from ..types import Box, Discrete, MultiDiscrete, Settings, Spec
 
 _CARTPOLE: Settings = dict(
-    total_timesteps=100_000,
-    num_envs=64,
-    num_steps=16,
-    num_minibatches=2,
-    update_epochs=8,
-    learning_rate=0.015,
-    anneal_clip=True,
-    ent_coef=0.0,
-    hidden_sizes=(32, 32),
-)
-
+    total_timesteps=100_000, num_envs=64, num_steps=16, num_minibatches=2, update_epochs=8, learning_rate=0.015,
+    anneal_clip=True, ent_coef=0.0, hidden_sizes=(32, 32),
+)  # fmt: skip
 _MOUNTAIN_CAR: Settings = dict(
-    total_timesteps=200_000,
-    num_envs=16,
-    num_steps=64,
-    learning_rate=3e-3,
-    norm_obs=True,
-)
-_SWING_UP: Settings = dict(
-    total_timesteps=60_000_000,
-    num_envs=2048,
-    num_steps=32,
-    num_minibatches=16,
-    learning_rate=1e-3,
-    norm_obs=True,
-    norm_reward=True,
-)
+    total_timesteps=200_000, num_envs=16, num_steps=64, learning_rate=3e-3, norm_obs=True
+)  # fmt: skip
+_PROBE: Settings = dict(total_timesteps=30_000, num_envs=256, num_steps=8, learning_rate=1e-2, ent_coef=0.0)
+_ATARI: Settings = dict(
+    total_timesteps=10_000_000, num_envs=8, num_steps=128, num_minibatches=4, update_epochs=4, learning_rate=2.5e-4,
+    clip_coef=0.1, anneal_clip=True, ent_coef=0.01,
+)  # fmt: skip
+_LUNAR: Settings = dict(
+    total_timesteps=1_000_000, num_envs=16, num_steps=512, num_minibatches=32, update_epochs=8, learning_rate=1e-3,
+    gamma=0.999, gae_lambda=0.98, ent_coef=0.01,
+)  # fmt: skip
+_MUJOCO: Settings = dict(
+    total_timesteps=1_000_000, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, learning_rate=1e-3,
+    ent_coef=0.0, norm_obs=True, norm_reward=True,
+    log_std_init=-1.0,  # wider, a cheetah ends on its back and learns to run that way; narrower, a walker never learns
+)  # fmt: skip
+_SWIMMER: Settings = _MUJOCO | dict(
+    num_envs=4, num_steps=512, num_minibatches=32, learning_rate=3e-4, anneal_lr=False, gae_lambda=0.99, log_std_init=0.0,
+    gamma=0.9999,  # a stroke pays late
+)  # fmt: skip
+_BRAX: Settings = dict(
+    total_timesteps=10_000_000, num_envs=4096, num_steps=10, num_minibatches=4, update_epochs=4, learning_rate=1e-3,
+    gamma=0.97, ent_coef=1e-3, max_grad_norm=1.0, norm_obs=True, norm_reward=True, hidden_sizes=(256, 256),
+    activation="silu",
+)  # fmt: skip
 
 PRESETS: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): _CARTPOLE,
     ("EasyCart-v0", "ppo"): _CARTPOLE,
     ("Pendulum-v1", "ppo"): dict(
-        total_timesteps=400_000,
-        num_envs=64,
-        num_steps=64,
-        num_minibatches=16,
-        learning_rate=2e-3,
-        gamma=0.96,
-        ent_coef=0.0,
-        norm_reward=True,
+        total_timesteps=400_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
+        ent_coef=0.0, norm_reward=True,
     ),
     ("Acrobot-v1", "ppo"): dict(
-        total_timesteps=500_000,
-        num_envs=64,
-        num_steps=16,
-        num_minibatches=8,
-        update_epochs=10,
-        learning_rate=1e-3,
-        norm_obs=True,
-        norm_reward=True,
+        total_timesteps=500_000, num_envs=64, num_steps=16, num_minibatches=8, update_epochs=10, learning_rate=1e-3,
+        norm_obs=True, norm_reward=True,
     ),
     ("MountainCar-v0", "ppo"): dict(train_env="MountainCarShaped-v0", **_MOUNTAIN_CAR),
     ("MountainCarShaped-v0", "ppo"): _MOUNTAIN_CAR,
     ("MountainCarContinuous-v0", "ppo"): dict(
-        total_timesteps=200_000,
-        num_envs=16,
-        num_steps=128,
-        num_minibatches=16,
-        update_epochs=10,
-        learning_rate=1e-3,
+        total_timesteps=200_000, num_envs=16, num_steps=128, num_minibatches=16, update_epochs=10, learning_rate=1e-3,
         gamma=0.9999,  # a shorter view stands still: the flag is far away, and every push costs
-        gae_lambda=0.9,
-        norm_obs=True,
-        norm_reward=True,
+        gae_lambda=0.9, norm_obs=True, norm_reward=True,
     ),
     ("SpinCart-v0", "ppo"): dict(
-        total_timesteps=500_000,
-        num_envs=64,
-        num_steps=64,
-        learning_rate=1e-3,
-        norm_obs=True,
+        total_timesteps=500_000, num_envs=64, num_steps=64, learning_rate=1e-3, norm_obs=True
     ),
-    ("CartDoublePendulum-v0", "ppo"): _SWING_UP,
+    ("CartDoublePendulum-v0", "ppo"): dict(
+        total_timesteps=60_000_000, num_envs=2048, num_steps=32, num_minibatches=16, learning_rate=1e-3, norm_obs=True,
+        norm_reward=True,
+    ),
     ("CartPole-v1", "vpg"): dict(anneal_lr=True),
-    ("DanceCart-v0", "ppo"): dict(
-        total_timesteps=1_000_000,
-        num_envs=64,
-        num_steps=64,
-        learning_rate=1e-3,
-    ),
-}
-
-
-for _i in range(1, 6):
-    PRESETS[f"Probe{_i}-v0", "ppo"] = dict(
-        total_timesteps=30_000, num_envs=256, num_steps=8, learning_rate=1e-2, ent_coef=0.0
-    )
-
-
-_ATARI: Settings = dict(
-    total_timesteps=10_000_000,
-    num_envs=8,
-    num_steps=128,
-    num_minibatches=4,
-    update_epochs=4,
-    learning_rate=2.5e-4,
-    clip_coef=0.1,
-    anneal_clip=True,
-    ent_coef=0.01,
-)
-MOST_GAMES, GAMES_A_CORE, ROWS_OF_GAMES = 128, 8, 4096  # on a GPU
-_LUNAR: Settings = dict(
-    total_timesteps=1_000_000,
-    num_envs=16,
-    num_steps=512,
-    num_minibatches=32,
-    update_epochs=8,
-    learning_rate=1e-3,
-    gamma=0.999,
-    gae_lambda=0.98,
-    ent_coef=0.01,
-)
-_MUJOCO: Settings = dict(
-    total_timesteps=1_000_000,
-    num_envs=16,
-    num_steps=128,
-    num_minibatches=16,
-    update_epochs=10,
-    learning_rate=1e-3,
-    ent_coef=0.0,
-    norm_obs=True,
-    norm_reward=True,
-    log_std_init=-1.0,  # wider, a cheetah ends on its back and learns to run that way; narrower, a walker never learns
-)
-_SWIMMER: Settings = _MUJOCO | dict(
-    num_envs=4,
-    num_steps=512,
-    num_minibatches=32,
-    learning_rate=3e-4,
-    anneal_lr=False,
-    gamma=0.9999,  # a stroke pays late
-    gae_lambda=0.99,
-    log_std_init=0.0,
-)
-_BRAX: Settings = dict(
-    total_timesteps=10_000_000,
-    num_envs=4096,
-    num_steps=10,
-    num_minibatches=4,
-    update_epochs=4,
-    learning_rate=1e-3,
-    gamma=0.97,
-    ent_coef=1e-3,
-    max_grad_norm=1.0,
-    norm_obs=True,
-    norm_reward=True,
-    hidden_sizes=(256, 256),
-    activation="silu",
-)
-
-PRESETS["LunarLander-v3", "ppo"] = _LUNAR
-PRESETS["LunarLanderContinuous-v3", "ppo"] = _LUNAR
+    ("DanceCart-v0", "ppo"): dict(total_timesteps=1_000_000, num_envs=64, num_steps=64, learning_rate=1e-3),
+    **{(f"Probe{i}-v0", "ppo"): _PROBE for i in range(1, 6)},
+    ("LunarLander-v3", "ppo"): _LUNAR,
+    ("LunarLanderContinuous-v3", "ppo"): _LUNAR,
+}  # fmt: skip
 
 _MUJOCO_TASKS = (
     "HalfCheetah", "Hopper", "Walker2d", "Swimmer", "Reacher", "InvertedPendulum", "InvertedDoublePendulum", "Ant",
@@ -175,6 +84,7 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
     (r"(brax|playground)/\w+", _BRAX),
     (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
 ]
+MOST_GAMES, GAMES_A_CORE, ROWS_OF_GAMES = 128, 8, 4096  # of Atari on a GPU
 
 # Of environments with no preset, by what they show and take. Found over two dozen of them: benchmarks/defaults.py
 _PPO: Settings = dict(num_minibatches=8, update_epochs=10, learning_rate=1e-3, norm_reward=True, norm_obs=True)

@@ -62,7 +62,7 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedVideo:
     """What there is to be seen."""
 
     path: Path
@@ -75,9 +75,9 @@ class Recording:
 
 
 @torch.no_grad()
-def record(
+def record_video(
     policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot | None = None, title: str = ""
-) -> Recording:
+) -> RecordedVideo:
     """Film a policy in fresh copies of `env`. The first signal ends it with Interrupted; left to itself, the library that many
     environments draw with would swallow SIGTERM."""
     shot = shot or Shot()
@@ -92,7 +92,7 @@ def record(
         return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
 
 
-def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title: str) -> Recording:
+def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title: str) -> RecordedVideo:
     every, fps = shot.tempo(env.pace)
     stage = Stage(policy, env, seed, shot, every, title)
     try:
@@ -104,7 +104,7 @@ def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title
                     break
     finally:
         env.close()
-    return Recording(path, video.frames, stage.returns)
+    return RecordedVideo(path, video.frames, stage.returns)
 
 
 class Stage:

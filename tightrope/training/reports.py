@@ -6,9 +6,9 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from ..errors import UsageError, plain, raised, warn
 from ..files import Place, Unreadable
@@ -33,14 +33,16 @@ from ..logging.report import (
 from ..types import Settings
 from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
 from .config import Config, configure
-from .directory import METRICS, reason
 from .evaluate import Evaluation
 from .lock import is_locked
 from .persistence import load_config
+from .plan import target_of
 from .presets import Traits
-from .target import target_of
+from .run_directory import METRICS, reason
 from .user_objects import can_be_named, has_id, is_path, short_name
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 SCORES, VIDEOS = "scores.jsonl", "videos"
 MOST_SCORES = 1 << 24  # bytes
 MOST_COUNT = 2**62  # steps or episodes
@@ -49,15 +51,14 @@ OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # chosen by rul
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     """The page of a run, or of several side by side; returns where it is."""
-    one, *others = distinct(runs)
+    one, *others = {run.resolve(): run for run in runs}.values()  # each once, however it was named
     path = out or (Path("comparison.html") if others else one / REPORT)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"out {path} is not a page: give a name that ends in .html")
-    records = readable([one, *others]) if others else [gathered(one)]
-    beside = path.absolute().parent
+    beside, record = path.absolute().parent, None if others else gathered(one)
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        write_page(path, compared(records, beside) if others else run_page(records[0], beside))
+        write_page(path, run_page(record, beside) if record else compared_on_one_page([one, *others], beside))
     except OSError as error:
         raise UsageError(f"out {path} cannot be written: {reason(error)}") from None
     except RuntimeError as error:  # no plotly
@@ -65,48 +66,33 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     return path
 
 
-def distinct(runs: Sequence[Path]) -> list[Path]:
-    """Each once, however it was named."""
-    return list({run.resolve(): run for run in runs}.values())
-
-
-def readable(runs: Sequence[Path]) -> list[RunRecord]:
-    """Those that are runs; of the others, which `runs/*` may well name, a line each."""
-    records = []
-    for run in runs:
+def without_errors(make: Callable[[Item], Made], items: dict[Path, Item]) -> dict[Path, Made]:
+    """What is made of each run's item. Runs for which that fails are left out with a line: `runs/*` may name others."""
+    made = {}
+    for run, item in items.items():
         try:
-            records.append(gathered(run))
+            made[run] = make(item)
         except UsageError as error:
             warn(f"left out: {error}")
         except Exception as error:  # whatever is wrong with one, the others are shown
             warn(f"left out: {run} cannot be read: {raised(error)}")
-    if not records:
+    if not made:
         raise UsageError(
-            f"none of these {len(runs)} is a run that was trained: give directories of runs, such as runs/*"
+            f"none of these {len(items)} is a run that was trained: give directories of runs, such as runs/*"
         )
-    return records
+    return made
 
 
-def compared(records: list[RunRecord], beside: Path) -> str:
-    """The page of several runs. One that no page can be made of is left out with a line."""
+def compared_on_one_page(runs: Sequence[Path], beside: Path) -> str:
+    """The page of several runs, without those that cannot be read or shown."""
+    records = without_errors(gathered, {run: run for run in runs})
     try:
-        return comparison_page(records, beside)
+        return comparison_page([*records.values()], beside)
     except (RuntimeError, OSError):
         raise
     except Exception:
-        good = [record for record in records if is_showable(record, beside)]
-        if not good or len(good) == len(records):
-            raise
-        return comparison_page(good, beside)
-
-
-def is_showable(record: RunRecord, beside: Path) -> bool:
-    try:
-        comparison_page([record], beside)
-    except Exception as error:
-        warn(f"left out: {record.info.run_dir} cannot be shown: {raised(error)}")
-        return False
-    return True
+        good = without_errors(lambda record: comparison_page([record], beside), records)
+        return comparison_page([records[run] for run in good], beside)
 
 
 def gathered(run_dir: Path) -> RunRecord:
@@ -134,10 +120,10 @@ def gathered(run_dir: Path) -> RunRecord:
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
     )
-    return RunRecord(about, columns, status(run_dir, config, columns), found(run_dir, config))
+    return RunRecord(about, columns, status(run_dir, config, columns), files_in(run_dir, config))
 
 
-def remembered(run_dir: Path) -> dict[str, Any]:
+def remembered(run_dir: Path) -> Settings:
     """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
     try:
         content = json.loads((Place(run_dir) / ABOUT).read())
@@ -145,13 +131,15 @@ def remembered(run_dir: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         return {}
-    kinds: dict[str, Any] = {"plan": list, "facts": dict, "target": (dict, type(None)), "traits": dict}
+    kinds = {"plan": list, "facts": dict, "target": dict | None, "traits": dict}
     return {k: content[k] for k, kind in kinds.items() if k in content and isinstance(content[k], kind)}
 
 
-def read_target(told: Any) -> Target | None:
+def read_target(told: object) -> Target | None:
     """The target that a run was begun with; a file may say anything."""
-    value = told.get("value") if isinstance(told, dict) else None
+    if not isinstance(told, dict):
+        return None
+    value = told.get("value")
     if isinstance(value, bool) or not math.isfinite(as_float(value)):
         return None
     return Target(as_float(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
@@ -169,7 +157,7 @@ def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
     return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)
 
 
-def found(run_dir: Path, config: Config) -> RunFiles:
+def files_in(run_dir: Path, config: Config) -> RunFiles:
     """What else there is to know of a run."""
     usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
     return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
@@ -208,7 +196,7 @@ def command(config: Config, usual: Settings) -> str:
     return shlex.join(["tightrope", "train", config.env, *algo, *flags])
 
 
-def flag(name: str, value: Any) -> list[str]:
+def flag(name: str, value: object) -> list[str]:
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
@@ -243,7 +231,7 @@ def scores(run_dir: Path) -> list[ScoreRecord]:
         return []
 
 
-def score_in(row: dict[str, Any]) -> ScoreRecord | None:
+def score_in(row: Settings) -> ScoreRecord | None:
     def count(name: str) -> int | None:
         value = row.get(name)
         return value if type(value) is int and 0 <= value < MOST_COUNT else None

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from ..logging import CallbackList
 from ..types import Env
 from .build import make_env
 from .config import Config
-from .directory import RunDirectory
-from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate
+from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate_policy
 from .reports import add_score
+from .run_directory import RunDirectory
 from .signals import Interrupted, Interrupts
 from .user_objects import check_env_object, from_user, imported, is_path, name_of
 
@@ -77,23 +77,19 @@ def other_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple
     return found, made_here
 
 
+@dataclass
 class Evaluations:
     """Those that are made during training."""
 
-    def __init__(
-        self,
-        state: State,
-        config: Config,
-        env: Env,
-        callbacks: CallbackList,
-        interrupts: Interrupts,
-        say: Callable[[str], None],
-    ) -> None:
-        self.state, self.config, self.env, self.callbacks, self.interrupts = state, config, env, callbacks, interrupts
-        self.say = say
-        self.made: list[tuple[int, Evaluation]] = []  # with the steps before each
-        self.best: float | None = None  # the mean of the best one, until a checkpoint is told
-        self.signal = 0  # that ended the last one, if one did
+    state: State
+    config: Config
+    env: Env
+    callbacks: CallbackList
+    interrupts: Interrupts
+    say: Callable[[str], None]
+    made: list[tuple[int, Evaluation]] = field(default_factory=list)  # with the steps before each
+    best: float | None = None  # the mean of the best one, until a checkpoint is told
+    signal: int = 0  # that ended the last one, if one did
 
     def make(self) -> dict[str, float]:
         """What a row of metrics has of the next one: nothing if it was given up. It is then still to be made."""
@@ -140,7 +136,7 @@ class Evaluations:
 
         seed = stream_seed(config.run.seed, "evaluation", state.phase)
         try:
-            found = evaluate(state.policy, self.env, episodes, seed, options_of(config, state), interrupts, tick)
+            found = evaluate_policy(state.policy, self.env, episodes, seed, options_of(config, state), interrupts, tick)
         except Interrupted as signal:
             return json.dumps(signal.number).encode()
         return json.dumps(asdict(found)).encode()
@@ -151,7 +147,7 @@ def reached(state: State, config: Config) -> bool:
     return config.run.stop_at_return is not None and state.best_score >= config.run.stop_at_return
 
 
-def finished(state: State, config: Config) -> bool:
+def is_complete(state: State, config: Config) -> bool:
     """Whether nothing is left to do: no phase, or the return that was wanted is reached; and no evaluation."""
     if state.unevaluated and config.run.eval_every:
         return False
@@ -169,11 +165,11 @@ def last_score(
     except KeyboardInterrupt:
         return None
     if run is not None:
-        keep(run.path, state.steps, found)
+        save_score(run.path, state.steps, found)
     return found
 
 
-def keep(run_dir: Path, step: int, score: Evaluation) -> None:
+def save_score(run_dir: Path, step: int, score: Evaluation) -> None:
     """In the run's directory, where its report finds it. A disk that does not take it stops nobody."""
     try:
         add_score(run_dir, step, score)
@@ -181,7 +177,7 @@ def keep(run_dir: Path, step: int, score: Evaluation) -> None:
         warn(f"the score is not in the report: {error}")
 
 
-def compared(greedy: Evaluation, in_training: float | None) -> str:
+def compare_with_sampled(greedy: Evaluation, in_training: float | None) -> str:
     """The return of sampled actions in words, where it is far from that of greedy ones; otherwise nothing."""
     if in_training is None or not greedy.representative or len(greedy.returns) < FEWEST:
         return ""

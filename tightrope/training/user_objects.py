@@ -39,15 +39,15 @@ Network = (
 )  # a user's: class, function, module:Class, instance
 
 
-def is_ours(env: Any) -> bool:
+def implements_env(env: object) -> bool:
     """Whether an object speaks our Env protocol already."""
     return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
 
 
-def check_env_object(env: Any) -> None:
+def check_env_object(env: object) -> None:
     if isinstance(env, TensorEnv):
         check_constructed(env)
-    if not is_ours(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
+    if not implements_env(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UsageError(
             f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
         )
@@ -56,7 +56,7 @@ def check_env_object(env: Any) -> None:
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
     """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
     run = config.run
-    if is_ours(env):
+    if implements_env(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
         return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
@@ -78,15 +78,11 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     limit = None
     if not callable(env):
         fixed |= {"env_kwargs": {}, "max_episode_steps": None}
-    if is_ours(env):
+    if hasattr(env, "num_envs") and not isinstance(env, type):
+        fixed["num_envs"] = env.num_envs * world().size
+    if implements_env(env):
         limit = getattr(env, "max_episode_steps", None)
-        fixed |= {
-            "num_envs": env.num_envs * world().size,
-            "device": name_of_device(env.device),
-            "max_episode_steps": limit,
-        }
-    elif hasattr(env, "num_envs"):
-        fixed |= {"num_envs": env.num_envs * world().size}
+        fixed |= {"device": name_of_device(env.device), "max_episode_steps": limit}
     if "device" in settings:
         settings = {**settings, "device": device_name(settings["device"])}
         if settings["device"] == "cuda" and str(fixed.get("device")).startswith("cuda"):  # whichever it is
@@ -101,7 +97,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     return fixed
 
 
-def ancestor_of(env: Any) -> str | None:
+def ancestor_of(env: object) -> str | None:
     """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
     spec = None if isinstance(env, type) else getattr(env, "spec", None)  # of a wrapper's class it is a property
     if spec is not None:
@@ -112,7 +108,7 @@ def ancestor_of(env: Any) -> str | None:
 
 def name_of(env: Any) -> str:
     """The id of an environment's class, or module:Class where it has none."""
-    if is_ours(env) and isinstance(getattr(env, "name", None), str):
+    if implements_env(env) and isinstance(getattr(env, "name", None), str):
         return str(env.name)
     for env_id, cls in TENSOR_ENVS.items():
         if cls is type(env) or cls is env:
@@ -182,7 +178,7 @@ def import_training_env(train_env: str | None) -> None:
         import_module_of(train_env)
 
 
-def check_allowed(file: Any, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
+def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
     """Refuse code that a file of settings names, unless the flags name the same or its module is among `modules`."""
     given = {name.replace("-", "_"): str(value) for name, value in layer.items()}
     for name in ("env", "train_env", "network"):
@@ -246,34 +242,30 @@ def copy_of(network: nn.Module) -> nn.Module:
 
 def already_here(path: str) -> Any:
     """The class behind module:Class if it has been imported and can be made from settings alone, otherwise None."""
-    found = in_memory(path)
+    found, gymnasium = in_memory(path), sys.modules.get("gymnasium")
     if not isinstance(found, type):
         return None
     if issubclass(found, TensorEnv):
         return found if found.__init__ is TensorEnv.__init__ else None
-    if issubclass(found, nn.Module) or is_gymnasium_env(found):
-        needs = [name for name in inspect.signature(found).parameters if name != "render_mode"]
-        return found if not needs else None
-    return None
+    is_env = gymnasium and issubclass(found, gymnasium.Env) and not issubclass(found, gymnasium.Wrapper)
+    if not issubclass(found, nn.Module) and not is_env:
+        return None
+    return None if [name for name in inspect.signature(found).parameters if name != "render_mode"] else found
 
 
 def can_be_named(network: str) -> bool:
     """Whether --network could make a network, as far as can be told: not one made by a function or with arguments."""
-    module, _, name = network.partition(":")
-    if module == "__main__" or "<" in name:
-        return False
     found = in_memory(network)
-    if module in sys.modules and not (isinstance(found, type) and issubclass(found, nn.Module)):
+    imported_already = network.partition(":")[0] in sys.modules
+    if only_in_its_script(network):
         return False
-    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters(found))
-
-
-def parameters(found: Any) -> list[inspect.Parameter]:
-    """What a class is called with, as far as can be told."""
+    if imported_already and not (isinstance(found, type) and issubclass(found, nn.Module)):
+        return False
     try:
-        return list(inspect.signature(found).parameters.values())
+        parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):
-        return []
+        return True
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def in_memory(path: str) -> Any:
@@ -285,12 +277,7 @@ def in_memory(path: str) -> Any:
     return found
 
 
-def is_gymnasium_env(cls: type[Any]) -> bool:
-    gymnasium = sys.modules.get("gymnasium")
-    return gymnasium is not None and issubclass(cls, gymnasium.Env) and not issubclass(cls, gymnasium.Wrapper)
-
-
-def named_by_file(path: str, source: Any, what: str, argument: str) -> Any:
+def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
     """What a saved run calls by its import path, if it is here; otherwise an error that asks for it."""
     found = already_here(path)
     if found is not None and issubclass(found, nn.Module) == (argument == "network"):

@@ -12,7 +12,7 @@ from tightrope.logging.metrics import Columns
 from tightrope.logging.report import health as rules
 from tightrope.logging.report.health import health_findings
 from tightrope.logging.report.outcome import HealthFinding
-from tightrope.training.target import target_of
+from tightrope.training.plan import target_of
 
 PHASES, BATCH = 100, 1000
 SETTINGS: dict[str, Any] = dict(

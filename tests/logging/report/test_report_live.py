@@ -98,7 +98,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_training_is_the_same_with_and_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "with", quiet=True)
-    monkeypatch.setattr("tightrope.training.train.built_in_callbacks", lambda *_: [])
+    monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [])
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "without", quiet=True)
     assert (tmp_path / "with" / "report.html").exists()
     assert not (tmp_path / "without" / "report.html").exists()

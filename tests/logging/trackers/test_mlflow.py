@@ -32,7 +32,7 @@ from pathlib import Path
 import tightrope as tr
 from tightrope.training import callbacks
 from tightrope.logging import Callback
-import tightrope.training.train
+import tightrope.training.trainer
 
 class Filmer(Callback):
     def __init__(self, call):
@@ -46,7 +46,7 @@ class Filmer(Callback):
 def with_films(config, run, quiet, call):
     return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
 
-tightrope.training.train.built_in_callbacks = with_films
+tightrope.training.trainer.built_in_callbacks = with_films
 tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
 agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)

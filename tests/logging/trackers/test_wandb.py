@@ -37,8 +37,8 @@ class Filmer(Callback):  # what films a phase tells everyone, when the next one 
 def with_films(config, run, quiet, call):
     return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
 
-import tightrope.training.train
-tightrope.training.train.built_in_callbacks = with_films
+import tightrope.training.trainer
+tightrope.training.trainer.built_in_callbacks = with_films
 tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
 settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, device="cpu")
 settings |= dict(eval_every=64, eval_episodes=2)

@@ -42,20 +42,14 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("redis://host/1", "give sqlite:///FILE"),
-        ("postgres://me:word@host/db", "postgresql"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
-        ("/proc/none/a.journal", "cannot be written"),
-        ("/", "is a directory"),
-        ("postgresql://me:word@127.0.0.1:1/db", "cannot be opened"),
-        ("postgresql:/me:word@h/db", "is not a URL"),
-        ("postgresql:me:word@h/db", "is not a URL"),
-        (" mysql:/me:word@h/db", "is not a URL"),
-        ("u:word@h/db", "is not a URL"),
-        ("sqlite:/a.db", "is not a URL"),
+        ("redis://host/1", "give sqlite:///FILE"), ("postgres://me:word@host/db", "postgresql"),
+        ("sqlite://", "names no file"), ("sqlite:///:memory:", "names no file"),
+        ("/proc/none/a.journal", "cannot be written"), ("/", "is a directory"),
+        ("postgresql://me:word@127.0.0.1:1/db", "cannot be opened"), ("postgresql:/me:word@h/db", "is not a URL"),
+        ("postgresql:me:word@h/db", "is not a URL"), (" mysql:/me:word@h/db", "is not a URL"),
+        ("u:word@h/db", "is not a URL"), ("sqlite:/a.db", "is not a URL"),
     ],
-)
+)  # fmt: skip
 def test_an_invalid_storage_is_one_line(
     url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,9 +77,9 @@ def test_a_signal_during_an_evaluation_ends_the_trial(error: BaseException, make
     assert stop.value.number == signal.SIGTERM
 
 
-@pytest.mark.parametrize("kind", [EnvError, ValueError, OSError, KeyError])
+@pytest.mark.parametrize("kind", [EnvError, OSError, KeyError])
 def test_what_fails_once_is_tried_again_by_the_same_process(kind: type[Exception], make_worker: MakeWorker) -> None:
-    worker = make_worker(raising(kind("row 3 broke\nand more"), lambda attempt: attempt == 1), 4)
+    worker = make_worker(raising(kind("row 3 broke\nand more"), lambda attempt: attempt == 1), 3)
     assert worker.work() is None
     first, second = trials_in(worker, 1)
     assert first.state == TrialState.FAIL
@@ -87,7 +87,7 @@ def test_what_fails_once_is_tried_again_by_the_same_process(kind: type[Exception
     assert "row 3 broke" in first.user_attrs[OUTCOME]
     assert "\n" not in first.user_attrs[OUTCOME]
     assert (second.state, second.params) == (TrialState.COMPLETE, first.params)
-    assert worker.slots.done() == 4
+    assert worker.slots.done() == 3
 
 
 def test_what_fails_each_time_is_given_up_and_all_others_are_done(make_worker: MakeWorker) -> None:
@@ -100,17 +100,14 @@ def test_what_fails_each_time_is_given_up_and_all_others_are_done(make_worker: M
             raise RuntimeError("this gamma is not for me")
         return 1.0
 
-    worker = make_worker(score, 8)
+    worker = make_worker(score, 4)
     assert worker.work() is None
-    assert worker.slots.done() == 8
+    assert worker.slots.done() == 4
     for slot in (0, 1):
         assert [trial.state for trial in trials_in(worker, slot)] == MOST_FAILURES * [TrialState.FAIL]
-        assert (
-            trials_in(worker, slot)[-1]
-            .user_attrs[OUTCOME]
-            .startswith(f"{GIVEN_UP} after {MOST_FAILURES} attempts: {FAILED}: Runtime")
-        )
-    assert outcomes(worker).count("COMPLETE") == 6
+        last = trials_in(worker, slot)[-1].user_attrs[OUTCOME]
+        assert last.startswith(f"{GIVEN_UP} after {MOST_FAILURES} attempts: {FAILED}: Runtime")
+    assert outcomes(worker).count("COMPLETE") == 2
 
 
 @pytest.mark.parametrize(
@@ -142,17 +139,17 @@ def test_what_diverges_or_needs_too_much_memory_is_pruned_at_once(
 def test_a_process_in_which_everything_fails_stops_and_leaves_the_rest(
     error: Exception, make_worker: MakeWorker
 ) -> None:
-    worker = make_worker(raising(error, lambda attempt: attempt >= 2), 20)
+    worker = make_worker(raising(error, lambda attempt: attempt >= 2), 9)
     with pytest.raises(TooManyFailures, match=f"{MOST_IN_A_ROW} trials in a row failed, the last with .*{error}"):
         worker.work()
-    assert len(worker.slots.free()) >= 20 - 2 - MOST_IN_A_ROW
+    assert len(worker.slots.free()) >= 9 - 2 - MOST_IN_A_ROW
     assert not [trial for trial in worker.slots.trials() if trial.state == TrialState.RUNNING]
 
 
 def test_failures_that_are_not_in_a_row_stop_nobody(make_worker: MakeWorker) -> None:
-    worker = make_worker(raising(RuntimeError("now and then"), lambda attempt: attempt % 3 > 0), 12)
+    worker = make_worker(raising(RuntimeError("now and then"), lambda attempt: attempt % 3 > 0), 4)
     assert worker.work() is None
-    assert worker.slots.done() == 12
+    assert worker.slots.done() == 4
     assert sum(outcome.startswith(FAILED) for outcome in outcomes(worker)) > MOST_IN_A_ROW
 
 

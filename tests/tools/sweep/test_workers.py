@@ -17,9 +17,9 @@ import tightrope as tr
 from tightrope.tools.sweep.slots import DEAD, OUTCOME, SLOT, WORKER, fills_slot
 from tightrope.tools.sweep.storage import close_storage, open_storage, silence_optuna
 
-TRIALS = 8
-FLAGS = "--total-timesteps 3072 --num-envs 16 --num-steps 32 --evaluations 3 --seeds-per-trial 2 --eval-episodes 5"
-STEPS = 2 * 3072 // 16  # that a trial trains: seeds x phases
+TRIALS = 5
+FLAGS = "--total-timesteps 1536 --num-envs 16 --num-steps 32 --evaluations 3 --seeds-per-trial 2 --eval-episodes 5"
+STEPS = 2 * 1536 // 16  # that a trial trains: seeds x phases
 GATED = """
 import os, pathlib, time
 import tightrope as tr

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from ...training.devices import available
-from . import devices, machine, ranks
-from .findings import Check, CheckResult, run_check
+from . import devices, machine
+from .results import Check, CheckResult, run_check
 
-RANKS = Check("ranks", "ranks", ranks.ranks_together, if_it_raises="broken")  # run by all ranks at once
+RANKS = Check("ranks", "ranks", devices.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
 
 def checks(device: str = "auto", quick: bool = False) -> list[Check]:
     """The checks of one process, in the order of the report."""
     found = [
-        Check("versions", "tightrope", machine.own_version),
-        Check("versions", "python", machine.python),
-        Check("versions", "torch", machine.torch_build),
-        Check("versions", "required", machine.required),
+        Check("versions", "versions", machine.versions),
         Check("versions", "jax", machine.jax),
         Check("extras", "extras", machine.extras),
         Check("machine", "system", machine.system),
-        Check("machine", "cpu", machine.processor),
-        Check("machine", "memory", machine.memory),
-        Check("machine", "threads", machine.thread_counts),
-        Check("machine", "variables", machine.variables),
         Check("machine", "runs", machine.disk, if_it_raises="broken"),
         Check("pictures", "videos", machine.encoder),
         Check("pictures", "MuJoCo pictures", machine.rendering),

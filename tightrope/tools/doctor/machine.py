@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ from ...envs.adapters import mujoco
 from ...errors import plural
 from ...files import Place, write_file
 from ...logging.video.mp4 import Video
+from ...types import Settings
 from ...version import __version__
-from .findings import ROOT, CheckResult, error_line, format_bytes, run_isolated
+from .results import ROOT, CheckResult, error_line, format_bytes, run_isolated
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -75,7 +76,7 @@ def requirements() -> Requirements:
     try:
         own = metadata.metadata(PACKAGE)
     except metadata.PackageNotFoundError:
-        project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        project: Settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         optional = {extra: [*map(Requirement, lines)] for extra, lines in project["optional-dependencies"].items()}
         return Requirements([*map(Requirement, project["dependencies"])], optional, False)
     needed = [Requirement(line) for line in own.get_all("Requires-Dist") or []]
@@ -86,10 +87,8 @@ def requirements() -> Requirements:
 def applies(requirement: Requirement, extra: str) -> bool:
     """Whether a requirement holds on this system because of an extra; '' for those that always hold."""
     marker = requirement.marker
-    if marker is None:
-        return not extra
-    always = marker.evaluate({"extra": ""})
-    return always if not extra else not always and marker.evaluate({"extra": extra})
+    always = marker is None or marker.evaluate({"extra": ""})
+    return always if not extra else not always and marker is not None and marker.evaluate({"extra": extra})
 
 
 def expand(needed: Iterable[Requirement]) -> Iterator[Requirement]:
@@ -116,33 +115,26 @@ def problem_with(requirement: Requirement) -> str:
     return "" if fits else f"{requirement.name} {version} is not {requirement.specifier}"
 
 
-def own_version() -> CheckResult:
-    version, words = installed_version(PACKAGE), f"{__version__}, in {ROOT / PACKAGE}"
-    facts = {"version": __version__, "installed": version}
-    if version not in (None, __version__):
+def versions() -> Iterator[CheckResult]:
+    """Tightrope, Python, torch and how it was built, and what else is required."""
+    installed, words = installed_version(PACKAGE), f"{__version__}, in {ROOT / PACKAGE}"
+    facts: Settings = {"version": __version__, "installed": installed}
+    if installed in (None, __version__):
+        yield CheckResult(PACKAGE, f"{words}{'' if installed else ', not installed but on the path'}", facts=facts)
+    else:
         fix = f"install it again: pip install -e {ROOT}"
-        return CheckResult(PACKAGE, f"{words}, but installed as {version}", "warning", fix, facts)
-    return CheckResult(PACKAGE, f"{words}{'' if version else ', not installed but on the path'}", facts=facts)
-
-
-def python() -> CheckResult:
-    version = platform.python_version()
-    return CheckResult("python", f"{version}, {sys.executable}", facts={"version": version})
-
-
-def torch_build() -> CheckResult:
-    parts: dict[str, Any] = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+        yield CheckResult(PACKAGE, f"{words}, but installed as {installed}", "warning", fix, facts)
+    python = platform.python_version()
+    yield CheckResult("python", f"{python}, {sys.executable}", facts={"version": python})
+    parts: Settings = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     if torch.version.cuda is not None:
         parts["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             parts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     there = {name: value for name, value in parts.items() if value is not None}
     build = ", ".join(f"{name} {value}" for name, value in there.items()) or "built without CUDA"
-    return CheckResult("torch", f"{torch.__version__}, {build}", facts={"version": str(torch.__version__), **there})
-
-
-def required() -> Iterator[CheckResult]:
-    met = {}
+    yield CheckResult("torch", f"{torch.__version__}, {build}", facts={"version": str(torch.__version__), **there})
+    met: Settings = {}
     for requirement in requirements().always:
         if problem := problem_with(requirement):
             fix = f'pip install "{requirement.name}{requirement.specifier}"'
@@ -169,28 +161,41 @@ def extras() -> Iterator[CheckResult]:
     for extra, needed in requirements().extras.items():
         packages = {requirement.name: requirement for requirement in expand(needed)}
         problems = [problem for problem in map(problem_with, packages.values()) if problem]
-        versions = {name: installed_version(name) for name in packages}
+        found = {name: installed_version(name) for name in packages}
         if not problems:
-            yield CheckResult(f"[{extra}]", ", ".join(f"{k} {v}" for k, v in versions.items()), facts=versions)
+            yield CheckResult(f"[{extra}]", ", ".join(f"{k} {v}" for k, v in found.items()), facts=found)
             continue
-        words = "; ".join(problems) if any(versions.values()) else "not installed"
+        words = "; ".join(problems) if any(found.values()) else "not installed"
         words += " (for work on Tightrope itself)" if extra in DEVELOPER_EXTRAS else ""
         target = f'"{PACKAGE}[{extra}]"' if requirements().installed else f'-e "{ROOT}[{extra}]"'
-        yield CheckResult(f"[{extra}]", words, "absent", f"pip install {target}", versions)
+        yield CheckResult(f"[{extra}]", words, "absent", f"pip install {target}", found)
 
 
 # the machine ------------------------------------------------------------------------------------------------------------
 
 
-def system() -> CheckResult:
+def system() -> Iterator[CheckResult]:
+    """The system, its cores and those that this process may use (a container may have fewer), memory, threads, variables."""
     name = f"{platform.system()} {platform.release()}, {platform.machine()}"
     with contextlib.suppress(OSError):
         name = f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {name}"
-    return CheckResult("system", name)
+    yield CheckResult("system", name)
+    yield processor()
+    rows = [line.split() for line in file_text(Path("/proc/meminfo")).splitlines()]
+    sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+    total, free, limit = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0), memory_limit()
+    words = f"{format_bytes(total)}, {format_bytes(free)} free" if total else "unknown on this system"
+    words += f", but a limit of {format_bytes(limit)} (cgroup)" if limit is not None and limit < total else ""
+    yield CheckResult("memory", words, facts={"total": total, "free": free, "limit": limit})
+    small, images = choose_threads(nn.Linear(4, 64), 256), choose_threads(nn.Conv2d(4, 32, 8), 256)
+    words = f"{small} for small networks, which more would slow down; {images} for images. --threads overrides"
+    yield CheckResult("threads", words, facts={"small": small, "images": images, "torch": torch.get_num_threads()})
+    values: Settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    if values:
+        yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts=values)
 
 
 def processor() -> CheckResult:
-    """The cores of the machine, and those that this process may use: a container may have fewer."""
     present, usable, limit = os.cpu_count() or 1, cores(), cpu_limit()
     lines = file_text(Path("/proc/cpuinfo")).splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
@@ -198,18 +203,7 @@ def processor() -> CheckResult:
     words = f"{model}, {torch.backends.cpu.get_cpu_capability()}; {plural(usable, 'core')} to use"
     words += f" of {present}" if usable < present else ""
     words += f", by a limit of {limit:g} on their time (cgroup)" if limit is not None and limit < present else ""
-    facts = {"model": model, "cores": present, "usable": usable, "limit": limit}
-    return CheckResult("cpu", words, facts=facts)
-
-
-def memory() -> CheckResult:
-    rows = [line.split() for line in file_text(Path("/proc/meminfo")).splitlines()]
-    sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
-    total, free, limit = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0), memory_limit()
-    words = f"{format_bytes(total)}, {format_bytes(free)} free" if total else "unknown on this system"
-    if limit is not None and limit < total:
-        words += f", but a limit of {format_bytes(limit)} (cgroup)"
-    return CheckResult("memory", words, facts={"total": total, "free": free, "limit": limit})
+    return CheckResult("cpu", words, facts={"model": model, "cores": present, "usable": usable, "limit": limit})
 
 
 def memory_limit(root: Path = CGROUP) -> int | None:
@@ -217,18 +211,6 @@ def memory_limit(root: Path = CGROUP) -> int | None:
     files = [folder / "memory.max" for folder in own_groups(root)] + [root / "memory/memory.limit_in_bytes"]
     limits = [int(content) for content in map(file_text, files) if content.isdigit()]
     return min((limit for limit in limits if limit < NO_LIMIT), default=None)
-
-
-def thread_counts() -> CheckResult:
-    small, images = choose_threads(nn.Linear(4, 64), 256), choose_threads(nn.Conv2d(4, 32, 8), 256)
-    words = f"{small} for small networks, which more would slow down; {images} for images. --threads overrides"
-    return CheckResult("threads", words, facts={"small": small, "images": images, "torch": torch.get_num_threads()})
-
-
-def variables() -> Iterator[CheckResult]:
-    values = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if values:
-        yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts={**values})
 
 
 def disk(folder: Path | None = None) -> CheckResult:
@@ -270,10 +252,8 @@ def encoder() -> CheckResult:
                     video.add(np.full((48, 64, 3), shade, np.uint8))
             size = path.stat().st_size
     except Exception as error:
-        missing = isinstance(error, ImportError)
-        fix = (
-            "pip install av opencv-python-headless" if missing else "pip install -U av, or train without --video-every"
-        )
+        missing = "pip install av opencv-python-headless" if isinstance(error, ImportError) else ""
+        fix = missing or "pip install -U av, or train without --video-every"
         return CheckResult("videos", f"cannot be encoded: {error_line(error)}", "warning", fix)
     return CheckResult("videos", f"H.264 by PyAV {installed_version('av')}: two frames encoded, {format_bytes(size)}")
 

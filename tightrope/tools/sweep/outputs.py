@@ -20,8 +20,8 @@ from ...errors import UsageError
 from ...files import write_file
 from ...logging.report import write_page
 from ...logging.report.sweep import SweepFigure, SweepRecord, TrialRow, sweep_page
-from ...training.config import Config, parts_of
-from ...training.directory import reason
+from ...training.config import Config, config_classes
+from ...training.run_directory import reason
 from ...types import Settings
 from .slots import SCORES, WORKER, TrialSlots, outcome_of
 from .worker import Objective
@@ -76,7 +76,7 @@ class SweepOutputs:
     def preset(self, trial: FrozenTrial) -> str:
         """All settings of the algorithm and the network as YAML, so that presets of later versions change nothing."""
         config = self.config.changed(**self.objective.settings(trial.params))
-        algorithm, network, _ = parts_of(config.algo)
+        algorithm, network, _ = config_classes(config.algo)
         names = [field.name for part in (algorithm, network) for field in fields(part)]
         names += [name for name in self.fixed if name not in ("seed", "eval_episodes")]
         flat = config.flat()
@@ -91,22 +91,14 @@ class SweepOutputs:
         objective, defaults = self.objective, self.config.flat()
         row = None if best is None else trial_row(best, objective)
         return SweepRecord(
-            env=self.config.env,
-            algo=self.config.algo,
-            name=self.slots.study.study_name,
-            status=status,
-            done=self.slots.done(),
-            wanted=self.slots.count,
-            seeds=list(objective.seeds),
-            steps=int(defaults["total_timesteps"]),
-            storage=self.storage,
-            command=self.command,
-            best=row,
+            env=self.config.env, algo=self.config.algo, name=self.slots.study.study_name, status=status,
+            done=self.slots.done(), wanted=self.slots.count, seeds=list(objective.seeds),
+            steps=int(defaults["total_timesteps"]), storage=self.storage, command=self.command, best=row,
             settings=[] if row is None else [(name, value, defaults[name]) for name, value in row.settings.items()],
             trials=[trial_row(trial, objective) for trial in self.slots.trials()],
             figures=[] if best is None else list(study_figures(self.slots.study, list(objective.space))),
             searched=[(name, json.dumps(dimension.as_yaml())) for name, dimension in objective.space.items()],
-        )
+        )  # fmt: skip
 
 
 def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
@@ -140,11 +132,8 @@ def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure
     order = [*ranked, *(name for name in names if name not in ranked)]
     plots: list[tuple[SweepFigure, Callable[..., Any]]] = [
         (SweepFigure("history", "Scores", "Each trial, and the best so far.", wide=True), v.plot_optimization_history),
-        (
-            SweepFigure("looks", "Evaluations", "During training; lines that end early were pruned."),
-            v.plot_intermediate_values,
-        ),
-    ]
+        (SweepFigure("looks", "Evaluations", "During training; lines that end early were pruned."), v.plot_intermediate_values),
+    ]  # fmt: skip
     if len(ranked) > 1:
         text = "Share in the difference between the best trials and the others (PED-ANOVA). Rough, with few trials."
         pair = partial(v.plot_contour, params=order[:2])
@@ -173,7 +162,7 @@ def importance(study: optuna.Study) -> dict[str, float]:
     return {}
 
 
-def as_data(plot: Callable[..., Any], study: optuna.Study) -> dict[str, Any] | None:
+def as_data(plot: Callable[..., Any], study: optuna.Study) -> Settings | None:
     """A figure as plain data in the page's own style; None if the plot cannot cope with these trials."""
     try:
         content = json.loads(plot(study).to_json())
@@ -186,7 +175,7 @@ def as_data(plot: Callable[..., Any], study: optuna.Study) -> dict[str, Any] | N
     return {"data": content["data"], "layout": layout | {"margin": {"r": 44 if bars else 10}}}
 
 
-def recolor(trace: dict[str, Any]) -> None:
+def recolor(trace: Settings) -> None:
     """Colors that can be seen on light and dark pages, and no color bar."""
     shade = str(trace.get("line", {}).get("color", ""))
     if shade.startswith("rgb("):  # from almost white, the worst trial, to dark blue

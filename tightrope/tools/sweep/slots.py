@@ -16,11 +16,10 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -37,7 +36,7 @@ FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be s
 DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes
 FAILED, GIVEN_UP = "failed", "given up"  # beginnings of outcomes
 MOST_FAILURES = 5  # in a slot, before it is given up: its settings may be what kills processes
-MOST_WARNINGS = 5  # about malformed trials
+MOST_NAMED = 5  # malformed trials in a warning
 
 
 @dataclass
@@ -50,8 +49,8 @@ class TrialSlots:
     space: Space | None = None  # None: parameters are not checked
     heartbeat_seconds: float = 5.0
     grace_seconds: float = 60.0  # without a heartbeat, by this machine's clock
-    checked: dict[int, bool] = field(default_factory=dict)  # whether a trial is valid
-    heartbeats: dict[int, tuple[Any, float]] = field(default_factory=dict)  # the last of each trial, first seen when
+    left_out: set[int] = field(default_factory=set)  # malformed trials
+    heartbeats: dict[int, tuple[object, float]] = field(default_factory=dict)  # the last of each trial, first seen when
 
     @property
     def storage(self) -> BaseStorage:
@@ -61,19 +60,13 @@ class TrialSlots:
 
     def trials(self) -> list[FrozenTrial]:
         """The started trials of this sweep. Malformed ones, which others wrote, are left out with a warning."""
-        return [t for t in self.study.get_trials(deepcopy=False) if t.state != TrialState.WAITING and self.is_valid(t)]
-
-    def is_valid(self, trial: FrozenTrial) -> bool:
-        if trial.number not in self.checked:
-            problem = find_problem(trial, self.space)
-            if problem is None and not trial.state.is_finished():
-                return True  # it may change
-            self.checked[trial.number] = problem is None
-            warnings = list(self.checked.values()).count(False)
-            if problem is not None and warnings <= MOST_WARNINGS:
-                more = ". Further ones are not named" if warnings == MOST_WARNINGS else ""
-                warn(f"trial {trial.number} of the storage is left out: {problem}{more}")
-        return self.checked[trial.number]
+        started = [t for t in self.study.get_trials(deepcopy=False) if t.state != TrialState.WAITING]
+        bad = {trial.number for trial in started if not is_well_formed(trial, self.space)}
+        if bad - self.left_out:
+            names = ", ".join(map(str, sorted(bad)[:MOST_NAMED])) + ", ..." * (len(bad) > MOST_NAMED)
+            warn(f"left out of the storage, as no sweep with these settings wrote them: trials {names}")
+        self.left_out |= bad
+        return [trial for trial in started if trial.number not in bad]
 
     def by_slot(self) -> dict[int, list[FrozenTrial]]:
         """The trials of each slot, oldest first."""
@@ -189,46 +182,33 @@ def outcome_of(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get(OUTCOME) or trial.state.name.lower())
 
 
-# checks of stored trials ------------------------------------------------------------------------------------------------
-
-
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
-    SLOT: lambda value: type(value) is int and value >= 0,
-    WORKER: lambda value: isinstance(value, dict),
-    OUTCOME: lambda value: isinstance(value, str),
-    SCORES: lambda value: isinstance(value, list) and all(map(is_number, value)),
-}
-
-
-def find_problem(trial: FrozenTrial, space: Space | None) -> str | None:
-    """Why a trial cannot be one of this sweep; None if it can."""
-    for name, is_well_formed in ATTRIBUTES.items():
-        if name in trial.user_attrs and not is_well_formed(trial.user_attrs[name]):
-            return f"{name} {trial.user_attrs[name]!r} is malformed"
+def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
+    """Whether a trial can be one of this sweep: its attributes are of their types, its parameters in the space."""
+    slot, worker, outcome, scores = (trial.user_attrs.get(name) for name in (SLOT, WORKER, OUTCOME, SCORES))
+    if not ((slot is None or (type(slot) is int and slot >= 0)) and isinstance(worker or {}, dict)):
+        return False
+    if not (isinstance(outcome or "", str) and isinstance(scores or [], list) and all(map(is_number, scores or []))):
+        return False
     complete = trial.state == TrialState.COMPLETE
     if complete and not is_number(trial.value):
-        return f"score {trial.value!r} is not a finite number"
-    if space is None:
-        return None
-    for name in [name for name in trial.params if name not in space]:
-        return f"{name} is not searched"
-    for name in [name for name in space if complete and name not in trial.params]:
-        return f"it has no {name}"
+        return False
+    if space is not None and (trial.params.keys() - space.keys() or (complete and space.keys() - trial.params.keys())):
+        return False
     try:
-        decode(trial.params, space)
-    except UsageError as error:
-        return str(error)
-    return None
+        decode(trial.params, space or {})
+    except UsageError:
+        return False
+    return True
 
 
 # processes --------------------------------------------------------------------------------------------------------------
 
 
-def process_id() -> dict[str, Any]:
+def process_id() -> Settings:
     """This process, for processes on any machine."""
     pid = os.getpid()
     return {"machine": machine_id(), "host": socket.gethostname(), "pid": pid, "born": start_time(pid)}
@@ -243,7 +223,7 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
-def is_alive(worker: dict[str, Any]) -> bool:
+def is_alive(worker: Settings) -> bool:
     """Whether a process of this machine is running. Its start time tells it from a later one with the same number."""
     pid = worker.get("pid")
     return isinstance(pid, int) and 0 < pid < 2**31 and alive(pid) and start_time(pid) == worker.get("born")

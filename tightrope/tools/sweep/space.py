@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from ...errors import UsageError, plural
-from ...training.config import Config, coerce, parts_of, settings_of, unknown_setting
-from ...training.settings_file import read_yaml
+from ...training.config import Config, config_classes, setting_types, unknown_setting
+from ...training.settings import coerce, read_yaml
 from ...types import Settings
 
 MOST_CHOICES = 1000
@@ -18,6 +18,10 @@ MIN_PHASES = 20  # rollouts so long that a run has fewer phases are not searched
 DIVISORS = {"num_minibatches": ("num_envs", "num_steps"), "num_batches": ("num_envs",)}  # what each has to divide
 NOT_SEARCHED = ("total_timesteps", "network", "stop_when_solved")
 GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+RANGES = {  # low, high, whether by the logarithm; a learning rate has a factor of ten either way, at most 0.1
+    "update_epochs": (1, 16, True), "gae_lambda": (0.8, 1.0, False), "clip_coef": (0.1, 0.4, False),
+    "ent_coef": (1e-6, 0.03, True), "vf_coef": (0.25, 1.0, False), "max_grad_norm": (0.2, 5.0, True),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,31 +117,16 @@ def dimension_of(name: str, config: Any) -> Range | Choices:
     if name == "num_envs":
         counts = [n for n in (envs // 2, envs, 2 * envs) if n >= 2 and config.total_timesteps >= n * steps]
         return choices_with(envs, counts)
+    if name == "num_minibatches":
+        return choices_with(usual, [n for n in (1, 2, 4, 8, 16, 32) if 32 * n <= config.batch_size])
+    if name == "gamma":
+        return choices_with(usual, GAMMAS)
     if name == "max_grad_norm" and type(config)().max_grad_norm is None:  # off by default
         return choices_with(usual, [0.5, 1.0, 5.0])
     if isinstance(usual, bool):
         return Choices((False, True))
-    return DEFAULTS[name](config)
-
-
-DEFAULTS: dict[str, Callable[[Any], Range | Choices]] = {
-    "learning_rate": lambda config: learning_rates(config.learning_rate),
-    "num_minibatches": lambda config: choices_with(
-        config.num_minibatches, [n for n in (1, 2, 4, 8, 16, 32) if 32 * n <= config.batch_size]
-    ),
-    "update_epochs": lambda config: range_with(config.update_epochs, 1, 16, log=True),
-    "gamma": lambda config: choices_with(config.gamma, GAMMAS),
-    "gae_lambda": lambda config: range_with(config.gae_lambda, 0.8, 1.0),
-    "clip_coef": lambda config: range_with(config.clip_coef, 0.1, 0.4),
-    "ent_coef": lambda config: range_with(config.ent_coef or 1e-6, 1e-6, 0.03, log=True),
-    "vf_coef": lambda config: range_with(config.vf_coef or 0.5, 0.25, 1.0),
-    "max_grad_norm": lambda config: range_with(config.max_grad_norm or 0.5, 0.2, 5.0, log=True),
-}
-
-
-def learning_rates(usual: float) -> Range:
-    """A factor of ten either way, at most 0.1."""
-    return range_with(usual, float(f"{usual / 10:.3g}"), float(f"{min(10 * usual, 0.1):.3g}"), log=True)
+    low, high, log = RANGES.get(name) or (float(f"{usual / 10:.3g}"), float(f"{min(10 * usual, 0.1):.3g}"), True)
+    return range_with(usual or low, low, high, log)
 
 
 def range_with(usual: Any, low: Any, high: Any, log: bool = False) -> Range:
@@ -162,9 +151,9 @@ def read_search_space(path: Path, config: Config, fixed: Iterable[str]) -> Space
         raise UsageError(str(error).replace("config", "search", 1)) from None
     if not content:
         raise UsageError(f"search {path} is empty: give lines such as 'gamma: [0.95, 0.99]'")
-    algorithm, network, _ = parts_of(config.algo)
+    algorithm, network, _ = config_classes(config.algo)
     searchable = {field.name for part in (algorithm, network) for field in fields(part)} - {*NOT_SEARCHED}
-    types = settings_of(config.algo)
+    types = setting_types(config.algo)
     space: Space = {}
     for key, entry in content.items():
         name = key.replace("-", "_")

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -56,15 +56,12 @@ def connected(url: str) -> Iterator[BaseStorage]:
 
 def open_storage(url: str) -> BaseStorage:
     """The storage behind a URL or the path of a journal file; otherwise a UsageError without passwords."""
-    shown = hide_password(url)
-    if "://" not in url:
-        if URL.match(url):
-            raise UsageError(
-                f"storage {shown} is not a URL, such as postgresql://USER@HOST/DB: for a file, give ./NAME"
-            )
-        return open_journal(Path(url))
-    scheme = url.partition("://")[0]
+    shown, (scheme, separator, rest) = hide_password(url), url.partition("://")
     kind = scheme.partition("+")[0]
+    if not separator and URL.match(url):
+        raise UsageError(f"storage {shown} is not a URL, such as postgresql://USER@HOST/DB: for a file, give ./NAME")
+    if not separator:
+        return open_journal(Path(url))
     if kind == "sqlite":
         return open_database(url, lambda: open_sqlite(url))
     if kind not in DRIVERS:
@@ -77,7 +74,7 @@ def open_storage(url: str) -> BaseStorage:
         if importlib.util.find_spec(driver) is None:
             install = f'pip install -c constraints.txt -e ".[{extra}]"'
             raise UsageError(f"storage {shown} needs {driver}, which is not installed: {install}")
-        url = f"{kind}+{driver}{url[len(scheme) :]}"
+        url = f"{kind}+{driver}://{rest}"
     return open_database(url, lambda: RDBStorage(url, {"pool_pre_ping": True}))
 
 
@@ -96,7 +93,7 @@ class JournalLock(JournalFileOpenLock):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self.path = path
-        self.file: Any = None
+        self.file: BinaryIO | None = None
 
     def acquire(self) -> bool:
         try:
@@ -164,8 +161,9 @@ def open_database(url: str, connect: Callable[[], BaseStorage]) -> BaseStorage:
             raise
         except Exception as error:  # each driver has its own
             if "authentication" in str(error) or not left:
-                message = driver_message(error, url)
-                raise UsageError(f"storage {hide_password(url)} cannot be opened: {message}") from None
+                raise UsageError(
+                    f"storage {hide_password(url)} cannot be opened: {driver_message(error, url)}"
+                ) from None
             time.sleep(0.25)
     raise AssertionError
 
@@ -207,7 +205,7 @@ def open_study(storage: BaseStorage, name: str, identity: Settings) -> tuple[opt
     return study, False
 
 
-def check_identity(name: str, stored: Any, ours: Settings) -> None:
+def check_identity(name: str, stored: object, ours: Settings) -> None:
     if not isinstance(stored, dict):
         raise UsageError(f"study {name!r} of that storage was not made by tightrope: give another name with --study")
     for key in [*ours, *stored]:
@@ -216,10 +214,8 @@ def check_identity(name: str, stored: Any, ours: Settings) -> None:
             check_identity(name, old, new)
         elif old != new:
             old, new = ("nothing" if value is None else value for value in (old, new))
-            raise UsageError(
-                f"{key} {new} differs from {old}, with which study {name!r} was started: use that, or start another study "
-                "with --study NAME"
-            )
+            fix = "use that, or start another study with --study NAME"
+            raise UsageError(f"{key} {new} differs from {old}, with which study {name!r} was started: {fix}")
 
 
 def silence_optuna() -> None:

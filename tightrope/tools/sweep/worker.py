@@ -20,7 +20,7 @@ from ...engine import shared_cores, stream_seed
 from ...errors import NotFinite, UsageError, raised
 from ...training.evaluate import Evaluation
 from ...training.signals import Interrupted, Interrupts
-from ...training.train import Outcome
+from ...training.trainer import Outcome
 from ...types import Settings
 from .slots import DEAD, FAILED, OUTCOME, SCORES, SLOT, STOPPED, TrialSlots, outcome_of
 from .space import Space, decode, fit_divisors
@@ -163,9 +163,8 @@ class Worker:
         began, slot, error = time.monotonic(), trial.user_attrs[SLOT], ""
         # a sampler of its own: the same study follows from the seed, also after a stop
         seed = stream_seed(self.seed, "sweep", slot) % 2**32
-        self.slots.study.sampler = optuna.samplers.TPESampler(
-            seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS
-        )
+        sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS)
+        self.slots.study.sampler = sampler
         with self.slots.heartbeat(trial):
             try:
                 score = self.objective.score(trial, interrupts, self.slots.local_workers())
@@ -174,17 +173,13 @@ class Worker:
                 self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
             except UpdateFinishedTrialError:  # others took this process for dead
                 pass
-            except Interrupted:
+            except (*STORAGE_ERRORS, KeyboardInterrupt, SystemExit) as stop:
                 self.slots.fail(trial._trial_id, STOPPED)
-                return
-            except STORAGE_ERRORS:
-                self.slots.fail(trial._trial_id, STOPPED)
+                if isinstance(stop, Interrupted):
+                    return
                 raise
             except Exception as failure:
                 error = self.fail(trial, failure)
-            except BaseException:
-                self.slots.fail(trial._trial_id, STOPPED)
-                raise
         self.log(self.summary(trial.number, time.monotonic() - began))
         self.after_trial()
         self.count_failures(slot, error)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from .. import activity
 from ..engine import State, world
@@ -87,7 +86,7 @@ class RunDirectory:
     def seconds_since_saving(self) -> float:
         return time.perf_counter() - self.saved_at
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: dict[str, float]) -> None:
         """Write a row to the metrics file, later if the disk does not take it now."""
         assert self.metrics is not None
         try:
@@ -182,7 +181,7 @@ class NonZeroRankDirectory(RunDirectory):
     def seconds_since_saving(self) -> float:
         return 0.0  # the first rank's clock decides
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: dict[str, float]) -> None:
         pass
 
     def write_config(self, config: Config) -> None:

@@ -7,9 +7,9 @@ estimates, losses and gradient; then parameters and statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ MODERATE_RATE = 1e-3
 class Evidence:
     """What is known of a bad phase, on the CPU. `minibatch`, `terms` and `gradient` are of the first bad update."""
 
-    phase: int  # as rows of metrics count it, from 1
     parts: list[str]  # that the phase itself found bad
     rollout: Rollout  # the steps that were taken
     last_obs: Tensor  # after the last of them
@@ -60,28 +59,20 @@ class Advice(NamedTuple):
     worth_resuming: bool = True  # whether the state before the phase is one to go on from
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """The first bad number of a phase, with advice."""
 
-    phase: int
     bad: BadEntry
     advice: Advice
 
-    @property
-    def first(self) -> str:
-        """What has to come before going on: a faulty env would give the same again."""
-        return "once it is fixed," if self.bad.kind in ("observation", "reward") else "then"
-
     def line(self) -> str:
-        cause = f": {self.advice.cause}" if self.advice.cause else ""
-        return f"phase {self.phase} is not finite: {self.bad.words}{cause}; {self.advice.fix}"
+        return f"{self.bad.words}{self.advice.cause and ': '}{self.advice.cause}; {self.advice.fix}"
 
 
-def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic) -> Diagnosis:
+def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, float]], policy: ActorCritic) -> Diagnosis:
     """Cause and fix, from the evidence and the metrics of the phases before."""
     bad = first_bad(evidence)
-    return Diagnosis(evidence.phase, bad, advice(bad, evidence, config, rows, policy))
+    return Diagnosis(bad, advice(bad, evidence, config, rows, policy))
 
 
 # the first bad tensor ------------------------------------------------------------------------------------------------
@@ -89,21 +80,18 @@ def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, Any]], pol
 
 def first_bad(evidence: Evidence) -> BadEntry:
     """The first in the order of causes."""
-    in_rollout = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation)
-    for found in (in_rollout, in_update(evidence), in_model(evidence)):
-        if found is not None:
-            return found
-    which = " and ".join(evidence.parts)
+    found = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation) or in_update(evidence)
+    found = found or in_tensors("parameter", "parameter", evidence.after, "after the updates")
+    found = found or in_tensors("statistics", "statistics", evidence.statistics, "after the updates")
     again = evidence.note or "but not when it was run again eagerly"
-    return BadEntry(evidence.parts[0], f"{which}, {again}")
+    return found or BadEntry(evidence.parts[0], f"{' and '.join(evidence.parts)}, {again}")
 
 
 def in_update(evidence: Evidence) -> BadEntry | None:
-    """The first bad tensor or loss in the update that broke."""
-    minibatch = evidence.minibatch
+    """The first bad tensor or loss in the update that broke; failing that, the largest gradient, whose square is too much."""
+    minibatch, where = evidence.minibatch, f"in update {evidence.update}"
     if minibatch is None:
         return None
-    where = f"in update {evidence.update}"
     for name in ("target", "advantage"):
         column = getattr(minibatch, name)
         at = first_index(column, getattr(minibatch, "alive", torch.ones_like(column, dtype=torch.bool)))
@@ -112,33 +100,26 @@ def in_update(evidence: Evidence) -> BadEntry | None:
     for name, value in list(evidence.terms.items())[:LOSSES]:
         if not math.isfinite(value):
             return BadEntry("loss", f"loss term {name} is {value:g} {where}")
-    return in_tensors("gradient", "gradient of", evidence.gradient, where, squared=True)
+    found = in_tensors("gradient", "gradient of", evidence.gradient, where)
+    if found is not None or not evidence.gradient:
+        return found
+    size, name = max((largest_size(tensor), name) for name, tensor in evidence.gradient.items())
+    return BadEntry("gradient", f"gradient of {name} reaches {size:g}, whose square overflows float32, {where}")
 
 
-def in_model(evidence: Evidence) -> BadEntry | None:
-    """Parameters or statistics that became bad in an update."""
-    after = {"parameter": evidence.after, "statistics": evidence.statistics}
-    found = (in_tensors(kind, kind, tensors, "after the updates") for kind, tensors in after.items())
-    return next((bad for bad in found if bad is not None), None)
-
-
-def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str, squared: bool = False) -> BadEntry | None:
-    """The first bad one by name; with `squared`, failing that the largest, if its square is too much for float32."""
+def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str) -> BadEntry | None:
+    """The first bad one by name."""
     for name, tensor in tensors.items():
-        at = first_index(tensor)
-        if at is not None:
+        if (at := first_index(tensor)) is not None:
             return BadEntry(kind, f"{words} {name} is {tensor[at]:g} {where}")
-    if not squared or not tensors:
-        return None
-    name, largest = max(((name, extreme(tensor)) for name, tensor in tensors.items()), key=lambda x: x[1])
-    return BadEntry(kind, f"{words} {name} reaches {largest:g}, whose square overflows float32, {where}")
+    return None
 
 
 # why -----------------------------------------------------------------------------------------------------------------
 
 
 def advice(
-    bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, Any]], policy: ActorCritic
+    bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, float]], policy: ActorCritic
 ) -> Advice:
     """The env is at fault where it gave a non-finite number; otherwise the most likely suspect is."""
     spoilt = next((name for name, x in evidence.before.items() if not torch.isfinite(x).all()), None)
@@ -146,13 +127,9 @@ def advice(
         return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
     if bad.kind in ("observation", "reward"):
         return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
-    for suspect in (
-        size_of_env(evidence, config),
-        log_std_out_of_bounds(evidence, config, policy),
-        steps(evidence, config, rows),
-    ):
-        if suspect is not None:
-            return suspect
+    suspect = size_of_env(evidence, config) or log_std_out_of_bounds(evidence, config, policy)
+    if suspect := suspect or steps_too_large(evidence, config, rows):
+        return suspect
     if bad.kind == "value" or config.network.network is not None:
         given = "observation" if bad.kind == "value" else "minibatch"
         layer = "" if evidence.bad_layer is None else f", first in its layer {evidence.bad_layer}"
@@ -163,13 +140,13 @@ def advice(
 def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
     """Rewards or observations too large to be learned from."""
     rollout = evidence.rollout
-    reward, at = largest(rollout.reward, rollout.real)
+    reward, at = largest_entry(rollout.reward, rollout.real)
     if abs(reward) > HUGE_REWARD:
         cause = f"env gave reward {reward:g} {location(*at)}, whose square is too large"
         if abs(reward) > SQUARE or getattr(config.algorithm, "norm_reward", True):
             return Advice(cause, "scale or clip rewards in the env")
         return Advice(cause, "scale rewards, or set norm_reward", ("--norm-reward",))
-    obs, at = largest(rollout.obs, rollout.real)
+    obs, at = largest_entry(rollout.obs, rollout.real)
     if abs(obs) > HUGE_OBSERVATION:
         cause = f"env gave observation {obs:g} {location(*at)}"
         if abs(obs) > SQUARE or config.network.norm_obs:
@@ -182,27 +159,27 @@ def log_std_out_of_bounds(evidence: Evidence, config: Config, policy: ActorCriti
     """A Gaussian that has become endlessly wide or narrow."""
     if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
         return None
-    value, _ = largest(evidence.before["head.log_std"])
+    value, _ = largest_entry(evidence.before["head.log_std"])
     if not WIDE < abs(value) < HUGE_PARAMETER:  # beyond that it did not come here by itself
         return None
     words = ("grown", "smaller") if value > 0 else ("shrunk", "larger")
     return slower(config, f"log_std has {words[0]} to {value:.3g}", f"a {words[1]} ent_coef, or ")
 
 
-def steps(evidence: Evidence, config: Config, rows: list[dict[str, Any]]) -> Advice | None:
+def steps_too_large(evidence: Evidence, config: Config, rows: list[dict[str, float]]) -> Advice | None:
     """Steps that were too large, by the KL divergence, by how far parameters moved, or by where they are."""
     series = [row["losses/approx_kl"] for row in rows[-LAST:] if "losses/approx_kl" in row]
     series += [max(kl for kl in evidence.kl if not math.isnan(kl))] if any(kl > 0 for kl in evidence.kl) else []
     if series and max(series) > HIGH_KL:
         begin, over = (series[0], f"over {len(series)} phases") if len(series) > 1 else (0.0, "within the phase")
         return slower(config, f"learning rate too high, KL rose from {begin:.2g} to {max(series):.2g} {over}")
-    moved = max((extreme(x - evidence.before[name]) for name, x in evidence.after.items()), default=0.0)
+    moved = max((largest_size(x - evidence.before[name]) for name, x in evidence.after.items()), default=0.0)
     if moved > FAR:
         return slower(config, f"learning rate too high, a parameter moved by {moved:.2g} within the phase")
-    size, name = max((extreme(x), name) for name, x in evidence.before.items())
+    size, name = max((largest_size(x), name) for name, x in evidence.before.items())
     if size > HUGE_PARAMETER:
-        advice = slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
-        return advice._replace(fix=f"{advice.fix}, from the start", worth_resuming=False)
+        found = slower(config, f"learning rate too high, {name} has grown to {size:.2g}")
+        return found._replace(fix=f"{found.fix}, from the start", worth_resuming=False)
     return None
 
 
@@ -215,7 +192,7 @@ def slower(config: Config, cause: str, instead: str = "") -> Advice:
     return Advice(cause, f"{fix} and max_grad_norm 0.5", (*flags, "--max-grad-norm", "0.5"))
 
 
-def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, ...]]:
+def largest_entry(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, ...]]:
     """The finite entry furthest from 0 among the rows that count, and where it is."""
     if not x.is_floating_point():
         return 0.0, ()
@@ -224,8 +201,8 @@ def largest(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple[int, 
     return float(x[at]), at
 
 
-def extreme(x: Tensor) -> float:
-    """The largest finite size."""
+def largest_size(x: Tensor) -> float:
+    """How far the finite entries go from 0."""
     return float(torch.where(torch.isfinite(x), x, 0.0).abs().max()) if x.numel() else 0.0
 
 
@@ -233,10 +210,9 @@ def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
     """The first layer in a forward pass that gives something bad for something finite."""
     found: list[str] = []
 
-    def look(name: str) -> Any:
-        def hook(module: nn.Module, given: Any, result: Any) -> None:
-            bad = any(not torch.isfinite(x).all() for x in tensors_in(result))
-            if bad and all(torch.isfinite(x).all() for x in tensors_in(given)):
+    def look(name: str) -> Callable[[nn.Module, object, object], None]:
+        def hook(module: nn.Module, given: object, result: object) -> None:
+            if is_finite(given) and not is_finite(result):
                 found.append(f"{name} ({type(module).__name__})")
 
         return hook
@@ -252,7 +228,6 @@ def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
     return found[0] if found else None
 
 
-def tensors_in(x: Any) -> Iterator[Tensor]:
-    for leaf in torch.utils._pytree.tree_leaves(x):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            yield leaf
+def is_finite(x: object) -> bool:
+    """Whether all tensors in a structure are finite."""
+    return all(torch.isfinite(leaf).all() for leaf in torch.utils._pytree.tree_leaves(x) if isinstance(leaf, Tensor))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from signal import SIGINT
-from typing import Any
 
 import torch
 
@@ -19,14 +18,13 @@ from ..logging import Callback, CallbackList, TrainingResult
 from ..logging.trackers import check_trackers
 from ..output import print_line
 from ..types import Env
-from .build import settled
-from .callbacks import built_in_callbacks, run_info
+from .build import resolved
+from .callbacks import Log, built_in_callbacks, run_info
 from .config import Config
-from .crash import CrashGuard
-from .directory import RunDirectory
 from .evaluate import Evaluation
-from .log import Log
+from .nonfinite import NonFiniteGuard
 from .plan import plan
+from .run_directory import RunDirectory
 from .scoring import Evaluations, Score, last_score, reached
 from .signals import Interrupted, Interrupts
 
@@ -43,23 +41,16 @@ class Outcome:
     last_return: float | None = None  # of sampled actions, at the end of training, if it can be compared with the score
 
 
-class Training:
+class Trainer:
     """Trains `state` to the end of the configured plan, or until it has so many steps; with a run directory, everything
     about the run is kept there. `callbacks` are called besides those that the settings imply. `score` is called once all is
     saved, on the first rank alone; the others do not wait for it."""
 
     def __init__(
-        self,
-        state: State,
-        config: Config,
-        score_env: Env,
-        run: RunDirectory | None = None,
-        quiet: bool = False,
-        until: int | None = None,
-        callbacks: Sequence[Callback] = (),
-        score: Score | None = None,
+        self, state: State, config: Config, score_env: Env, run: RunDirectory | None = None, quiet: bool = False,
+        until: int | None = None, callbacks: Sequence[Callback] = (), score: Score | None = None,
         suspends: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`suspends` if other code runs between two phases: it then draws from random streams of its own, and rows are
         complete."""
         check_trackers(config.run.log)
@@ -67,7 +58,7 @@ class Training:
         self.suspends, self.quiet = suspends, quiet or not world().is_rank0
         self.say: Callable[[str], None] = (lambda line: None) if self.quiet else (lambda line: print_line(plain(line)))
         self.plan = plan(state, config)
-        self.config = settled(config, state).changed(threads=self.plan.threads)
+        self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
         self.settings_unsaved = False
         self.stop = 0.0  # the signal that ends it, of whichever rank
@@ -82,7 +73,7 @@ class Training:
         if self.run is not None:
             self.run.write_config(config)
 
-    def phases(self) -> Generator[dict[str, Any]]:
+    def phases(self) -> Generator[dict[str, float]]:
         """Train; yields the metrics of each phase. Whoever leaves early leaves a run that can be resumed."""
         state, config, run = self.state, self.config, self.run
         state.solved = False  # or there would be nothing to do
@@ -123,13 +114,13 @@ class Training:
             self.callbacks.add(built_in_callbacks(self.config, self.run, self.quiet, self.callbacks.call))
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
-        self.guard = CrashGuard(self.state, self.config, None if self.run is None else self.run.path)
+        self.guard = NonFiniteGuard(self.state, self.config, None if self.run is None else self.run.path)
         self.log = Log(self.state, self.callbacks, self.run, self.guard.late, self.say)
         self.evaluations = Evaluations(
             self.state, self.config, self.score_env, self.callbacks, self.interrupts, self.say
         )
 
-    def _loop(self) -> Iterator[dict[str, Any]]:
+    def _loop(self) -> Iterator[dict[str, float]]:
         """Phases, each with what is due after it."""
         state, run, log = self.state, self.run, self.log
         self.stop, steps_before = make_up_for(self.evaluations, log, run), state.steps
@@ -178,7 +169,7 @@ class Training:
             else:
                 return
 
-    def _handed_out(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _handed_out(self, row: dict[str, float]) -> Iterator[dict[str, float]]:
         """A row for code between two phases, in which a signal raises as it does anywhere."""
         if not self.suspends:
             yield row

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...errors import UsageError, plain
 from ...processes import start
+from ...types import Settings
 
-Verdict = Literal[
-    "ok", "absent", "warning", "broken"
-]  # absent: not here and not needed; broken: no run works without it
+# absent: not here and not needed; broken: no run works without it
+Verdict = Literal["ok", "absent", "warning", "broken"]
 ROOT = Path(__file__).parents[3]  # the directory of the package, which need not be installed
 FOLLOW_PARENT = "from tightrope.processes import follow_parent\nfollow_parent()\n"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -35,7 +35,7 @@ class CheckResult:
     words: str
     verdict: Verdict = "ok"
     fix: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Settings = field(default_factory=dict)
     part: str = ""
 
 
@@ -71,11 +71,8 @@ def error_line(error: BaseException) -> str:
 
 
 def format_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+    power = max((p for p in range(5) if count >= 0.9995 * 1000**p), default=0)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -14,9 +14,8 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
@@ -28,40 +27,45 @@ from ..engine.metrics import LOSSES
 from ..envs.replayed import Replayed
 from ..errors import one_line
 from ..files import Place
-from ..types import Batch, Env, Rollout, Row
+from ..types import Batch, Env, Rollout, Row, Settings
 from .config import Config
-from .diagnosis import Diagnosis, Evidence, diagnose, first_bad_layer
-from .directory import resume_command
+from .nonfinite_cause import Diagnosis, Evidence, diagnose, first_bad_layer
+from .run_directory import resume_command
+
+Tensors = TypeVar("Tensors", Rollout, Batch)
 
 
-class CrashGuard(Guard):
+class NonFiniteGuard(Guard):
     """A guard that diagnoses a bad phase, and with a run directory writes a report there."""
 
     def __init__(self, state: State, config: Config, run_dir: Path | None = None) -> None:
         super().__init__(state)
         self.config, self.run_dir = config, run_dir
 
-    def describe(self, row: dict[str, Any], parts: list[str]) -> str:
+    def describe(self, row: dict[str, float], parts: list[str]) -> str:
         """The line with cause and fix. Errors on the way are told in it and do not replace it."""
-        snapshot = self.before(row)
+        snapshot, phase = self.before(row), int(row["phase"])
         rows = [seen | reading.row() for seen, reading in self.recent]
         try:
             evidence = replay_phase(snapshot, self.config, row, parts, recorded=self.late == 0)
             diagnosis = diagnose(evidence, self.config, rows, self.state.policy)
         except Exception as error:
-            return f"phase {row['phase']} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
+            return f"phase {phase} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
+        line = f"phase {phase} is not finite: {diagnosis.line()}"
         if self.run_dir is None:
-            return f"{diagnosis.line()}; the agent is as it was before"
-        folder = Place(self.run_dir) / "crash" / f"phase-{row['phase']:06d}"
+            return f"{line}; the agent is as it was before"
+        folder = Place(self.run_dir) / "crash" / f"phase-{phase:06d}"
         try:
             write_evidence(folder, diagnosis, evidence, self.config, [*rows, row])
-            line = f"{diagnosis.line()}; the evidence is in {folder}"
+            line += f"; the evidence is in {folder}"
         except Exception as error:
-            line = f"{diagnosis.line()}; the evidence could not be written to {folder}: {one_line(error)}"
+            line += f"; the evidence could not be written to {folder}: {one_line(error)}"
         if not diagnosis.advice.worth_resuming:
             return line
+        # a faulty env would give the same again
+        first = "once it is fixed," if diagnosis.bad.kind in ("observation", "reward") else "then"
         resume = resume_command(self.run_dir, self.config, *diagnosis.advice.flags)
-        return f"{line}; {diagnosis.first} go on from before it with `{resume}`"
+        return f"{line}; {first} go on from before it with `{resume}`"
 
 
 class BadUpdate(Exception):
@@ -89,16 +93,18 @@ class UpdateWatcher:
         raise BadUpdate
 
 
-def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts: list[str], recorded: bool) -> Evidence:
+def replay_phase(
+    snapshot: Snapshot, config: Config, row: dict[str, float], parts: list[str], recorded: bool
+) -> Evidence:
     """Run the bad phase again from before it, and return what is found. With `recorded`, its rollout is still there and takes
     the place of the env, which may not be able to go back or to do the same again."""
     state = snapshot.state
     taken = len(state.rollout.reward)
     if recorded and not state.runtime.on_device:  # the rollout may have been cut short
-        taken = (row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
+        taken = int(row["step"] - int(snapshot.counters["steps"])) // config.algorithm.num_envs
     rollout, last_obs = cpu_copy(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
-    evidence = Evidence(row["phase"], parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
+    evidence = Evidence(parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
         with eager_with(state, env, UpdateWatcher(state, evidence)):
@@ -113,7 +119,7 @@ def replay_phase(snapshot: Snapshot, config: Config, row: dict[str, Any], parts:
     evidence.statistics = {k: x.cpu().clone() for k, x in state.policy.named_buffers() if x.is_floating_point()}
     snapshot.restore()
     with suppress(Exception):  # a user's network may fail in any way
-        evidence.bad_layer = first_bad_layer(state.policy, bad_rows(evidence).to(state.env.device))
+        evidence.bad_layer = first_bad_layer(state.policy, bad_rows(evidence.rollout).to(state.env.device))
     return evidence
 
 
@@ -130,9 +136,8 @@ def eager_with(state: State, env: Env, watcher: UpdateWatcher) -> Iterator[None]
         state.env, state.runtime = before
 
 
-def bad_rows(evidence: Evidence) -> Tensor:
+def bad_rows(rollout: Rollout) -> Tensor:
     """Finite observations for which the policy gave non-finite numbers; all finite ones if there are none."""
-    rollout = evidence.rollout
     finite = torch.isfinite(rollout.obs).flatten(2).all(2)
     bad = finite & ~(torch.isfinite(rollout.log_prob) & torch.isfinite(rollout.value))
     return rollout.obs[bad if bad.any() else finite]
@@ -142,64 +147,46 @@ def parameter_copies(state: State) -> dict[str, Tensor]:
     return {name: p.detach().cpu().clone() for name, p in state.policy.named_parameters()}
 
 
-def cpu_copy(record: Any) -> Any:
+def cpu_copy(record: Tensors) -> Tensors:
     """A copy of a rollout or batch on the CPU."""
-    tensors = {f.name: x.cpu().clone() for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}
+    tensors: Settings = {
+        f.name: x.cpu().clone() for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)
+    }
     return replace(record, **tensors)
 
 
-# the report -----------------------------------------------------------------------------------------------------------
-
-
 def write_evidence(
-    folder: Place, diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, Any]]
+    folder: Place, diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, float]]
 ) -> None:
     """Write the report and the tensors. The report goes first: it is small, and says the most."""
-    tensors = {"rollout": columns(evidence.rollout) | {"last_obs": evidence.last_obs}}
+    tensors = {"rollout": {name: getattr(evidence.rollout, name) for name in Row._fields}}
+    tensors["rollout"]["last_obs"] = evidence.last_obs
     if evidence.minibatch is not None:
-        tensors["minibatch"] = columns(evidence.minibatch)
+        tensors["minibatch"] = {f.name: getattr(evidence.minibatch, f.name) for f in fields(evidence.minibatch)}
     parts = tensors | {
-        "gradient": evidence.gradient,
-        "parameters before": evidence.before,
-        "parameters after": evidence.after,
+        "gradient": evidence.gradient, "parameters before": evidence.before, "parameters after": evidence.after,
         "statistics": evidence.statistics,
-    }
+    }  # fmt: skip
     report = {
-        "phase": diagnosis.phase,
-        "first": diagnosis.bad.words,
-        "kind": diagnosis.bad.kind,
-        "cause": diagnosis.advice.cause,
-        "fix": diagnosis.advice.fix,
-        "flags": diagnosis.advice.flags,
-        "not finite": evidence.parts,
-        "note": evidence.note,
-        "layer": evidence.bad_layer,
-        "update": evidence.update,
+        "phase": rows[-1]["phase"], "first": diagnosis.bad.words, "kind": diagnosis.bad.kind,
+        "cause": diagnosis.advice.cause, "fix": diagnosis.advice.fix, "flags": diagnosis.advice.flags,
+        "not finite": evidence.parts, "note": evidence.note, "layer": evidence.bad_layer, "update": evidence.update,
         "terms": evidence.terms,
         "gradient norms": {name: float(torch.linalg.vector_norm(x)) for name, x in evidence.gradient.items()},
-        "ranges": {part: {name: value_range(x) for name, x in named.items()} for part, named in parts.items()},
-        "metrics": rows,
-        "config": config.flat(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "numpy", "safetensors")},
-        },
-    }
+        "ranges": {part: {name: tensor_range(x) for name, x in named.items()} for part, named in parts.items()},
+        "metrics": rows, "config": config.flat(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }  # fmt: skip
     # JSON has no NaN and no infinity, and here it matters which: they become the texts nan, inf and -inf
     report = json.loads(json.dumps(report), parse_constant=lambda constant: str(float(constant)))
     folder.parent.mkdir()  # but not the run's directory
     folder.mkdir()
     (folder / "report.json").write(json.dumps(report, indent=1, allow_nan=False).encode())
     for name, named in tensors.items():
-        (folder / f"{name}.safetensors").write(save(named))
+        (folder / f"{name}.safetensors").write(save({key: x.contiguous() for key, x in named.items()}))
 
 
-def columns(record: Rollout | Batch) -> dict[str, Tensor]:
-    names = Row._fields if isinstance(record, Rollout) else [f.name for f in fields(record)]
-    return {name: getattr(record, name).contiguous() for name in names}
-
-
-def value_range(x: Tensor) -> dict[str, float | int]:
+def tensor_range(x: Tensor) -> dict[str, float]:
     """Minimum and maximum of the finite entries, and how many are not finite."""
     finite = x.double()[torch.isfinite(x)]
     ends = {"min": float(finite.min()), "max": float(finite.max())} if finite.numel() else {}

@@ -1,0 +1,174 @@
+"""Reading settings: YAML files, without running anything and with mistakes named by their line, and values of any form."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from ..errors import UsageError
+from ..types import Settings
+from .devices import device_name
+
+MOST_BYTES = 1 << 20
+MAPPINGS = ("env_kwargs",)  # settings whose values are mappings themselves
+KIND_NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
+
+
+class PlainLoader(yaml.SafeLoader):
+    """Without aliases: a few lines of them make what no memory can hold."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(problem="it has an alias: write the value out")
+        return super().compose_node(parent, index)
+
+
+def read_settings(path: Path, text: bytes | None = None) -> Settings:
+    """The settings in a YAML file, whose text may be given: 'setting: value' lines without sections."""
+    content = read_yaml(path, text)
+    for name, value in content.items():
+        if isinstance(value, dict) and name.replace("-", "_") not in MAPPINGS:
+            raise is_section(f"config {path}: {name}", value)
+    return content
+
+
+def is_section(what: str, value: Settings) -> UsageError:
+    """The error for settings that are grouped under a name."""
+    inner = ", ".join(map(str, value)) or "its settings"
+    return UsageError(f"{what} is a section, and settings have none here: give {inner} without it, beside the others")
+
+
+def read_yaml(path: Path, text: bytes | None = None) -> Settings:
+    """The mapping in a YAML file, whatever its values are."""
+    try:
+        if text is None:  # a file that the user names may be a pipe
+            with path.open("rb") as file:
+                text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise UsageError(f"config {path} has more than {MOST_BYTES:,} bytes: settings are a few lines")
+        loader = PlainLoader(text)
+        node = loader.get_single_node()
+        for twice in repeated(node):
+            raise UsageError(f"config {path} gives {twice}: keep one of them")
+        content = None if node is None else loader.construct_document(node)
+    except OSError as error:
+        raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise UsageError(f"config {path} is nested too deeply: settings are lines of 'setting: value'") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that is none
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise UsageError(f"config {path} is not valid YAML{where}: {problem}") from None
+    if not isinstance(content, dict) or not all(isinstance(k, str) for k in content):
+        raise UsageError(f"config {path} is not a list of 'setting: value' lines")
+    return content
+
+
+def repeated(node: yaml.Node | None, top: bool = True) -> Iterator[str]:
+    """Keys that a mapping has twice, with their lines. Of settings num-envs and num_envs are the same key."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from repeated(item, False)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        name = str(key.value).replace("-", "_") if top else str(key.value)
+        if name in seen:
+            first, lines = seen[name], [mark.start_mark.line + 1 for mark in (seen[name], key)]
+            if first.value == key.value:
+                yield f"{key.value} twice, on lines {lines[0]} and {lines[1]}"
+            else:
+                yield f"{first.value} on line {lines[0]} and {key.value} on line {lines[1]}, which are the same setting"
+        seen[name] = key
+        yield from repeated(value, False)
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+
+
+def coerce(name: str, value: Any, annotation: Any) -> Any:
+    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text), several values as
+    one text with commas."""
+    origin, options = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else coerce(name, value, next(o for o in options if o is not type(None)))
+    if origin is Literal:
+        if value in options:
+            return value
+        raise UsageError(f"{name} {value!r} is not a choice: give one of {', '.join(map(str, options))}")
+    if origin is dict:
+        return mapping(name, value)
+    if origin is tuple:
+        return tuple(coerce(name, item, options[0]) for item in several(value))
+    return coerce_one(name, value, annotation)
+
+
+def coerce_one(name: str, value: Any, annotation: type[bool | int | float | str]) -> object:
+    """`value` as a bool, text or a number, or a UsageError."""
+    if name == "device" and value is not None:
+        return device_name(value)
+    if isinstance(value, bool) or annotation in (bool, str):
+        if annotation in (bool, str) and isinstance(value, annotation):
+            return value
+    elif callable(value) or (isinstance(value, str) and value.startswith("lin_")):  # a linear schedule of rl-zoo3
+        raise is_schedule(name, value)
+    else:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if annotation is float and math.isfinite(real := float(value)):
+                return real
+            if annotation is int and abs(number := whole(value)) < 2**63:
+                return number
+            if annotation is int:
+                digits = str(number) if abs(number) < 10**40 else f"of {math.log10(abs(number)):.0f} digits"
+                raise UsageError(f"{name} {digits} is too large: give a whole number of at most 2^63 - 1")
+    raise UsageError(f"{name} {'None' if value is None else repr(value)} is not {KIND_NAMES[annotation]}: give one")
+
+
+def whole(value: Any) -> int:
+    """A whole number, however it is written; ValueError for anything else."""
+    if isinstance(value, int) or (isinstance(value, str) and value.lstrip("+-").isdigit()):
+        return int(value)
+    if (number := float(value)) != int(number):
+        raise ValueError
+    return int(number)
+
+
+def several(value: object) -> list[object]:
+    """The values of a setting that has several: a list, one alone, or text such as '64,64' or '[64, 64]'."""
+    found: list[object] = []
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        found += re.findall(r"[^\s,()\[\]]+", item) if isinstance(item, str) and "," in item else [item]
+    return found
+
+
+def is_schedule(name: str, value: object) -> UsageError:
+    """The error for a number that is to change in the course of a run."""
+    given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
+    anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
+    also = (
+        f", and {anneal} for a linear decay, the only schedule there is" if anneal else ": it stays the same in a run"
+    )
+    return UsageError(f"{given}: give the number it starts from{also}")
+
+
+def mapping(name: str, value: object) -> Settings:
+    """A mapping as it is, or from words such as gravity=-5 (values are read as YAML)."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
+    words = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
+    pairs = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
+    if not all(key.isidentifier() and equals for key, equals, _ in pairs):
+        raise UsageError(f"{name} {value!r} is not a list of name=value: give it as in {name} gravity=-5")
+    try:
+        return {key: yaml.safe_load(text) for key, _, text in pairs}
+    except yaml.YAMLError:
+        raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
