@@ -15,7 +15,8 @@ import yaml
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
 from tightrope.tools.probe import Finding, Probe, probes_for
-from tightrope.training.presets import preset
+from tightrope.training.config import Config, settings_of
+from tightrope.training.presets import PRESETS, preset
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
 BUDGET = ["--total-timesteps", "64"]
@@ -98,7 +99,7 @@ def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, com
 @pytest.mark.parametrize(("algo", "other"), [("ppo", "baseline"), ("vpg", "clip-coef")])
 def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope, algo: str, other: str) -> None:
     text = tightrope("train", "--algo", algo, "--help").out
-    for setting in tr.runs.config.settings_of(algo):
+    for setting in settings_of(algo):
         assert re.search(rf"--{setting.replace('_', '-')}\b", text)
     for option in ("--run-dir", "--config", "--quiet", "--algo"):
         assert option in text
@@ -107,7 +108,7 @@ def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope,
 
 
 def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
-    preset = tr.runs.presets.PRESETS["CartPole-v1", "ppo"]
+    preset = PRESETS["CartPole-v1", "ppo"]
     text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
     assert f"--num-envs INT Environments that run side by side. (default: {preset['num_envs']})" in text
     assert "Weight of the entropy bonus. (default: 0.0)" in text
@@ -178,7 +179,7 @@ def test_training_with_vpg(tightrope: Tightrope) -> None:
 
 def trained_settings(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
     """The settings that `tightrope train ...` would train with."""
-    seen: list[tr.runs.config.Config] = []
+    seen: list[Config] = []
 
     def note(config: Any, *others: Any) -> None:
         seen.append(config)
@@ -228,7 +229,7 @@ def test_flags_may_be_written_and_placed_as_people_do(
 
 def test_flags_win_over_the_file_and_the_file_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my.yaml").write_text("num_envs: 16\ngamma: 0.5\nlearning_rate: 1e-3\nhidden_sizes: [5]\n")
-    preset = tr.runs.presets.PRESETS["CartPole-v1", "ppo"]
+    preset = PRESETS["CartPole-v1", "ppo"]
     default = tr.algorithms.PPOConfig()
     flags = ["--gamma", str(default.gamma)]  # explicit, though it equals the default
     flat = trained_settings(monkeypatch, "CartPole-v1", "--config", "my.yaml", *flags)
@@ -279,7 +280,7 @@ def test_the_config_of_a_run_makes_the_same_run_again(trained: str, monkeypatch:
 
 def test_the_preset_is_that_of_the_environment_wherever_its_name_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     for env, gamma in (("CartPole-v1", 0.11), ("EasyCart-v0", 0.22)):
-        monkeypatch.setitem(tr.runs.presets.PRESETS, (env, "ppo"), {"gamma": gamma})
+        monkeypatch.setitem(PRESETS, (env, "ppo"), {"gamma": gamma})
     for args in (["CartPole-v1", "--train-env", "EasyCart-v0"], ["--train-env", "EasyCart-v0", "CartPole-v1"]):
         assert trained_settings(monkeypatch, *args)["gamma"] == 0.11
 

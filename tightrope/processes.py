@@ -141,7 +141,7 @@ def _helping(parent: Parent, work: Callable[..., None], *arguments: Any) -> None
     work(*arguments)
 
 
-def start(words: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
+def start_program(words: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
     """A program in a session of its own. It ends with us if it calls `follow_parent`, as tightrope's command line does."""
     parent = Parent.here()
     environment = {**environment, PARENT: f"{parent.pid} {int(parent.lasting)}"}
@@ -170,7 +170,7 @@ def _forget(number: int, frame: object) -> None:
 
 
 def follow_parent() -> None:
-    """End, by SIGTERM, with the process that called `start`, if that started this one. Windows does not tell."""
+    """End, by SIGTERM, with the process that called `start_program`, if that started this one. Windows does not tell."""
     words = os.environ.pop(PARENT, "").split()
     if len(words) == 2 and all(word.isdigit() for word in words) and os.name != "nt":
         end_with(Parent(int(words[0]), words[1] == "1"), signal.SIGTERM)

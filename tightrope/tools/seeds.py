@@ -24,7 +24,7 @@ from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
 from ..logging.report import RunRecord
 from ..logging.report.statistics import iqm_interval
-from ..processes import standing_still, start
+from ..processes import standing_still, start_program
 from ..training.checkpoint import CONFIG
 from ..training.config import Config
 from ..training.directory import METRICS
@@ -226,7 +226,7 @@ class Crowd:
     def start(self, seed: Seed, slot: int) -> None:
         seed.slot = slot
         with seed.output() as said:
-            seed.process = start(  # in a session of its own: Ctrl-C comes to us, who pass it on once
+            seed.process = start_program(  # in a session of its own: Ctrl-C comes to us, who pass it on once
                 seed.command(self.words),
                 {**os.environ, **self.places[slot]},
                 stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ import torch
 
 from ..engine import State, world
 from ..envs.adapters.host import HostEnv
-from ..errors import plain
+from ..errors import printable
 from ..logging import Callback, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo
 from ..logging.trackers import TRACKERS, Tracker, TrackerOptions
 from ..output import print_line
@@ -30,7 +30,7 @@ def built_in_callbacks(
 ) -> list[Callback]:
     """Videos, the progress line, trackers and the report. `call` tells all callbacks of a video."""
     made: list[Callback] = []
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(printable(line)))
 
     if run is not None and config.run.video_every != 0:  # first: others are told what it has written
         made.append(RolloutVideo(run.path / "videos", config.run.video_every, partial(call, "on_video"), say))
@@ -61,7 +61,7 @@ def run_info(state: State, config: Config, plan: Plan, run: RunDirectory | None)
         "parameters": f"{plan.parameters:,}",
     }
     return RunInfo(
-        title=plain(f"{short_name(config.env)} {config.algo}"),
+        title=printable(f"{short_name(config.env)} {config.algo}"),
         settings=config.flat(),
         plan=plan.lines(),
         steps=state.steps,

@@ -7,19 +7,15 @@ half a second, so the result is kept in the user's cache. plotly itself is never
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import html
 import importlib.util
 import json
 import math
-import os
 import re
 import secrets
-import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -182,26 +178,14 @@ def asset(name: str) -> str:
 
 
 def packed_library() -> str:
-    """plotly.js as gzip in base64. A second thread waits for the first one to make it."""
+    """plotly.js as gzip in base64, which takes a part of a second. A second thread waits for the first one to make it."""
     with _packing:
         return _packed_library()
 
 
 @lru_cache(maxsize=1)
 def _packed_library() -> str:
-    source = installed_library()
-    stat = source.stat()
-    cached = cache_dir() / f"plotly-{stat.st_size}-{int(stat.st_mtime)}.gz"
-    library = source.read_bytes()
-    try:
-        content = cached.read_bytes()
-        whole = gzip.decompress(content) == library
-    except (OSError, EOFError, zlib.error):  # missing or damaged: a crash can leave it empty
-        whole = False
-    if not whole:
-        content = gzip.compress(library, 6, mtime=0)
-        write_cache(cached, content)
-    return base64.b64encode(content).decode()
+    return base64.b64encode(gzip.compress(installed_library().read_bytes(), 6, mtime=0)).decode()
 
 
 def installed_library() -> Path:
@@ -211,22 +195,3 @@ def installed_library() -> Path:
         if (path := Path(folder) / LIBRARY).is_file():
             return path
     raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
-
-
-def cache_dir() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(chosen) if os.path.isabs(chosen) else Path("~/.cache").expanduser()
-    return base / "tightrope"
-
-
-def write_cache(path: Path, content: bytes) -> None:
-    """Atomically, since several processes may do it; a disk that does not take it is ignored."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)

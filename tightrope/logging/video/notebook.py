@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, width_of
+from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, text_width
 from ..callback import Callback, RunInfo, StateView, TrainingResult
 from .rollout import MAX_CELLS
 
@@ -100,9 +100,9 @@ def curve_frame(points: list[tuple[float, float]], total: int, width: int) -> np
 def draw_scale(canvas: Canvas, low: float, high: float) -> int:
     """Draw the lowest and the highest value; returns the width of the texts."""
     labels = {BOTTOM: f"{low:,.1f}"} | ({TOP: f"{high:,.1f}"} if high > low else {})
-    wide = max(width_of(words, SCALE_SIZE) for words in labels.values())
+    wide = max(text_width(words, SCALE_SIZE) for words in labels.values())
     for height, words in labels.items():
-        corner = canvas.frame.shape[1] - MARGIN - width_of(words, SCALE_SIZE), CURVE_HEIGHT - height + SCALE_SIZE // 3
+        corner = canvas.frame.shape[1] - MARGIN - text_width(words, SCALE_SIZE), CURVE_HEIGHT - height + SCALE_SIZE // 3
         canvas.text(words, corner, INK, SCALE_SIZE)
     return wide + MARGIN
 
