@@ -15,7 +15,7 @@ MOST_SEED = 2**63 - 1  # that torch's generators take
 
 
 def printable(text: str) -> str:
-    """The same in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
+    """Text in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
 

@@ -69,17 +69,12 @@ class Wait:
 
 
 def kill(processes: Iterable[BaseProcess]) -> None:
-    """End helpers at once, stopped ones too."""
-    running = [process for process in processes if is_ours(process) and process.is_alive()]
+    """End helpers at once, stopped ones too; but not those of our parent, which a fork finds in its memory."""
+    running = [process for process in processes if process._parent_pid == os.getpid() and process.is_alive()]  # type: ignore[attr-defined]
     for process in running:
         process.kill()
     for process in running:
         process.join(LOOK)
-
-
-def is_ours(process: BaseProcess) -> bool:
-    """Whether this process started it: a forked one finds the children of its parent in its memory."""
-    return bool(process._parent_pid == os.getpid())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -106,7 +101,7 @@ def killed_after(seconds: float, processes: Sequence[BaseProcess]) -> Iterator[l
 
 
 class Parent(NamedTuple):
-    """Who starts a child process."""
+    """The process that starts a child."""
 
     pid: int
     lasting: bool  # whether by its main thread: Linux takes the end of the thread that started a child for the parent's
@@ -128,9 +123,8 @@ def _end_helpers() -> None:
 
 def fork(work: Callable[..., None], *arguments: Any) -> BaseProcess:
     """A helper that begins as a copy of this process and does `work`."""
-    process = multiprocessing.get_context("fork").Process(
-        target=_helping, args=(Parent.here(), work, *arguments), daemon=True
-    )
+    arguments = (Parent.here(), work, *arguments)
+    process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=True)
     process.start()
     kill_at_exit([process])
     return process

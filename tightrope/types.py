@@ -16,11 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORT = 64  # numbers
-ALIGNMENT = 64  # bytes, as torch's own memory has it
+SHORT, ALIGNMENT = 64, 64  # numbers of a row; bytes, as torch's own memory has it
 Settings = dict[str, Any]  # what a user may set, by name
-
-
 Bound = float | tuple[float, ...]  # of every entry, or of each in row-major order
 
 
@@ -91,9 +88,7 @@ class Step(NamedTuple):
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
     final_obs: Tensor  # (N, ...)
-    real: Tensor | None = (
-        None  # (N,) bool: False where an engine only reset itself and nothing happened; None: all real
-    )
+    real: Tensor | None = None  # (N,) bool: False where an engine only reset itself; None: all real
 
 
 class Env(Protocol):
@@ -203,31 +198,20 @@ class Rollout:
     @cached_property
     def parts(self) -> list[Rollout]:
         """Each group's share, as views, made once."""
-        cut = {name: getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields}
-        return [
-            replace(self, groups=1, **{name: pieces[group] for name, pieces in cut.items()})
-            for group in range(self.groups)
-        ]
+        cut = [getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields]
+        shares = (dict(zip(Row._fields, pieces, strict=True)) for pieces in zip(*cut, strict=True))
+        return [replace(self, groups=1, **share) for share in shares]
 
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
-        def empty(spec_shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
-            return zeros_on_demand((num_steps, env.num_envs, *spec_shape), dtype, env.device)
+        def empty(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = ()) -> Tensor:
+            return zeros_on_demand((num_steps, env.num_envs, *shape), dtype, env.device)
 
         obs, action = env.observation, env.action
-        return cls(
-            obs=empty(obs.shape, obs.dtype),
-            action=empty((math.prod(action.shape),) if isinstance(action, Box) else action.shape, action.dtype),
-            log_prob=empty(),
-            value=empty(),
-            reward=empty(),
-            terminated=empty(dtype=torch.bool),
-            truncated=empty(dtype=torch.bool),
-            final_obs=empty(obs.shape, obs.dtype),
-            real=~empty(dtype=torch.bool),
-            skips=env.skips,
-            groups=max(env.groups, 1),
-        )
+        action_shape = (math.prod(action.shape),) if isinstance(action, Box) else action.shape
+        acted = empty(obs.dtype, obs.shape), empty(action.dtype, action_shape), empty(), empty(), empty()
+        ended = empty(torch.bool), empty(torch.bool), empty(obs.dtype, obs.shape), ~empty(torch.bool)
+        return cls(*acted, *ended, skips=env.skips, groups=max(env.groups, 1))
 
     @property
     def done(self) -> Tensor:
@@ -240,7 +224,7 @@ class Rollout:
         return batch.take(self.real.flatten().nonzero().squeeze(1)) if self.skips else batch
 
     def trajectories(self, advantage: Tensor, target: Tensor, alive: Tensor) -> Trajectories:
-        """The same, one row per environment."""
+        """All transitions with their advantages and targets, one row per environment."""
         columns = (self.obs, self.action, self.log_prob, self.value, advantage, target, alive)
         return Trajectories(*(column.transpose(0, 1) for column in columns))
 

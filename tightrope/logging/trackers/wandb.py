@@ -14,6 +14,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...files import Place
+from ..callback import MetricsRow
 from .histograms import Histogram
 from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
@@ -53,9 +54,8 @@ class WandB(Tracker):
         own = None if info.run_dir is None else Place(info.run_dir) / "wandb"
         if own is not None and own.exists() and not own.is_dir():
             raise RuntimeError(f"{own} is not a directory: remove it")
-        settings = wandb.Settings(
-            console="off", silent=True, init_timeout=SERVER_SECONDS, finish_timeout=SERVER_SECONDS
-        )
+        times = {"init_timeout": SERVER_SECONDS, "finish_timeout": SERVER_SECONDS}
+        settings = wandb.Settings.model_validate({"console": "off", "silent": True, **times})
         run_id = saved_ids(info.run_dir).get(self.package)
         return wandb.init(
             project=options.project or os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -70,7 +70,7 @@ class WandB(Tracker):
             settings=settings,
         )
 
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, row: MetricsRow, seconds: float) -> None:
         self._send(row["step"], self.named(row))
 
     def _send(self, step: int, numbers: dict[str, Any]) -> None:

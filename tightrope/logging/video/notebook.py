@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, text_width
-from ..callback import Callback, RunInfo, StateView, TrainingResult
+from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .rollout import MAX_CELLS
 
 PICTURE_SECONDS = 0.5  # between two pictures
@@ -24,8 +24,7 @@ MAX_POINTS = 512
 class NotebookPicture(Callback):
     """Outside a notebook it only prints a line."""
 
-    name = "live picture"
-    may_fail = True
+    name, may_fail = "live picture", True
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.say = say
@@ -40,7 +39,7 @@ class NotebookPicture(Callback):
         else:
             self.say("live=True shows nothing here: it needs a notebook")
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         if "charts/episodic_return" in row:
             self.points.append((row["step"], row["charts/episodic_return"]))
             if len(self.points) > MAX_POINTS:

@@ -109,7 +109,10 @@ def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: 
             try:
                 if isinstance(order, PhaseFrames):
                     if number not in lost:
-                        film_of(number, films, folder, env, title, fps, pulse).add(order)
+                        if number not in films:
+                            folder.mkdir()  # but not the run's directory, which a user may have removed
+                            films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
+                        films[number].add(order)
                     continue
                 name, steps = order
                 path = (folder / f"{name}.mp4").path
@@ -129,16 +132,6 @@ def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: 
             orders.send(RenderedVideo(path, steps, failure_text(error), final=True))
     for film in films.values():
         film.abandon()
-
-
-def film_of(
-    number: int, films: dict[int, Film], folder: Place, env: Env, title: str, fps: int, pulse: np.ndarray
-) -> Film:
-    """The unfinished video of that number, which may be new."""
-    if number not in films:
-        folder.mkdir()  # but not the run's directory, which a user may have removed
-        films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
-    return films[number]
 
 
 def remove_unfinished(folder: Place) -> None:
@@ -167,9 +160,7 @@ class Renderer:
     def __init__(self, env: Env, folder: Place, title: str, fps: int) -> None:
         self.ours, theirs = multiprocessing.Pipe()
         self.pending = 0  # videos without an answer
-        self.pulse = np.frombuffer(
-            mmap.mmap(-1, 8), np.float64
-        )  # time of the last frame, in memory shared with the fork
+        self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # time of the last frame; the fork shares this memory
         arguments = (theirs, env, folder, title, fps, self.pulse)
         self.process: Any = None
         if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # a daemon may not have children
