@@ -121,7 +121,7 @@ def _end_helpers() -> None:
     kill(list(_helpers))
 
 
-def fork(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+def fork(work: Callable[..., None], *arguments: object) -> BaseProcess:
     """A helper that begins as a copy of this process and does `work`."""
     arguments = (Parent.here(), work, *arguments)
     process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=True)
@@ -130,7 +130,7 @@ def fork(work: Callable[..., None], *arguments: Any) -> BaseProcess:
     return process
 
 
-def _helping(parent: Parent, work: Callable[..., None], *arguments: Any) -> None:
+def _helping(parent: Parent, work: Callable[..., None], *arguments: object) -> None:
     become_helper(parent)
     work(*arguments)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORT, ALIGNMENT = 64, 64  # numbers of a row; bytes, as torch's own memory has it
+SHORT, ALIGNMENT = 64, 64  # numbers of a row; bytes
 Settings = dict[str, Any]  # what a user may set, by name
 Bound = float | tuple[float, ...]  # of every entry, or of each in row-major order
 
@@ -66,10 +66,8 @@ class Composite:
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Rows (B, sum of sizes) to each part by name, in its own shape and type."""
         pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
-        return {
-            name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype)
-            for (name, part), piece in zip(self.parts, pieces, strict=True)
-        }
+        pairs = zip(self.parts, pieces, strict=True)
+        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pairs}
 
 
 Spec = Box | Discrete | MultiDiscrete | Composite
@@ -165,7 +163,7 @@ class Row(NamedTuple):
 
 
 def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros that take up no memory of the host before they are written: NumPy asks the system for pages, torch fills them."""
+    """Zeros that take up no memory of the host before they are written: NumPy asks for pages, torch fills them."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches, printable_lines
 from ..output import OutputLost, guarded_output
@@ -176,7 +176,7 @@ def dispatch(args: list[str]) -> int:
         hint = f": here it is called {here}." if here else f".{near_matches(args[0], COMMANDS)}"
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
 
-    def load() -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[list[str]], int]]:
+    def load() -> tuple[Callable[[], AbstractContextManager[object]], Callable[[list[str]], int]]:
         from ..engine.distributed import propagate_errors
 
         module = importlib.import_module(f".{COMMANDS[args[0]]}", __name__)

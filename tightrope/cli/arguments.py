@@ -29,7 +29,7 @@ Options = TypeVar("Options")
 Main = Callable[[list[str]], int]
 
 
-def command(name: str, options: type[Options], needs: str = "") -> Callable[[Callable[[Options], int]], Main]:
+def cli_command(name: str, options: type[Options], needs: str = "") -> Callable[[Callable[[Options], int]], Main]:
     """Makes a command from a function of an options dataclass, whose docstring is the help. `needs` is the error where a
     word or a flag without a default is missing."""
 

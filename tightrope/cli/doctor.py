@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import distributed
 from ..version import __version__
-from .arguments import command
+from .arguments import cli_command
 
 if TYPE_CHECKING:
     from ..tools.doctor import Check, CheckResult
@@ -36,7 +36,7 @@ class DoctorOptions:
     """Print one JSON object instead of lines."""
 
 
-@command("doctor", DoctorOptions)
+@cli_command("doctor", DoctorOptions)
 def doctor_main(options: DoctorOptions) -> int:
     """Check versions, devices, threads and disk, try what a run needs, and print what is missing and what installs it.
 

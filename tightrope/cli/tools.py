@@ -17,7 +17,7 @@ from ..training.config import parts_of
 from ..training.presets import ELSEWHERE, EXPECTED
 from ..training.user_objects import imported, is_path
 from ..types import Box
-from .arguments import command, guess, read_with_settings, show_help, wants_help
+from .arguments import cli_command, guess, read_with_settings, show_help, wants_help
 
 
 @dataclass(kw_only=True)
@@ -25,7 +25,7 @@ class NoOptions:
     pass
 
 
-@command("envs", NoOptions)
+@cli_command("envs", NoOptions)
 def envs_main(options: NoOptions) -> int:
     """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
     from rich.console import Console
@@ -63,7 +63,7 @@ class CheckOptions:
     """Seed of the first episodes."""
 
 
-@command("check", CheckOptions, "check needs one env, such as `tightrope check my_module:MyEnv`")
+@cli_command("check", CheckOptions, "check needs one env, such as `tightrope check my_module:MyEnv`")
 def check_main(options: CheckOptions) -> int:
     """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
     checked_seed(options.seed)
@@ -88,7 +88,7 @@ class ProbeOptions:
     """Print the values and action probabilities that were learned."""
 
 
-@command("probe", ProbeOptions)
+@cli_command("probe", ProbeOptions)
 def probe_main(options: ProbeOptions) -> int:
     """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
     parts_of(options.algo)

@@ -17,7 +17,7 @@ from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.scoring import shown_to
 from ..training.user_objects import imported, is_path, named_by_user
-from .arguments import command
+from .arguments import cli_command
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ class EvalOptions:
     stochastic."""
 
 
-@command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
+@cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
 def eval_main(options: EvalOptions) -> int:
     """Score a trained agent, greedily unless told otherwise. Example: tightrope eval runs/demo --episodes 100 --json"""
     changed = {name: value for name in ("device", "eval_envs") if (value := getattr(options, name)) is not None}
@@ -94,7 +94,9 @@ class RecordOptions:
     """The network, as module:Class, of a run that was trained with one of your own."""
 
 
-@command("record", RecordOptions, "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`")
+@cli_command(
+    "record", RecordOptions, "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`"
+)
 def record_main(options: RecordOptions) -> int:
     """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
@@ -118,7 +120,7 @@ class ReportOptions:
     """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
 
 
-@command("report", ReportOptions, "report needs a run directory, such as `tightrope report runs/demo`")
+@cli_command("report", ReportOptions, "report needs a run directory, such as `tightrope report runs/demo`")
 def report_main(options: ReportOptions) -> int:
     """Write a page about a run, or about several side by side, that opens in any browser without a network.
 
@@ -143,7 +145,7 @@ class ExportOptions:
     """The network, as module:Class, of a run that was trained with one of your own."""
 
 
-@command(
+@cli_command(
     "export", ExportOptions, "export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`"
 )
 def export_main(options: ExportOptions) -> int:

@@ -75,7 +75,7 @@ class MetricsFile:
 
 
 def open_file(place: Place) -> FileIO:
-    return FileIO(place.descriptor(os.O_RDWR | os.O_CREAT), "r+")
+    return os.fdopen(place.descriptor(os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
 
 
 def read_bytes(file: FileIO, begin: int, end: int) -> bytes:

@@ -48,7 +48,7 @@ class Chart:
             window = None
         return replace(self, plot=replace(self.plot, limit=limit, window=window))
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Trace:
         plot = self.plot
         found = {"title": plot.title, "traces": self.traces, "log": self.log}
         return found | {"limit": plot.limit, "window": plot.window}

@@ -16,10 +16,9 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = Path("package_data") / "plotly.min.js"
@@ -52,7 +51,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
-def format_setting(value: Any) -> str:
+def format_setting(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or NO_NUMBER
     if isinstance(value, dict):
@@ -90,8 +89,10 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>{says}{content}</section>'
 
 
-def settings_table(*arguments: Any) -> str:
-    return f'<div class="settings">{table(*arguments)}</div>'
+def settings_table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()
+) -> str:
+    return f'<div class="settings">{table(caption, head, rows, marked)}</div>'
 
 
 def facts_list(facts: dict[str, str]) -> str:
@@ -128,7 +129,7 @@ def footer(hint: str) -> str:
     return f"<footer><p>{text(hint)} Made by Tightrope; this file needs no network and no server.</p></footer>"
 
 
-def document(title: str, body: Iterable[str], charts: Sequence[dict[str, Any]], live: bool, every: int) -> str:
+def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool, every: int) -> str:
     """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
     reloads itself `every` so many seconds."""
     nonce = secrets.token_urlsafe(16)
@@ -161,7 +162,7 @@ def document(title: str, body: Iterable[str], charts: Sequence[dict[str, Any]], 
 """
 
 
-def data_block(name: str, value: Any) -> str:
+def data_block(name: str, value: object) -> str:
     """JSON for the page's script. It contains no '<', so that it cannot end early."""
     content = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":

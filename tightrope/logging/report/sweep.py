@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ...types import Settings
 from . import html
 from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
 from .run import REFRESH
@@ -23,7 +23,7 @@ class SweepFigure:
     says: str
     wide: bool = False
     group: str = "study"
-    figure: dict[str, Any] = field(default_factory=dict)  # data, layout
+    figure: Settings = field(default_factory=dict)  # data, layout
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TrialRow:
     failed: bool
     how: str
     scores: list[float]
-    settings: dict[str, Any]
+    settings: Settings
     seconds: float | None
     worker: str
 
@@ -56,7 +56,7 @@ class SweepRecord:
     storage: str
     command: str  # that trains the best settings
     best: TrialRow | None
-    settings: list[tuple[str, Any, Any]]  # (name, best, usual)
+    settings: list[tuple[str, object, object]]  # (name, best, usual)
     trials: list[TrialRow]
     figures: list[SweepFigure]
     searched: list[tuple[str, str]]  # (name, where)
@@ -177,6 +177,6 @@ def searched(record: SweepRecord) -> str:
     return section("searched", "What was searched", f'{space}<div class="card main">{html.facts_list(facts)}</div>')
 
 
-def short_value(value: Any) -> str:
+def short_value(value: object) -> str:
     """Numbers that were drawn at random, with three digits."""
     return f"{value:.3g}" if isinstance(value, float) else format_setting(value)
