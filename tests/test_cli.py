@@ -81,9 +81,9 @@ def test_without_a_command_the_commands_are_listed(tightrope: Tightrope, args: l
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, command: str, flag: str) -> None:
-    done = tightrope(command, flag)
+def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, command: str) -> None:
+    done = tightrope(command, "-h")
+    assert done == tightrope(command, "--help")
     assert (done.code, done.err) == (0, "")
     assert f"usage: tightrope {command}" in done.out
     assert re.search(rf"Example: tightrope {command}", done.out)
@@ -467,16 +467,12 @@ BAD = [
     ("train CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
     ("train CartPole-gpu", "'CartPole-gpu' here called CartPole-v1 cuda"),
     ("train --num-envs 8 CartPole-gpu", "'CartPole-gpu' here called CartPole-v1"),
-    ("train --num-envs 8 CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
     ("train MlpPolicy", "'MlpPolicy' env id"),
     ("train CartPole-v1 Pendulum-v1", "'Pendulum-v1'"),
     ("train CartPole-v1 --num-step 5", "num_step num_steps"),
-    ("train CartPole-v1 --num-step=5", "num_step num_steps"),
     ("train CartPole-v1 --n-steps 5", "'n_steps' here called num_steps"),
     ("train CartPole-v1 --lr=1e-3", "'lr' here called learning_rate"),
-    ("train --lr 1e-3 CartPole-v1", "'lr' here called learning_rate"),
     ("train --env-id CartPole-v1", "'env_id' env"),
-    ("train --env-id=CartPole-v1", "'env_id' env"),
     ("train --mode probe", "'mode' env's id"),
     ("train CartPole-v1 --baseline none", "'baseline' vpg"),
     ("train CartPole-v1 --algo vpg --clip-coef 1", "'clip_coef' ppo"),
@@ -487,7 +483,6 @@ BAD = [
     ("train CartPole-v1 --total-timesteps 1.5", "total_timesteps '1.5' whole"),
     ("train CartPole-v1 --total-timesteps", "total timesteps value"),
     ("train CartPole-v1 --learning-rate -1", "learning_rate -1 above 0"),
-    ("train CartPole-v1 --learning-rate=-1e-3", "learning_rate -0.001 above 0"),
     ("train CartPole-v1 --max-grad-norm x", "max grad norm 'x' number"),
     ("train CartPole-v1 --threads 1.5", "threads '1.5' whole number"),
     ("train CartPole-v1 --hidden-sizes a", "hidden sizes 'a' whole number"),

@@ -24,10 +24,11 @@ from .training.checkpoint import Checkpoint
 from .training.config import Config, check_changeable
 from .training.devices import resolve_device
 from .training.directory import RunDirectory, begun_before, directory, new_run_dir
-from .training.evaluate import evaluate
+from .training.evaluate import Evaluation, Tick, evaluate
 from .training.hints import AgentType, check_callbacks, check_run_dir, known_arguments, one_too_many
 from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .training.scoring import finished, options_of, reached
+from .training.signals import Interrupts
 from .training.train import Outcome, Training
 from .training.user_objects import Network
 from .types import Env
@@ -183,10 +184,7 @@ class Agent(AgentBase, metaclass=AgentType):
     ) -> Outcome:
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
-        score = None
-        if score_episodes:
-            seed, options = stream_seed(self.config.run.seed, "evaluate"), options_of(self.config, self.state)
-            score = partial(evaluate, self.state.policy, self.score_env, score_episodes, seed, options)
+        score = partial(self._score, score_episodes) if score_episodes else None
         pictures = [NotebookPicture()] if live else []
         self.training = self._training(total_timesteps, run_dir, quiet, until, callbacks, pictures, score=score)
         if self.training is None:
@@ -197,6 +195,11 @@ class Agent(AgentBase, metaclass=AgentType):
             return self.training.outcome
         finally:
             self.training = None
+
+    def _score(self, episodes: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
+        """What was learned, at the end of training."""
+        seed, options = self._seed("evaluate", None), options_of(self.config, self.state)
+        return evaluate(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
     def _training(
         self,

@@ -228,9 +228,8 @@ class Rollout:
 
     def first(self, steps: int) -> Rollout:
         """The first rows, as views: what was really collected when a rollout stopped early."""
-        if steps == len(self.reward):
-            return self
-        return replace(self, **{name: getattr(self, name)[:steps] for name in Row._fields})
+        views = {name: getattr(self, name)[:steps] for name in Row._fields}
+        return self if steps == len(self.reward) else replace(self, **views)
 
 
 @dataclass

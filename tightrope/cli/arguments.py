@@ -24,8 +24,6 @@ FLAG_WIDTH, WIDEST = 26, 100
 NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # that help does not show
 TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 Options = TypeVar("Options")
-
-
 Main = Callable[[list[str]], int]
 
 
