@@ -111,14 +111,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--threads", type=int)
     args, rest = parser.parse_known_args()
     settings = {n.removeprefix("--").replace("-", "_"): v for n, v in zip(rest[::2], rest[1::2], strict=True)}
+    settings |= {"device": args.device, "backend": args.backend, "threads": args.threads}
     failed = 0
     print("| env | seed | result (aim) | steps | training |\n|---|---|---|---|---|")
     for env in args.envs:
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             kind = tr.PPO if args.algo == "ppo" else tr.VPG
-            agent = kind(env, seed=seed, device=args.device, **settings)
+            agent = kind(env, seed=seed, **settings)
             began = time.perf_counter()
             agent.learn(quiet=True)
             seconds = time.perf_counter() - began
