@@ -23,23 +23,6 @@ from .canvas import (
 )  # fmt: skip
 
 __all__ = [
-    "ACCENT",
-    "BACKGROUND",
-    "CAPTION_HEIGHT",
-    "INK",
-    "MUTED",
-    "PINK",
-    "WARM",
-    "Canvas",
-    "blank",
-    "captioned_grid",
-    "cell_scale",
-    "enlarged",
-    "grid",
-    "magnified",
-    "shrink",
-    "stretched",
-    "text_width",
-    "tint",
-    "write",
+    "ACCENT", "BACKGROUND", "CAPTION_HEIGHT", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "captioned_grid",
+    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "text_width", "tint", "write",
 ]  # fmt: skip
