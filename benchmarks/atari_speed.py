@@ -12,24 +12,32 @@ import argparse
 import time
 from itertools import islice, product
 
-from engines_overlapped import engine_alone, made, timed
+import torch
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
 from tightrope.engine import Accelerate, Precision, Runtime, chosen_mode
+from tightrope.envs import EnvOptions
+from tightrope.envs.registry import BACKENDS
 
 WARM_UP = 3  # rollouts: as written, captured, replayed
 
 
 def engine_speed(backend: str, env_id: str, num_envs: int, seconds: float, steps: int) -> float:
-    env = made(backend, env_id, num_envs, "cpu", 1)
-    go, taken = engine_alone(env, steps), []
-    for _ in range(WARM_UP):
-        go()
-    while sum(taken) < seconds:
-        taken.append(timed(go))
+    """Steps per second of the engine alone: random actions, nothing is looked at."""
+    env = BACKENDS[backend].module.from_id(env_id, num_envs, "cpu", EnvOptions())
+    actions = [env.decode(torch.randint(env.action.n, (num_envs,))) for _ in range(steps)]
+    env.reset(seed=0)
+    taken = []
+    while len(taken) < WARM_UP or sum(taken[WARM_UP:]) < seconds:
+        began = time.perf_counter()
+        for action in actions:
+            env._given = action
+            env._send(action)
+            env._recv()
+        taken.append(time.perf_counter() - began)
     env.close()
-    return num_envs * steps * len(taken) / sum(taken)
+    return num_envs * steps * len(taken[WARM_UP:]) / sum(taken[WARM_UP:])
 
 
 def training_speed(agent: tr.PPO, mode: Accelerate, precision: Precision, seconds: float) -> float:

@@ -111,10 +111,7 @@ def main() -> None:
                     )
             own, other = rows[0], rows[-1]
             ratios = " | ".join(f"{own[name] / other[name]:.2f}" for name in ("return", "steps_per_s"))
-            print(
-                f"| {task} | {seed} | {other['return']:.0f} | {own['return']:.0f} | {ratios} |",
-                flush=True,
-            )
+            print(f"| {task} | {seed} | {other['return']:.0f} | {own['return']:.0f} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ W2  CartPole-v1, the classic recipe, 4 x 128
 W3  LunarLander-v3, 16 x 1024        W4  HalfCheetah-v5, 1 x 2048
 W5  HalfCheetah-v5, 64 x 32          W6  Breakout, 8 x 128, pictures
 
-W2 to W6 are the workloads of engine_speed.py. Each peer needs a virtual environment of its own; those that are not given
+W2 to W6 are the workloads of workloads.py. On W2 the peers have Gymnasium's CartPole and we have ours, on W6 ale-py in
+Gymnasium's wrappers and we have its vector engine. Each peer needs a virtual environment of its own; those that are not given
 are left out. CleanRL is a checkout of its repository, and its environment needs Gymnasium 1.0 or later. On a GPU, Tightrope
 runs next to the references of benchmarks/references, each in a process of its own with the GPU to itself (gpu.py).
 """
@@ -31,10 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import workloads
+
 HERE = Path(__file__).parent
 REFERENCES = HERE / "references"
-BACKENDS = {"W2": ["tensor"], "W6": ["ale"]}  # of ours, where they are not these two:
-USUAL_BACKENDS = ["gymnasium", "envpool"]
 CLEANRL = {
     "W2": "ppo.py --env-id CartPole-v1 --num-envs 4 --num-steps 128",
     "W3": "ppo.py --env-id LunarLander-v3 --num-envs 16 --num-steps 1024 --num-minibatches 256 --gamma 0.999 "
@@ -77,7 +78,7 @@ class Runner:
 def to_hold(args: argparse.Namespace) -> list[Runner]:
     """W1: seconds until CartPole is solved and stays so."""
     script = str(HERE / "peers" / "sb3_cartpole.py")
-    runners = [ours(str(HERE / "cartpole_hold.py"), "--only", "{seed}")]
+    runners = [ours(str(HERE / "workloads.py"), "W1", "{seed}")]
     if args.sb3_python:
         runners.append(Runner("stable-baselines3", [args.sb3_python, script, "--seed", "{seed}"]))
     if args.sbx_python:
@@ -90,8 +91,8 @@ def throughput(workload: str, steps: int, args: argparse.Namespace) -> list[Runn
     """W2 to W6: steps of training a second."""
     script, rest = str(HERE / "peers" / "sb3_engine_speed.py"), [workload, "{seed}", str(steps)]
     runners = [
-        ours(str(HERE / "engine_speed.py"), "--only", workload, "{seed}", backend, who=f"tightrope, {backend}")
-        for backend in BACKENDS.get(workload, USUAL_BACKENDS)
+        ours(str(HERE / "workloads.py"), workload, "{seed}", backend, who=f"tightrope, {backend}")
+        for backend in workloads.BACKENDS.get(workload, workloads.USUAL_BACKENDS)
     ]
     if args.sb3_python:
         runners.append(Runner("stable-baselines3", [args.sb3_python, script, *rest]))
@@ -124,8 +125,6 @@ def placed(path: str) -> str:
 
 
 def cpu(args: argparse.Namespace) -> None:
-    import engine_speed
-
     for option, how in ADD.items():
         if not getattr(args, option):
             print(f"left out: {how}", file=sys.stderr)
@@ -133,11 +132,11 @@ def cpu(args: argparse.Namespace) -> None:
     for workload in args.workloads:
         if workload == "W1":
             compare("W1 seconds to hold 495", to_hold(args), "seconds_to_hold", args, less_is_better=True)
-        elif workload in engine_speed.WORKLOADS:
-            env, steps = engine_speed.WORKLOADS[workload][:2]
+        elif workload in workloads.WORKLOADS:
+            env, steps = workloads.WORKLOADS[workload][:2]
             compare(f"{workload} {env}, steps/s", throughput(workload, steps, args), "steps_per_s", args)
         else:
-            print(f"left out: {workload} is not in engine_speed.py", file=sys.stderr)
+            print(f"left out: {workload} is not in workloads.py", file=sys.stderr)
 
 
 def compare(

@@ -7,7 +7,7 @@ Each checkout trains in a process of its own that stays: after one turn that is 
 turn. A ratio above 1 says that this checkout is faster than the other one: it is the median over rounds, with the lowest and
 the highest beside it. `--clock cpu` counts the processor time of the training thread, for a machine that others use too.
 
-W2 to W6 are the workloads of engine_speed.py; the others are presets, and networks of a user's own.
+W2 to W6 are those of workloads.py; the others are presets, and networks of a user's own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_speed import ENGINES, WORKLOADS
 from torch import Tensor, nn, set_num_threads, tanh
+from workloads import BACKENDS, USUAL_BACKENDS, WORKLOADS
 
 HERE = Path(__file__).resolve().parent
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {  # algorithm, environment,
     **{
         f"{name}-{engine}": ("PPO", env, dict(settings, backend=engine))
         for name, (env, _, settings) in WORKLOADS.items()
-        for engine in ENGINES.get(name, ["gymnasium", "envpool"])
+        for engine in BACKENDS.get(name, USUAL_BACKENDS)
     },
     "CartPole": ("PPO", "CartPole-v1", {}),
     "Pendulum": ("PPO", "Pendulum-v1", {}),

@@ -1,12 +1,10 @@
-"""What videos cost: a grid of sixteen drawn and encoded, and training with and without them.
+"""What videos cost: 500 steps of sixteen environments, drawn as a grid and encoded. watching.py has training beside it.
 
-python benchmarks/video_speed.py            # 500 steps of sixteen environments each, then CartPole by its preset
+python benchmarks/video_speed.py
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 
 import tightrope as tr
+from tightrope.files import Place
 from tightrope.logging.video.renderer import Film, PhaseFrames
 
 STEPS, CELLS = 500, 16
@@ -43,40 +42,20 @@ def filmed(env_id: str, folder: Path) -> tuple[float, float, int]:
     """(seconds by the clock, of processors, bytes) for one grid of 500 steps."""
     env, glimpse = rollout(env_id)
     env.draw(torch.from_numpy(glimpse.obs[0]))  # what is imported and painted once
-    path = folder / f"{env_id.replace('/', '-')}.mp4"
+    place = Place(folder) / f"{env_id.replace('/', '-')}.mp4"
     wall, processor = time.perf_counter(), time.process_time()
-    film = Film(path, env, env_id, 30)
+    film = Film(place, env, env_id, 30, np.zeros(1))
     film.add(glimpse)
-    film.close(path)
-    return time.perf_counter() - wall, time.process_time() - processor, path.stat().st_size
-
-
-def trained(video_every: int | None, folder: Path) -> tuple[float, float]:
-    """Seconds of one whole training of CartPole by its preset, and of the trainer's processor."""
-    agent = tr.PPO("CartPole-v1", video_every=video_every, device="cpu")
-    wall, processor = time.perf_counter(), time.process_time()
-    agent.learn(run_dir=folder, quiet=True)
-    return time.perf_counter() - wall, time.process_time() - processor
+    film.close(place)
+    return time.perf_counter() - wall, time.process_time() - processor, place.path.stat().st_size
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
         print(f"{CELLS} cells, {STEPS} steps, drawn and encoded")
         for env_id in (*DRAWN, "ALE/Breakout-v5"):
-            runs = [filmed(env_id, folder) for _ in range(3)]
-            wall, processor, size = min(runs)
+            wall, processor, size = min(filmed(env_id, Path(folder)) for _ in range(3))
             print(f"  {env_id:22s} {wall:5.2f} s   {processor:5.2f} s of processors   {size / 1024:6.0f} KiB")
-        trained(0, folder / "warm")
-        pairs = [(trained(0, folder / f"a{i}"), trained(None, folder / f"b{i}")) for i in range(repeats)]
-        print(f"CartPole-v1 by its preset, medians of {repeats} pairs; the drawing process needs a core of its own")
-        for i, what in enumerate(("by the clock", "of the trainer's processor")):
-            without, with_videos = (statistics.median(pair[k][i] for pair in pairs) for k in (0, 1))
-            ratio = statistics.median(b[i] / a[i] for a, b in pairs)
-            print(f"  {without:.2f} s without videos, {with_videos:.2f} s with, {what}: ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -86,8 +86,7 @@ def test_the_seed_decides_the_network_and_the_global_stream_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("num_envs", 8), ("train_env", "EasyCart-v0"), ("device", "cuda"), ("max_episode_steps", 5)],
+    ("setting", "value"), [("num_envs", 8), ("train_env", "EasyCart-v0"), ("device", "cuda"), ("max_episode_steps", 5)]
 )
 def test_what_an_environment_brings_itself_is_not_silently_overruled(setting: str, value: Any) -> None:
     message = refusal(tr.PPO, Centered(num_envs=4), **OWN, **{setting: value})
@@ -290,20 +289,25 @@ def test_learning_moves_the_policy() -> None:
         assert not same_parameters(agent.learn(quiet=True), fresh)
 
 
-class Interrupted(Centered):
-    """Presses Ctrl-C in the middle of the second phase."""
+class Signalled(Centered):
+    """Is sent signals in the middle of the second phase."""
 
     steps = 0
+
+    def __init__(self, signals: tuple[int, ...]) -> None:
+        self.signals = signals
+        super().__init__(num_envs=4)
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
         self.steps += 1
         if self.steps == 12:
-            signal.raise_signal(signal.SIGINT)
+            for number in self.signals:
+                signal.raise_signal(number)
         return super().step(action, noise)
 
 
 def test_an_interrupt_finishes_the_phase_saves_and_is_raised(tmp_path: Path) -> None:
-    agent = tr.PPO(Interrupted(num_envs=4), **OWN)
+    agent = tr.PPO(Signalled((signal.SIGINT,)), **OWN)
     with pytest.raises(KeyboardInterrupt, match="64 steps"):
         agent.learn(run_dir=tmp_path, quiet=True)
     assert (agent.steps, agent.state.phase) == (64, 2)
@@ -315,33 +319,16 @@ def test_an_interrupt_finishes_the_phase_saves_and_is_raised(tmp_path: Path) -> 
         saved.learn(quiet=True)
 
 
-class Signalled(Centered):
-    """Is sent signals in the middle of the second phase."""
-
-    signals: tuple[int, ...] = ()
-    steps = 0
-
-    def step(self, action: Tensor, noise: Tensor | None = None) -> Any:
-        self.steps += 1
-        if self.steps == 12:
-            for number in self.signals:
-                signal.raise_signal(number)
-        return super().step(action, noise)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_wants_the_process_to_end_ends_it_after_the_phase(number: int, tmp_path: Path) -> None:
-    env = Signalled(num_envs=4)
-    env.signals = (number,)
     with pytest.raises(SystemExit) as end:
-        tr.PPO(env, **OWN).learn(run_dir=tmp_path, quiet=True)
+        tr.PPO(Signalled((number,)), **OWN).learn(run_dir=tmp_path, quiet=True)
     assert end.value.code == 128 + number
     assert tr.load(tmp_path, env=Centered(num_envs=4)).steps == 64
 
 
 def test_a_second_interrupt_leaves_the_agent_between_two_phases() -> None:
-    env = Signalled(num_envs=4)
-    env.signals = (signal.SIGINT, signal.SIGINT)
+    env = Signalled((signal.SIGINT, signal.SIGINT))
     agent = tr.PPO(env, **OWN)
     with pytest.raises(KeyboardInterrupt):
         agent.learn(quiet=True)
@@ -380,10 +367,7 @@ def test_an_environment_that_does_not_fit_is_refused(centered: Path) -> None:
 
 
 def test_an_environment_passed_when_loading_may_have_any_number_of_copies(centered: Path) -> None:
-    assert (
-        tr.load(centered, env=Centered(num_envs=2)).state.env.num_envs
-        == tr.load(centered, env=Centered(4)).state.env.num_envs
-    )
+    assert [tr.load(centered, env=Centered(count)).state.env.num_envs for count in (2, 4)] == [4, 4]
 
 
 def test_a_registered_environment_needs_no_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

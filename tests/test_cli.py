@@ -15,7 +15,8 @@ import yaml
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
 from tightrope.tools.probe import Probe, ProbeResult, probes_for
-from tightrope.training.presets import preset
+from tightrope.training.config import Config, setting_types
+from tightrope.training.presets import PRESETS, preset
 
 TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8", "--device", "cpu"]
 BUDGET = ["--total-timesteps", "64"]
@@ -53,22 +54,15 @@ def tightrope(capsys: pytest.CaptureFixture[str]) -> Tightrope:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that other commands may look at."""
     path = tmp_path_factory.mktemp("trained") / "run"
-    tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64, hidden_sizes=(8,), seed=2).learn(
-        run_dir=path, quiet=True
-    )
+    settings: dict[str, Any] = dict(num_envs=4, num_steps=8, total_timesteps=64, hidden_sizes=(8,), seed=2)
+    tr.PPO("CartPole-v1", **settings).learn(run_dir=path, quiet=True)
     return str(path)
 
 
 def process(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
-    return subprocess.run(
-        [sys.executable, "-m", "tightrope", *args],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        **options,
-    )
+    command = [sys.executable, "-m", "tightrope", *args]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, **options)
 
 
 def settings_of_run(path: str = "run") -> dict[str, Any]:
@@ -87,9 +81,9 @@ def test_without_a_command_the_commands_are_listed(tightrope: Tightrope, args: l
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, command: str, flag: str) -> None:
-    done = tightrope(command, flag)
+def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, command: str) -> None:
+    done = tightrope(command, "-h")
+    assert done == tightrope(command, "--help")
     assert (done.code, done.err) == (0, "")
     assert f"usage: tightrope {command}" in done.out
     assert re.search(rf"Example: tightrope {command}", done.out)
@@ -98,7 +92,7 @@ def test_every_command_explains_itself_with_an_example(tightrope: Tightrope, com
 @pytest.mark.parametrize(("algo", "other"), [("ppo", "baseline"), ("vpg", "clip-coef")])
 def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope, algo: str, other: str) -> None:
     text = tightrope("train", "--algo", algo, "--help").out
-    for setting in tr.training.config.setting_types(algo):
+    for setting in setting_types(algo):
         assert re.search(rf"--{setting.replace('_', '-')}\b", text)
     for option in ("--run-dir", "--config", "--quiet", "--algo"):
         assert option in text
@@ -107,7 +101,7 @@ def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope,
 
 
 def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
-    preset = tr.training.presets.PRESETS["CartPole-v1", "ppo"]
+    preset = PRESETS["CartPole-v1", "ppo"]
     text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
     assert f"--num-envs INT Environments that run side by side. (default: {preset['num_envs']})" in text
     assert "Weight of the entropy bonus. (default: 0.0)" in text
@@ -178,7 +172,7 @@ def test_training_with_vpg(tightrope: Tightrope) -> None:
 
 def trained_settings(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
     """The settings that `tightrope train ...` would train with."""
-    seen: list[tr.training.config.Config] = []
+    seen: list[Config] = []
 
     def note(config: Any, *others: Any) -> None:
         seen.append(config)
@@ -228,16 +222,12 @@ def test_flags_may_be_written_and_placed_as_people_do(
 
 def test_flags_win_over_the_file_and_the_file_over_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my.yaml").write_text("num_envs: 16\ngamma: 0.5\nlearning_rate: 1e-3\nhidden_sizes: [5]\n")
-    preset = tr.training.presets.PRESETS["CartPole-v1", "ppo"]
+    preset = PRESETS["CartPole-v1", "ppo"]
     default = tr.algorithms.PPOConfig()
     flags = ["--gamma", str(default.gamma)]  # explicit, though it equals the default
     flat = trained_settings(monkeypatch, "CartPole-v1", "--config", "my.yaml", *flags)
-    assert (flat["gamma"], flat["num_envs"], flat["learning_rate"], flat["hidden_sizes"]) == (
-        default.gamma,
-        16,
-        1e-3,
-        [5],
-    )
+    found = [flat[name] for name in ("gamma", "num_envs", "learning_rate", "hidden_sizes")]
+    assert found == [default.gamma, 16, 1e-3, [5]]
     assert flat["num_steps"] == preset["num_steps"]
 
 
@@ -247,19 +237,13 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(monkeypatch: pytes
         ("total_timesteps: 3", "--total-timesteps 1e5"),
         ("num_envs: 100000000", "--num-envs 8"),
         ("num_minibatches: 3", "--num-envs 9"),
+        ("seed: 1", "--num-envs 3 --num-steps 5 --num-minibatches 15"),  # the preset's are replaced
         ("algo: vpg\nrollout_uses: 4", "--use-importance-weights"),
     ],
 )
 def test_a_file_and_flags_are_judged_together(file: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my.yaml").write_text(file)
     assert trained_settings(monkeypatch, "CartPole-v1", "--config=my.yaml", *flags.split()), "refused"
-
-
-def test_flags_are_judged_together_with_the_preset_only_as_they_end_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    flat = trained_settings(
-        monkeypatch, "CartPole-v1", "--num-envs", "3", "--num-steps", "5", "--num-minibatches", "15"
-    )
-    assert (flat["num_envs"], flat["num_minibatches"]) == (3, 15)
 
 
 def test_a_file_can_name_the_environment_and_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +263,7 @@ def test_the_config_of_a_run_makes_the_same_run_again(trained: str, monkeypatch:
 
 def test_the_preset_is_that_of_the_environment_wherever_its_name_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     for env, gamma in (("CartPole-v1", 0.11), ("EasyCart-v0", 0.22)):
-        monkeypatch.setitem(tr.training.presets.PRESETS, (env, "ppo"), {"gamma": gamma})
+        monkeypatch.setitem(PRESETS, (env, "ppo"), {"gamma": gamma})
     for args in (["CartPole-v1", "--train-env", "EasyCart-v0"], ["--train-env", "EasyCart-v0", "CartPole-v1"]):
         assert trained_settings(monkeypatch, *args)["gamma"] == 0.11
 
@@ -288,7 +272,7 @@ def test_ctrl_c_after_training_is_not_a_traceback(tightrope: Tightrope, monkeypa
     def press(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tr.Agent, "_score", press)
+    monkeypatch.setattr("tightrope.agent.evaluate_policy", press)
     try:
         done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run")
     except KeyboardInterrupt:
@@ -483,16 +467,12 @@ BAD = [
     ("train CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
     ("train CartPole-gpu", "'CartPole-gpu' here called CartPole-v1 cuda"),
     ("train --num-envs 8 CartPole-gpu", "'CartPole-gpu' here called CartPole-v1"),
-    ("train --num-envs 8 CartPoel-v1", "'CartPoel-v1' CartPole-v1"),
     ("train MlpPolicy", "'MlpPolicy' env id"),
     ("train CartPole-v1 Pendulum-v1", "'Pendulum-v1'"),
     ("train CartPole-v1 --num-step 5", "num_step num_steps"),
-    ("train CartPole-v1 --num-step=5", "num_step num_steps"),
     ("train CartPole-v1 --n-steps 5", "'n_steps' here called num_steps"),
     ("train CartPole-v1 --lr=1e-3", "'lr' here called learning_rate"),
-    ("train --lr 1e-3 CartPole-v1", "'lr' here called learning_rate"),
     ("train --env-id CartPole-v1", "'env_id' env"),
-    ("train --env-id=CartPole-v1", "'env_id' env"),
     ("train --mode probe", "'mode' env's id"),
     ("train CartPole-v1 --baseline none", "'baseline' vpg"),
     ("train CartPole-v1 --algo vpg --clip-coef 1", "'clip_coef' ppo"),
@@ -503,7 +483,6 @@ BAD = [
     ("train CartPole-v1 --total-timesteps 1.5", "total_timesteps '1.5' whole"),
     ("train CartPole-v1 --total-timesteps", "total timesteps value"),
     ("train CartPole-v1 --learning-rate -1", "learning_rate -1 above 0"),
-    ("train CartPole-v1 --learning-rate=-1e-3", "learning_rate -0.001 above 0"),
     ("train CartPole-v1 --max-grad-norm x", "max grad norm 'x' number"),
     ("train CartPole-v1 --threads 1.5", "threads '1.5' whole number"),
     ("train CartPole-v1 --hidden-sizes a", "hidden sizes 'a' whole number"),
@@ -632,8 +611,7 @@ def test_record_answers_a_mistake_with_one_line(
 
 
 def test_train_takes_the_phases_between_videos(tightrope: Tightrope) -> None:
-    assert (
-        tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "r", "--video-every", "1", "--quiet").code == 0
-    )
+    train = ["train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "r", "--video-every", "1", "--quiet"]
+    assert tightrope(*train).code == 0
     assert sorted(path.name for path in Path("r/videos").glob("*.mp4")) == ["phase0001.mp4", "phase0002.mp4"]
     assert "video_every -1 is too small" in tightrope("train", "CartPole-v1", "--video-every", "-1").err

@@ -104,9 +104,9 @@ def test_a_program_that_follows_its_parent_is_asked_to_end_with_it(words: str) -
     follower = "import os, time, tightrope.processes as p; p.follow_parent(); print(os.getpid()); time.sleep(60)"
     code = f"""
 import os, subprocess, sys, time
-from tightrope.processes import start
+from tightrope.processes import start_program
 code = {follower!r}
-child = start({words}, dict(os.environ), stdout=subprocess.PIPE)
+child = start_program({words}, dict(os.environ), stdout=subprocess.PIPE)
 print(int(child.stdout.readline()), flush=True)
 time.sleep(60)
 """

@@ -14,15 +14,15 @@ MOST_LETTERS = 1500  # of a message
 MOST_SEED = 2**63 - 1  # that torch's generators take
 
 
-def plain(text: str) -> str:
-    """The same in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
+def printable(text: str) -> str:
+    """Text in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
 
 
 def warn(line: str) -> None:
     """A line for the user, on stderr."""
-    print_line(f"warning: {plain(line)}", error=True)
+    print_line(f"warning: {printable(line)}", error=True)
 
 
 def plural(count: int, word: str) -> str:
@@ -34,7 +34,7 @@ class UsageError(Exception):
     """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(plain(message))
+        super().__init__(printable(message))
 
 
 def check_positive(name: str, value: int | None) -> None:
@@ -54,16 +54,16 @@ def checked_seed(seed: Any) -> int:
     return number
 
 
-def plain_lines(text: str) -> str:
-    """Several lines, each as `plain` shows it."""
-    return "\n".join(map(plain, text.split("\n")))
+def printable_lines(text: str) -> str:
+    """Several lines, each as `printable` shows it."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class EnvError(RuntimeError):
     """An environment failed while it was being used. Names it, its row and the action it was given."""
 
     def __init__(self, message: object) -> None:
-        super().__init__(plain(str(message)))  # it may quote the environment
+        super().__init__(printable(str(message)))  # it may quote the environment
 
 
 class ExportError(RuntimeError):
@@ -74,7 +74,7 @@ class NotFinite(ArithmeticError):
     """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(plain(message))
+        super().__init__(printable(message))
 
 
 class RankLost(RuntimeError):

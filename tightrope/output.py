@@ -58,7 +58,7 @@ class Guarded:
 
 
 @contextmanager
-def guarded(needed: bool) -> Iterator[None]:
+def guarded_output(needed: bool) -> Iterator[None]:
     """Nothing that is printed in here can end it; but for what goes to standard output, if that is `needed`."""
     before = sys.stdout, sys.stderr
     nowhere = open(os.devnull, "w")  # noqa: SIM115 -- in place of a stream that was closed from the start, which is None

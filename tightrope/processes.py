@@ -69,17 +69,12 @@ class Wait:
 
 
 def kill(processes: Iterable[BaseProcess]) -> None:
-    """End helpers at once, stopped ones too."""
-    running = [process for process in processes if is_ours(process) and process.is_alive()]
+    """End helpers at once, stopped ones too; but not those of our parent, which a fork finds in its memory."""
+    running = [process for process in processes if process._parent_pid == os.getpid() and process.is_alive()]  # type: ignore[attr-defined]
     for process in running:
         process.kill()
     for process in running:
         process.join(LOOK)
-
-
-def is_ours(process: BaseProcess) -> bool:
-    """Whether this process started it: a forked one finds the children of its parent in its memory."""
-    return bool(process._parent_pid == os.getpid())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
@@ -106,7 +101,7 @@ def killed_after(seconds: float, processes: Sequence[BaseProcess]) -> Iterator[l
 
 
 class Parent(NamedTuple):
-    """Who starts a child process."""
+    """The process that starts a child."""
 
     pid: int
     lasting: bool  # whether by its main thread: Linux takes the end of the thread that started a child for the parent's
@@ -126,22 +121,21 @@ def _end_helpers() -> None:
     kill(list(_helpers))
 
 
-def fork(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+def fork(work: Callable[..., None], *arguments: object) -> BaseProcess:
     """A helper that begins as a copy of this process and does `work`."""
-    process = multiprocessing.get_context("fork").Process(
-        target=_helping, args=(Parent.here(), work, *arguments), daemon=True
-    )
+    arguments = (Parent.here(), work, *arguments)
+    process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=True)
     process.start()
     kill_at_exit([process])
     return process
 
 
-def _helping(parent: Parent, work: Callable[..., None], *arguments: Any) -> None:
+def _helping(parent: Parent, work: Callable[..., None], *arguments: object) -> None:
     become_helper(parent)
     work(*arguments)
 
 
-def start(words: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
+def start_program(words: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
     """A program in a session of its own. It ends with us if it calls `follow_parent`, as tightrope's command line does."""
     parent = Parent.here()
     environment = {**environment, PARENT: f"{parent.pid} {int(parent.lasting)}"}
@@ -170,7 +164,7 @@ def _forget(number: int, frame: object) -> None:
 
 
 def follow_parent() -> None:
-    """End, by SIGTERM, with the process that called `start`, if that started this one. Windows does not tell."""
+    """End, by SIGTERM, with the process that called `start_program`, if that started this one. Windows does not tell."""
     words = os.environ.pop(PARENT, "").split()
     if len(words) == 2 and all(word.isdigit() for word in words) and os.name != "nt":
         end_with(Parent(int(words[0]), words[1] == "1"), signal.SIGTERM)

@@ -17,6 +17,7 @@ from .engine.distributed import join
 from .envs.registry import BACKENDS
 from .errors import UsageError, one_line
 from .models import NetworkConfig
+from .training import user_objects
 from .training.build import per_rank_config
 from .training.checkpoint import CONFIG, find
 from .training.config import Config
@@ -24,28 +25,14 @@ from .training.devices import available, device_name, name_of_device, resolve_de
 from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .training.policy import Policy, loaded
 from .training.run_directory import directory
-from .training.user_objects import (
-    Network,
-    check_env_object,
-    has_id,
-    implements_env,
-    imported,
-    is_path,
-    name_of,
-    named_by_file,
-    needs_import,
-)
+from .training.user_objects import Network, is_path
 from .types import Settings
 
 MAX_SHOWN = 4  # settings in one line
 
 
 def load(
-    path: str | Path,
-    env: Any = None,
-    checkpoint: str = "last",
-    network: Network | None = None,
-    **settings: Any,
+    path: str | Path, env: Any = None, checkpoint: str = "last", network: Network | None = None, **settings: Any
 ) -> Agent:
     """Load an agent. From its newest checkpoint a run continues where it was: `learn` writes to its directory.
 
@@ -104,7 +91,7 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 def env_from_name(env: str, config: Config) -> Any:
     """The environment that a user names: module:Class is imported; the run's own id adds nothing."""
     if is_path(env):
-        return imported(env)
+        return user_objects.imported(env)
     if env != config.env:
         raise UsageError(
             f"env {env!r} is not {config.env!r}, on which the run was trained: give it to evaluate(env=...)"
@@ -116,21 +103,20 @@ def network_for(config: Config, path: Path, network: Network | None) -> Network 
     """The user's network that a run was trained with, given now or imported already."""
     if config.network.network is None or network is not None:
         return network
-    return named_by_file(config.network.network, path, "has a network of your own,", "network")
+    return user_objects.named_by_file(config.network.network, path, "has a network of your own,", "network")
 
 
 def load_notes(saved: Config, settings: Settings, env: Any) -> list[str]:
     """What a user may not expect when the run goes on."""
     lines = []
-    if env is not None and (name := name_of(env)) != saved.env:
+    if env is not None and (name := user_objects.name_of(env)) != saved.env:
         lines.append(f"the run was trained on {saved.env} so far, and goes on with {name}")
     run = saved.run
     if run.log and "log" not in settings:
         where = [f"{word} {value}" for word, value in (("project", run.project), ("entity", run.entity)) if value]
         trackers = ", ".join(run.log) + (f" ({', '.join(where)})" if where else "")
-        lines.append(
-            f"the run reports to {trackers}, because its saved settings say so: give log, such as --log none, to change it"
-        )
+        why = "because its saved settings say so: give log, such as --log none, to change it"
+        lines.append(f"the run reports to {trackers}, {why}")
     return lines
 
 
@@ -156,7 +142,7 @@ def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
     settings = dict(settings)
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
-    if implements_env(env):
+    if user_objects.implements_env(env):
         settings.setdefault("device", name_of_device(env.device))
     if config.run.device not in ("auto", "cpu") and not available(config.run.device):
         settings.setdefault("device", "auto")
@@ -171,10 +157,8 @@ def check_arguments(env_kwargs: Settings) -> None:
     """Refuse arguments of an environment that may open windows or files, unless the user gives them now."""
     for name, value in env_kwargs.items():
         if name == "render_mode" or any(names_file(name, text) for text in texts(value)):
-            raise UsageError(
-                f"env_kwargs {name}={value!r} of the run may open a window or a file: if it is yours, pass them again, "
-                f"tr.load(path, env_kwargs={{...}})"
-            )
+            wrong = f"env_kwargs {name}={value!r} of the run may open a window or a file"
+            raise UsageError(f"{wrong}: if it is yours, pass them again, tr.load(path, env_kwargs={{...}})")
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -196,23 +180,24 @@ def check_kept(before: Settings, after: Settings) -> None:
     """Refuse changes of settings that a trained network cannot follow."""
     for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
         if after[name] != before[name]:
-            raise UsageError(
-                f"{name} {after[name]} is not the {before[name]} of the run, which it keeps: drop it, or train a new one"
-            )
+            wrong = f"{name} {after[name]} is not the {before[name]} of the run, which it keeps"
+            raise UsageError(f"{wrong}: drop it, or train a new one")
 
 
 def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
     """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
     env_is_users = env is not None
     if env_is_users:
-        check_env_object(env)
-    elif needs_import(config.env) or not has_id(config.env):  # in this order: to ask for an id may import its module
-        env = named_by_file(config.env, path, "was trained on", "env")
-    if config.run.train_env is not None and (is_path(config.run.train_env) or needs_import(config.run.train_env)):
+        user_objects.check_env_object(env)
+    elif user_objects.needs_import(config.env) or not user_objects.has_id(config.env):  # which may import its module
+        env = user_objects.named_by_file(config.env, path, "was trained on", "env")
+    if config.run.train_env is not None and (
+        is_path(config.run.train_env) or user_objects.needs_import(config.run.train_env)
+    ):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     network = network_for(config, path, network)
     count = per_rank_config(config.algorithm, world().size).num_envs
-    if implements_env(env) and env.num_envs != count:
+    if user_objects.implements_env(env) and env.num_envs != count:
         env = env.spawn(count, seed=0)  # as many as were trained on
     try:
         kind = agent_class(config.algo)

@@ -16,11 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORT = 64  # numbers
-ALIGNMENT = 64  # bytes, as torch's own memory has it
+SHORT, ALIGNMENT = 64, 64  # numbers of a row; bytes
 Settings = dict[str, Any]  # what a user may set, by name
-
-
 Bound = float | tuple[float, ...]  # of every entry, or of each in row-major order
 
 
@@ -69,10 +66,8 @@ class Composite:
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Rows (B, sum of sizes) to each part by name, in its own shape and type."""
         pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
-        return {
-            name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype)
-            for (name, part), piece in zip(self.parts, pieces, strict=True)
-        }
+        pairs = zip(self.parts, pieces, strict=True)
+        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pairs}
 
 
 Spec = Box | Discrete | MultiDiscrete | Composite
@@ -91,9 +86,7 @@ class Step(NamedTuple):
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
     final_obs: Tensor  # (N, ...)
-    real: Tensor | None = (
-        None  # (N,) bool: False where an engine only reset itself and nothing happened; None: all real
-    )
+    real: Tensor | None = None  # (N,) bool: False where an engine only reset itself; None: all real
 
 
 class Env(Protocol):
@@ -170,7 +163,7 @@ class Row(NamedTuple):
 
 
 def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros that take up no memory of the host before they are written: NumPy asks the system for pages, torch fills them."""
+    """Zeros that take up no memory of the host before they are written: NumPy asks for pages, torch fills them."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
@@ -203,31 +196,20 @@ class Rollout:
     @cached_property
     def parts(self) -> list[Rollout]:
         """Each group's share, as views, made once."""
-        cut = {name: getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields}
-        return [
-            replace(self, groups=1, **{name: pieces[group] for name, pieces in cut.items()})
-            for group in range(self.groups)
-        ]
+        cut = [getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields]
+        shares = (dict(zip(Row._fields, pieces, strict=True)) for pieces in zip(*cut, strict=True))
+        return [replace(self, groups=1, **share) for share in shares]
 
     @classmethod
     def allocate(cls, num_steps: int, env: Env) -> Rollout:
-        def empty(spec_shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
-            return zeros_on_demand((num_steps, env.num_envs, *spec_shape), dtype, env.device)
+        def empty(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = ()) -> Tensor:
+            return zeros_on_demand((num_steps, env.num_envs, *shape), dtype, env.device)
 
         obs, action = env.observation, env.action
-        return cls(
-            obs=empty(obs.shape, obs.dtype),
-            action=empty((math.prod(action.shape),) if isinstance(action, Box) else action.shape, action.dtype),
-            log_prob=empty(),
-            value=empty(),
-            reward=empty(),
-            terminated=empty(dtype=torch.bool),
-            truncated=empty(dtype=torch.bool),
-            final_obs=empty(obs.shape, obs.dtype),
-            real=~empty(dtype=torch.bool),
-            skips=env.skips,
-            groups=max(env.groups, 1),
-        )
+        action_shape = (math.prod(action.shape),) if isinstance(action, Box) else action.shape
+        acted = empty(obs.dtype, obs.shape), empty(action.dtype, action_shape), empty(), empty(), empty()
+        ended = empty(torch.bool), empty(torch.bool), empty(obs.dtype, obs.shape), ~empty(torch.bool)
+        return cls(*acted, *ended, skips=env.skips, groups=max(env.groups, 1))
 
     @property
     def done(self) -> Tensor:
@@ -240,15 +222,14 @@ class Rollout:
         return batch.take(self.real.flatten().nonzero().squeeze(1)) if self.skips else batch
 
     def trajectories(self, advantage: Tensor, target: Tensor, alive: Tensor) -> Trajectories:
-        """The same, one row per environment."""
+        """All transitions with their advantages and targets, one row per environment."""
         columns = (self.obs, self.action, self.log_prob, self.value, advantage, target, alive)
         return Trajectories(*(column.transpose(0, 1) for column in columns))
 
     def first(self, steps: int) -> Rollout:
         """The first rows, as views: what was really collected when a rollout stopped early."""
-        if steps == len(self.reward):
-            return self
-        return replace(self, **{name: getattr(self, name)[:steps] for name in Row._fields})
+        views = {name: getattr(self, name)[:steps] for name in Row._fields}
+        return self if steps == len(self.reward) else replace(self, **views)
 
 
 @dataclass

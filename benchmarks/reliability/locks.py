@@ -125,7 +125,4 @@ def cases() -> dict[str, Case]:
 
 def usual_cases() -> dict[str, Case]:
     """Nothing happens to it."""
-    return {
-        "a second process": second_process,
-        "workers of a killed training": workers,
-    }
+    return {"a second process": second_process, "workers of a killed training": workers}

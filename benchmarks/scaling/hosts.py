@@ -1,5 +1,6 @@
 """Two machines on one: network namespaces with a cable between them, each with a host name and a hosts file of its own."""
 
+import argparse
 import json
 import os
 import shutil
@@ -52,11 +53,12 @@ class Hosts:
         run(f"ip -n {self.spaces[name]} address add {address}/24 dev eth0")
         self._write_names()
 
-    def on(self, name: str, *command: str, contained: bool = False) -> list[str]:
-        """A command as it is started on one of them; `contained`, it is process 1 of its own, and all end with it."""
+    def on(self, name: str, *command: str, contained: bool = False, file: Path | None = None) -> list[str]:
+        """A command as it is started on one of them; `contained`, it is process 1 of its own, and all end with it. `file` is
+        its hosts file if it is not the common one."""
         space = ["nsenter", f"--net=/run/netns/{self.spaces[name]}", "unshare", "--uts", "--mount"]
         pids = ["--pid", "--fork", "--mount-proc", "--kill-child"] if contained else []
-        return [*space, *pids, "sh", "-c", BOOT, "sh", name.split(".")[0], str(self.file), *command]
+        return [*space, *pids, "sh", "-c", BOOT, "sh", name.split(".")[0], str(file or self.file), *command]
 
 
 def run(command: str) -> None:
@@ -93,6 +95,24 @@ def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE)
         if time.monotonic() - start > seconds:
             raise AssertionError(f"{what}: not within {seconds} s")
         time.sleep(0.2)
+
+
+def run_cases(
+    about: str, cases: dict[str, Callable[..., None]], why_not: Callable[[], str | None], *flags: str
+) -> Iterator[tuple[Callable[..., None], argparse.Namespace]]:
+    """Those that the command line names, one after the other; leaves if they cannot be tried here."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(cases)}; all if none is given")
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
+    args = parser.parse_args()
+    if unknown := set(args.cases) - set(cases):
+        parser.error(f"no such case: {', '.join(unknown)}")
+    if reason := why_not():
+        sys.exit(f"skipped: {reason}")
+    for name in args.cases or cases:
+        print(f"{name}: {cases[name].__doc__}", flush=True)
+        yield cases[name], args
 
 
 # what a run has left -------------------------------------------------------------------------------------------------

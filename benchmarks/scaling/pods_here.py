@@ -7,11 +7,9 @@ What a pod runs is read from the file, and made small enough for this machine. A
 What only Kubernetes does is left out: scheduling, volumes, the image, names by DNS.
 """
 
-import argparse
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from hosts import ROOT, Hosts, assert_whole, phases, steps_saved, until, why_no_hosts
+from hosts import ROOT, Hosts, assert_whole, phases, run_cases, steps_saved, until, why_no_hosts
 
 MANIFEST = {p["kind"]: p for p in yaml.safe_load_all((ROOT / "examples" / "cluster" / "kubernetes.yaml").read_text())}
 ADDRESSES = {"tightrope-0.tightrope": "10.79.0.1", "tightrope-1.tightrope": "10.79.0.2"}
@@ -130,17 +128,9 @@ CASES = {case.__name__: case for case in (completes, evicted, evicted_first)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all if none is given")
-    args = parser.parse_args()
-    if unknown := set(args.cases) - set(CASES):
-        parser.error(f"no such case: {', '.join(unknown)}")
-    if reason := why_no_hosts():
-        sys.exit(f"skipped: {reason}")
-    for name in args.cases or CASES:
-        print(f"{name}: {CASES[name].__doc__}", flush=True)
+    for case, _ in run_cases(__doc__ or "", CASES, why_no_hosts):
         with tempfile.TemporaryDirectory(prefix="pods-here-") as folder:
-            CASES[name](Path(folder))
+            case(Path(folder))
 
 
 if __name__ == "__main__":

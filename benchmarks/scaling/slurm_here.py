@@ -4,16 +4,15 @@ python benchmarks/scaling/slurm_here.py                    # all cases; needs ro
 python benchmarks/scaling/slurm_here.py pre_empted         # apt-get install --no-install-recommends slurm-wlm munge
 """
 
-import argparse
 import contextlib
 import importlib.util
 import os
 import signal
-import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from hosts import ROOT, assert_whole, phases, steps_saved, until
+from hosts import ROOT, assert_whole, phases, run_cases, steps_saved, until
 from throwaway_slurm import Cluster, cluster_here, why_not
 
 FILES = ROOT / "examples" / "cluster"
@@ -137,16 +136,8 @@ def process_of(run_dir: Path, rank: int) -> int:
 def seeds(cluster: Cluster) -> None:
     """An array of seeds, and a report of them all."""
     runs = cluster.work / "seeds"
-    words = (
-        "--gpus=0",
-        "--cpus-per-task=1",
-        "--array=1-3",
-        str(FILES / "slurm_seeds.sbatch"),
-        "CartPole-v1",
-        *SMALL,
-        "20000",
-    )
-    job = cluster.submit(*words, RUNS=str(runs))
+    words = ("--gpus=0", "--cpus-per-task=1", "--array=1-3", str(FILES / "slurm_seeds.sbatch"), "CartPole-v1")
+    job = cluster.submit(*words, *SMALL, "20000", RUNS=str(runs))
     wrap = f"tightrope report {runs}/seed* --out {runs}/seeds.html"
     after = cluster.submit(f"--dependency=afterok:{job}", "--output=report.log", "--wrap", wrap)
     until(lambda: cluster.ended(after), "the report")
@@ -158,19 +149,8 @@ def sweep(cluster: Cluster) -> None:
     """Workers that share a study: here in a journal on the disk that both see, since there is no database."""
     storage = cluster.work / "study.journal"
     words = ("--gpus=0", "--cpus-per-task=2", "--array=1-2", str(FILES / "slurm_sweep.sbatch"), "CartPole-v1")
-    flags = (
-        "--trials",
-        "4",
-        "--seeds-per-trial",
-        "1",
-        "--evaluations",
-        "2",
-        "--device",
-        "cpu",
-        "--total-timesteps",
-        "10000",
-    )
-    job = cluster.submit(*words, *flags, STORAGE=str(storage))
+    flags = "--trials 4 --seeds-per-trial 1 --evaluations 2 --device cpu --total-timesteps 10000"
+    job = cluster.submit(*words, *flags.split(), STORAGE=str(storage))
     until(lambda: not cluster.ask("squeue", "-h", "-j", job), "the end of the sweep")
     said = "".join(log.read_text() for log in cluster.work.glob(f"tightrope-{job}-worker*.log"))
     assert said.count("best: trial") == 2, said
@@ -181,22 +161,14 @@ CASES = (completes, requeued, pre_empted, out_of_time, cancelled, node_lost, ran
 
 
 def main() -> None:
-    known = {case.__name__: case for case in CASES}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}; all if none is given")
-    args = parser.parse_args()
-    if unknown := set(args.cases) - set(known):
-        parser.error(f"no such case: {', '.join(unknown)}")
-    reason = why_not()
-    if reason is not None:
-        sys.exit(f"skipped: {reason}")
-    with cluster_here() as cluster:
-        for name in args.cases or known:
-            print(f"{name}: {known[name].__doc__}", flush=True)
-            if name == "sweep" and importlib.util.find_spec("optuna") is None:
+    with ExitStack() as stack:
+        cluster = None
+        for case, _ in run_cases(__doc__ or "", {case.__name__: case for case in CASES}, why_not):
+            cluster = cluster or stack.enter_context(cluster_here())
+            if case is sweep and importlib.util.find_spec("optuna") is None:
                 print("  skipped: needs optuna")
-                continue
-            known[name](cluster)
+            else:
+                case(cluster)
 
 
 if __name__ == "__main__":

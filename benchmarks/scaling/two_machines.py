@@ -7,9 +7,7 @@ Each machine has its own network, process numbers, host name and hosts file. As 
 an address of the loopback, which is what libraries that ask for it by name then tell the others.
 """
 
-import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,84 +18,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from hosts import Hosts, run, run_cases, until, why_no_hosts
+
 LOOP = Path(__file__).with_name("loop.py")
 ADDRESSES = {"tightrope-a": "10.77.0.1", "tightrope-b": "10.77.0.2"}
-NAMESPACE = {name: f"{name}-{os.getpid()}" for name in ADDRESSES}  # two of these scripts do not get in each other's way
-DEADLINE = 120  # seconds for whatever is waited for
-# Inside its namespaces a machine takes its name, and the hosts file that it was given.
-BOOT = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 # torchrun's agent waits for an answer over a cut link for as long as the system does, a quarter of an hour by default, and
 # no option of its own shortens that: this many attempts are some 13 s.
 RETRIES = os.environ.get("TCP_RETRIES2", "5")
 
 
-def why_not() -> str | None:
-    """Why there can be no such machines here, if so."""
-    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("unshare") is None:
-        return "needs Linux with ip and unshare"
-    if os.geteuid() != 0:
-        return "needs root, to make network namespaces"
-    try:
-        with cable():
-            run(f"{inside('tightrope-a')} true")
-    except subprocess.CalledProcessError as error:
-        return f"network namespaces are not to be had: {error.stderr.strip()}"
-    return None
-
-
-def inside(name: str) -> str:
-    """What a command that runs on one of the machines starts with."""
-    return f"ip netns exec {NAMESPACE[name]} unshare --uts --pid --mount --fork --mount-proc --kill-child"
-
-
-def run(command: str) -> None:
-    subprocess.run(command.split(), check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def cable() -> Iterator[None]:
-    """The two namespaces and what joins them; nothing of it is left at the end."""
-    try:
-        a, b = NAMESPACE.values()
-        for space in (a, b):
-            run(f"ip netns add {space}")
-        run(f"ip link add eth0 netns {a} type veth peer name eth0 netns {b}")
-        for name, space in NAMESPACE.items():
-            run(f"ip -n {space} address add {ADDRESSES[name]}/24 dev eth0")
-            run(f"ip -n {space} link set eth0 up")
-            run(f"ip -n {space} link set lo up")
-            run(f"ip netns exec {space} sysctl -w net.ipv4.tcp_retries2={RETRIES}")
-        yield
-    finally:
-        remove_all()
-
-
-def remove_all() -> None:
-    for space in NAMESPACE.values():
-        subprocess.run(["ip", "netns", "del", space], capture_output=True)  # the cable goes with them
-
-
-def cut() -> None:
-    run(f"ip -n {NAMESPACE['tightrope-a']} link set eth0 down")
-
-
 class Machine:
     """One of the two, with a torchrun in it. `said` has all its lines, each with the time."""
 
-    def __init__(self, name: str, folder: Path, command: list[str], options: list[str]) -> None:
-        hosts = folder / f"hosts-{name}"
-        own = {name: "127.0.1.1"}
-        hosts.write_text("".join(f"{a} {n}\n" for n, a in {"localhost": "127.0.0.1", **ADDRESSES, **own}.items()))
-        self.name, self.ended = name, 0.0
+    def __init__(self, name: str, hosts: Hosts, folder: Path, command: list[str]) -> None:
+        file, own = folder / f"hosts-{name}", {name: "127.0.1.1"}
+        file.write_text("".join(f"{a} {n}\n" for n, a in {"localhost": "127.0.0.1", **ADDRESSES, **own}.items()))
+        self.name, self.ended, self.space = name, 0.0, hosts.spaces[name]
         self.said: list[tuple[float, str]] = []
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+        torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=tightrope-a:29400", "--rdzv-id=two-machines"]
         self.process = subprocess.Popen(
-            [*inside(name).split(), "sh", "-c", BOOT, "sh", name, str(hosts),
-             sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
-             "--rdzv-backend=c10d", "--rdzv-endpoint=tightrope-a:29400", "--rdzv-id=two-machines",
-             *options, *command],
+            hosts.on(name, *torchrun, *command, contained=True, file=file),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env={**hosts.env, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -128,8 +71,10 @@ class Machine:
 
 @contextmanager
 def machines(command: list[str], *options: str) -> Iterator[list[Machine]]:
-    with tempfile.TemporaryDirectory() as folder, cable():
-        both = [Machine(name, Path(folder), command, list(options)) for name in ADDRESSES]
+    with tempfile.TemporaryDirectory() as name, (hosts := Hosts(ADDRESSES, Path(name))).joined():
+        for space in hosts.spaces.values():
+            run(f"ip netns exec {space} sysctl -w net.ipv4.tcp_retries2={RETRIES}")
+        both = [Machine(machine, hosts, Path(name), [*options, *command]) for machine in ADDRESSES]
         try:
             yield both
         except BaseException:
@@ -141,12 +86,8 @@ def machines(command: list[str], *options: str) -> Iterator[list[Machine]]:
                 machine.stop()
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    start = time.monotonic()
-    while not condition():
-        if time.monotonic() - start > seconds:
-            raise AssertionError(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
+def cut(both: list[Machine]) -> None:
+    run(f"ip -n {both[0].space} link set eth0 down")
 
 
 def trains(machine: Machine, begun: str) -> Callable[[], bool]:
@@ -192,7 +133,7 @@ def breaks(long: "Command", event: Callable[[list[Machine]], None], within: floa
 
 def link_cut(long: "Command", short: "Command") -> None:
     """The cable is cut: both ends say so within the stated time."""
-    breaks(long, lambda both: cut(), within=31, by=2)
+    breaks(long, cut, within=31, by=2)
 
 
 def killed(long: "Command", short: "Command") -> None:
@@ -240,19 +181,10 @@ def training(steps: int) -> Command:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all if none is given")
-    parser.add_argument("--loop", action="store_true", help="sums in place of training")
-    args = parser.parse_args()
-    if unknown := set(args.cases) - set(CASES):
-        parser.error(f"no such case: {', '.join(unknown)}")
-    reason = why_not()
-    if reason is not None:
-        sys.exit(f"skipped: {reason}")
-    long, short = (loop(600), loop(5)) if args.loop else (training(1_000_000_000), training(100_000))
-    for name in args.cases or CASES:
-        print(f"{name}: {CASES[name].__doc__}")
-        CASES[name](long, short)
+    """With --loop, sums in place of training."""
+    for case, args in run_cases(__doc__ or "", CASES, why_no_hosts, "--loop"):
+        long, short = (loop(600), loop(5)) if args.loop else (training(1_000_000_000), training(100_000))
+        case(long, short)
 
 
 if __name__ == "__main__":

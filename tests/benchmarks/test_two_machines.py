@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "scaling"))
 
 import two_machines
 
-WHY_NOT = two_machines.why_not()
+WHY_NOT = two_machines.why_no_hosts()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"two machines: {WHY_NOT}")
 LONG = two_machines.Command(str(two_machines.LOOP), "--seconds=100", "--silence=2", begun="attempt 0")
 two_machines.RETRIES = "3"  # some 3 s: torchrun waits for its own connections for so long, and more than once
@@ -20,7 +20,7 @@ def test_a_run_completes() -> None:
 
 
 def test_a_cut_link_ends_both_sides_within_the_stated_time() -> None:
-    two_machines.breaks(LONG, lambda both: two_machines.cut(), within=4, by=2)
+    two_machines.breaks(LONG, two_machines.cut, within=4, by=2)
 
 
 def test_a_rank_killed_on_one_machine_ends_the_other() -> None:

@@ -17,8 +17,8 @@ from tightrope.draw import (
     magnified,
     shrink,
     stretched,
+    text_width,
     tint,
-    width_of,
 )
 
 SIZE, SPAN = 100, 10.0  # 10 pixels to the unit
@@ -282,4 +282,4 @@ def test_grey_pixels_stay_apart_when_stretched() -> None:
     picture = stretched(checks, 160)
     assert picture.shape == (160, 160, 3)
     assert np.ptp(picture) > 150
-    assert width_of("phase 12", 12) > width_of("phase", 12) > width_of("phase", 8)
+    assert text_width("phase 12", 12) > text_width("phase", 12) > text_width("phase", 8)

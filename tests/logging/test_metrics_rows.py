@@ -10,8 +10,21 @@ from tightrope.files import Place
 from tightrope.logging import MetricsFile
 
 
-def test_a_row_is_a_line_of_json_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def append(path: Path, row: dict[str, object], size: int | None = None) -> list[str]:
+    """Open the file, write a row and close it; returns what was said."""
+    said: list[str] = []
+    file = MetricsFile(Place.of(path), size, said.append)
+    file.write(row)
+    file.close()
+    return said
+
+
+def test_a_row_is_a_line_of_json_as_soon_as_it_is_written(path: Path) -> None:
     file = MetricsFile(Place.of(path))
     for i in range(3):
         file.write({"step": i, "losses/value_loss": i / 3})
@@ -23,75 +36,50 @@ def test_a_row_is_a_line_of_json_as_soon_as_it_is_written(tmp_path: Path) -> Non
         file.write({"step": 4})
 
 
-def test_rows_are_appended_to_what_is_there(tmp_path: Path) -> None:
-    for step in (1, 2):
-        file = MetricsFile(Place(tmp_path) / "metrics.jsonl")
-        file.write({"step": step})
-        file.close()
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+def test_rows_are_appended_to_what_is_there(path: Path) -> None:
+    append(path, {"step": 1})
+    append(path, {"step": 2})
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
-def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
-    file = MetricsFile(Place(tmp_path) / "metrics.jsonl")
+def test_numbers_that_are_not_finite_become_null(path: Path) -> None:
     row = {"a": float("nan"), "b": float("inf"), "c": -float("inf"), "d": 0.5, "e": "text", "f": 3}
-    file.write(row)
-    file.close()
-    assert (
-        tmp_path / "metrics.jsonl"
-    ).read_text() == '{"a": null, "b": null, "c": null, "d": 0.5, "e": "text", "f": 3}\n'
+    append(path, row)
+    assert path.read_text() == '{"a": null, "b": null, "c": null, "d": 0.5, "e": "text", "f": 3}\n'
     assert row["b"] == float("inf"), "the caller's row was changed"
 
 
 ROWS = [b'{"step": %d, "phase": %d}\n' % (10 * i, i) for i in range(1, 6)]  # of one length
+WHOLE, LENGTH = b"".join(ROWS), len(ROWS[0])
+LAST = "the last one is of phase"
+CUT = {  # content, the checkpoint's size, rows that are left, what is said
+    "a byte is lost": (WHOLE[:-1], len(WHOLE), 4, f"{LAST} 4"),
+    "some bytes are lost": (WHOLE[:-5], len(WHOLE), 4, f"{LAST} 4"),
+    "a row is lost": (WHOLE[:-LENGTH], len(WHOLE), 4, f"{LAST} 4"),
+    "more than a row is lost": (WHOLE[: -LENGTH - 3], len(WHOLE), 3, f"{LAST} 3"),
+    "all is lost": (b"", len(WHOLE), 0, "there is none"),
+    "somebody has changed the file": (WHOLE, 3 * LENGTH + 4, 3, f"{LAST} 3"),
+    "rows after the checkpoint": (WHOLE + b'{"half', 3 * LENGTH, 3, ""),
+    "half a row at the end": (ROWS[0] + b'{"step": 16, "ph', None, 1, ""),
+}
 
 
-@pytest.mark.parametrize("lost", [1, 5, len(ROWS[0]), len(ROWS[0]) + 3, len(b"".join(ROWS))])
-def test_a_file_that_is_too_short_is_cut_to_whole_rows_and_said_to_be(lost: int, tmp_path: Path) -> None:
-    whole = b"".join(ROWS)
-    (tmp_path / "metrics.jsonl").write_bytes(whole[: len(whole) - lost])
-    said: list[str] = []
-    file = MetricsFile(Place(tmp_path) / "metrics.jsonl", len(whole), said.append)
-    file.write({"step": 48, "phase": 6})
-    file.close()
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    left = (len(whole) - lost) // len(ROWS[0])
-    assert [row["phase"] for row in rows] == [*range(1, left + 1), 6]
-    assert len(said) == 1
-    assert (f"the last one is of phase {left}" if left else "there is none") in said[0]
+@pytest.mark.parametrize(("content", "size", "left", "words"), CUT.values(), ids=CUT)
+def test_a_file_is_cut_to_whole_rows_and_what_is_missing_is_said(
+    content: bytes, size: int | None, left: int, words: str, path: Path
+) -> None:
+    path.write_bytes(content)
+    said = append(path, {"step": 48, "phase": 6}, size)
+    assert path.read_bytes() == b"".join(ROWS[:left]) + b'{"step": 48, "phase": 6}\n'
+    assert len(said) == bool(words)
+    assert words in "".join(said)
 
 
-def test_what_is_cut_in_the_middle_of_a_row_is_cut_to_its_beginning(tmp_path: Path) -> None:
-    """Somebody has changed the file: the checkpoint's size is in the middle of a row."""
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(ROWS))
-    said: list[str] = []
-    MetricsFile(Place(tmp_path) / "metrics.jsonl", 3 * len(ROWS[0]) + 4, said.append).close()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(ROWS[:3])
-    assert "the last one is of phase 3" in said[0]
-
-
-def test_a_file_that_is_long_enough_is_cut_in_silence(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(ROWS) + b'{"half')
-    said: list[str] = []
-    MetricsFile(Place(tmp_path) / "metrics.jsonl", 3 * len(ROWS[0]), said.append).close()
-    MetricsFile(Place(tmp_path) / "metrics.jsonl", None, said.append).close()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(ROWS[:3])
-    assert said == []
-
-
-def test_half_a_row_at_the_end_is_not_continued(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(ROWS[0] + b'{"step": 16, "ph')
-    file = MetricsFile(Place(tmp_path) / "metrics.jsonl")
-    file.write({"step": 16})
-    file.close()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == ROWS[0] + b'{"step": 16}\n'
-
-
-def test_a_snapshot_made_of_hard_links_keeps_its_rows(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(ROWS))
-    os.link(tmp_path / "metrics.jsonl", tmp_path / "snapshot")
-    file = MetricsFile(Place(tmp_path) / "metrics.jsonl", 2 * len(ROWS[0]))
-    file.write({"step": 0})
-    file.close()
-    assert (tmp_path / "snapshot").read_bytes() == b"".join(ROWS)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(ROWS[:2]) + b'{"step": 0}\n'
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "snapshot"]
+def test_a_snapshot_made_of_hard_links_keeps_its_rows(path: Path) -> None:
+    path.write_bytes(WHOLE)
+    snapshot = path.with_name("snapshot")
+    os.link(path, snapshot)
+    append(path, {"step": 0}, 2 * LENGTH)
+    assert snapshot.read_bytes() == WHOLE
+    assert path.read_bytes() == b"".join(ROWS[:2]) + b'{"step": 0}\n'
+    assert sorted(one.name for one in path.parent.iterdir()) == ["metrics.jsonl", "snapshot"]

@@ -13,7 +13,7 @@ from tightrope.cli import main
 from tightrope.logging import Video
 from tightrope.training.reports import add_score, write_report
 
-SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=40 * 256, device="cpu")
+SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=20 * 256, device="cpu")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -42,8 +42,8 @@ def browser() -> Iterator[Any]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real one, small, with evaluations and a video of a moving square."""
     path = tmp_path_factory.mktemp("runs") / "run 1"
-    tr.PPO("CartPole-v1", **SETTINGS, eval_every=5_000, eval_episodes=5).learn(run_dir=path, quiet=True)
-    with Video(path / "videos" / "phase0040.mp4") as video:
+    tr.PPO("CartPole-v1", **SETTINGS, eval_every=2_500, eval_episodes=5).learn(run_dir=path, quiet=True)
+    with Video(path / "videos" / "phase0020.mp4") as video:
         for i in range(60):
             frame = np.full((64, 96, 3), 240, np.uint8)
             frame[20:40, i : i + 20] = 40
@@ -66,7 +66,7 @@ def comparison(run: Path) -> Path:
 Open = Callable[..., Opened]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def look(browser: Any) -> Iterator[Open]:
     contexts = []
 
@@ -93,6 +93,23 @@ def look(browser: Any) -> Iterator[Open]:
         context.close()
 
 
+@pytest.fixture(scope="module")
+def desktop(run: Path, look: Open) -> Opened:
+    """The page of the run, with every curve drawn."""
+    opened = look(run)
+    draw_everything(opened.page)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def phone(run: Path, comparison: Path, look: Open) -> list[Any]:
+    """Both pages, with every curve drawn."""
+    pages = [look(path, width=360, height=740, touch=True).page for path in (run, comparison)]
+    for page in pages:
+        draw_everything(page)
+    return pages
+
+
 def draw_everything(page: Any) -> None:
     """Curves are drawn when they come into view."""
     for plot in page.query_selector_all(".plot"):
@@ -100,9 +117,8 @@ def draw_everything(page: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('.plot:not([data-drawn])').length === 0")
 
 
-def test_it_opens_from_disk_alone_and_draws_every_curve(run: Path, look: Open) -> None:
-    page, complaints, requests = look(run)
-    draw_everything(page)
+def test_it_opens_from_disk_alone_and_draws_every_curve(run: Path, desktop: Opened) -> None:
+    page, complaints, requests = desktop
     assert complaints == []
     assert requests == [run.absolute().as_uri()]
     plots = page.query_selector_all(".plot")
@@ -114,8 +130,9 @@ def test_it_opens_from_disk_alone_and_draws_every_curve(run: Path, look: Open) -
     assert page.inner_text("#status") == "finished"
 
 
-def test_hovering_shows_a_value(run: Path, look: Open) -> None:
-    page = look(run).page
+def test_hovering_shows_a_value(desktop: Opened) -> None:
+    page = desktop.page
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
     box = page.query_selector(".wide .plot").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)
     page.wait_for_selector(".wide .hoverlayer text")
@@ -124,16 +141,15 @@ def test_hovering_shows_a_value(run: Path, look: Open) -> None:
     assert any(letter.isdigit() for letter in words)
 
 
-def test_zooming_into_one_curve_zooms_into_all(run: Path, look: Open) -> None:
-    page = look(run).page
-    draw_everything(page)
-    page.evaluate("scrollTo(0, 0)")
+def test_zooming_into_one_curve_zooms_into_all(desktop: Opened) -> None:
+    page = desktop.page
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
     box = page.query_selector(".wide .plot").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5, steps=5)
     page.mouse.up()
-    page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(p => p.layout.xaxis.range[0] > 1000)")
+    page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(p => p.layout.xaxis.range[0] > 500)")
     ranges = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.layout.xaxis.range.join())")
     assert len(set(ranges)) == 1
 
@@ -175,34 +191,31 @@ def test_light_and_dark(run: Path, look: Open) -> None:
     assert look(run, dark=True).page.evaluate(background) == dark
 
 
-def test_it_fits_a_phone(run: Path, comparison: Path, look: Open) -> None:
-    for path in (run, comparison):
-        page = look(path, width=360, height=740, touch=True).page
-        draw_everything(page)
+def test_it_fits_a_phone(phone: list[Any]) -> None:
+    for page in phone:
         for summary in page.query_selector_all("summary"):
             summary.click()
         assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
-def test_numbers_and_names_stay_on_one_line_on_a_phone(run: Path, comparison: Path, look: Open) -> None:
+def test_numbers_and_names_stay_on_one_line_on_a_phone(phone: list[Any]) -> None:
     height = """() => [...document.querySelectorAll('td, tbody th')].filter(cell => !cell.matches('.long')).map(cell => {
         const range = document.createRange();
         range.selectNodeContents(cell);
         const tops = [...range.getClientRects()].map(box => box.bottom);
         return [cell.textContent, tops.length ? Math.max(...tops) - Math.min(...tops) : 0];
     })"""
-    for path, expected in ((run, "10,240"), (comparison, "learning_rate 0.015")):
-        page = look(path, width=390, height=740, touch=True).page
+    for page, expected in zip(phone, ("5,120", "learning_rate 0.015"), strict=True):
         found = page.evaluate(height)
         assert expected in [words for words, _ in found]
         assert [words for words, spread in found if spread > 12] == []
     box = page.query_selector("[aria-label='Runs'].scroll")
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")  # it scrolls by itself
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
-def test_a_link_leads_to_a_curve(run: Path, look: Open) -> None:
-    page = look(run).page
+def test_a_link_leads_to_a_curve(desktop: Opened) -> None:
+    page = desktop.page
     for link in page.query_selector_all("a[href^='#']"):
         assert page.query_selector(link.get_attribute("href")) is not None
 
@@ -223,8 +236,8 @@ def test_a_comparison_shows_its_runs(comparison: Path, look: Open) -> None:
     page.wait_for_selector("#status")
 
 
-def test_hostile_names_run_nothing(tmp_path: Path, look: Open) -> None:
-    tr.PPO("CartPole-v1", **SETTINGS).learn(run_dir=tmp_path / "x", quiet=True)
+def test_hostile_names_run_nothing(run: Path, tmp_path: Path, look: Open) -> None:
+    shutil.copytree(run.parent, tmp_path / "x")
     attack = "</script><img src=x onerror=document.title='hacked'><svg onload=document.title='hacked'>"
     for name in ("metrics.jsonl", "about.json"):
         content = (tmp_path / "x" / name).read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.errors import MOST_LETTERS, UsageError, plain
+from tightrope.errors import MOST_LETTERS, UsageError, printable
 from tightrope.logging.trackers.tracker import model_files, newest_checkpoint, save_id
 from tightrope.saved import begin_anew
 from tightrope.training.config import configure
@@ -144,9 +144,9 @@ def test_the_good_run_is_one(good: Path) -> None:
 
 
 def test_a_message_is_one_plain_line() -> None:
-    assert plain("a\nb\x1b[31m") == r"a\nb\x1b[31m"
-    assert plain("über") == "über"
-    assert len(plain("x" * 10**6)) < MOST_LETTERS + 10
+    assert printable("a\nb\x1b[31m") == r"a\nb\x1b[31m"
+    assert printable("über") == "über"
+    assert len(printable("x" * 10**6)) < MOST_LETTERS + 10
 
 
 def test_looking_for_a_divisor_comes_to_an_end() -> None:

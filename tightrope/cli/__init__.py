@@ -14,10 +14,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches, plain_lines
-from ..output import OutputLost, guarded
+from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches, printable_lines
+from ..output import OutputLost, guarded_output
 from ..processes import follow_parent
 from ..version import __version__
 
@@ -41,20 +41,10 @@ usage: tightrope COMMAND ...
 `tightrope COMMAND --help` says more. Documentation: README.md and docs/.
 """
 
-COMMANDS = {
-    "train": ("training", "train"),
-    "sweep": ("sweep", "sweep"),
-    "resume": ("training", "resume"),
-    "eval": ("trained", "evaluate"),
-    "record": ("trained", "record"),
-    "report": ("trained", "report"),
-    "export": ("trained", "export"),
-    "envs": ("tools", "envs"),
-    "check": ("tools", "check"),
-    "probe": ("tools", "probe"),
-    "bench": ("tools", "bench"),
-    "doctor": ("doctor", "doctor"),
-}  # module and function
+COMMANDS = {  # and their modules, which have a function such as train_main
+    "train": "training", "sweep": "sweep", "resume": "training", "eval": "trained", "record": "trained", "report": "trained",
+    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "doctor",
+}  # fmt: skip
 ELSEWHERE = {
     "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
@@ -79,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if argv is None:
         follow_parent()
     try:
-        with guarded(needed=output_is_the_result(args)):
+        with guarded_output(needed=output_is_the_result(args)):
             code = exit_code(args)
         if own:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done
@@ -143,7 +133,7 @@ def exit_code(args: list[str]) -> int:
             origin = origin.__cause__
         if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
             lines = "".join(traceback.format_exception(origin))  # the environment's own, for its author
-            print(plain_lines(lines), end="", file=sys.stderr)
+            print(printable_lines(lines), end="", file=sys.stderr)
         complain(error)
         return 1
     except NotFinite as error:
@@ -186,11 +176,11 @@ def dispatch(args: list[str]) -> int:
         hint = f": here it is called {here}." if here else f".{near_matches(args[0], COMMANDS)}"
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
 
-    def load() -> tuple[Callable[[], AbstractContextManager[Any]], Callable[[list[str]], int]]:
+    def load() -> tuple[Callable[[], AbstractContextManager[object]], Callable[[list[str]], int]]:
         from ..engine.distributed import propagate_errors
 
-        module, function = COMMANDS[args[0]]
-        return propagate_errors, getattr(importlib.import_module(f".{module}", __name__), function)
+        module = importlib.import_module(f".{COMMANDS[args[0]]}", __name__)
+        return propagate_errors, getattr(module, f"{args[0]}_main")
 
     propagate_errors, command = uninterrupted(load)
     with propagate_errors():

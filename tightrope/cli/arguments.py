@@ -9,23 +9,79 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, near_matches
+from ..training.config import setting_types, unknown_setting
 from ..training.names import ARGUMENTS, SETTINGS
 from ..training.settings import coerce
 from ..types import Settings
 
-Unknown = Callable[[str], UsageError]
 FLAG_WIDTH, WIDEST = 26, 100
-NO_DEFAULTS: tuple[Any, ...] = (MISSING, None, (), {}, "")  # that help does not show
+NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # that help does not show
 TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+Options = TypeVar("Options")
+Main = Callable[[list[str]], int]
 
 
-def read_arguments(args: Sequence[str], types: dict[str, Any], unknown: Unknown) -> tuple[list[str], Settings]:
+def cli_command(name: str, options: type[Options], needs: str = "") -> Callable[[Callable[[Options], int]], Main]:
+    """Makes a command from a function of an options dataclass, whose docstring is the help. `needs` is the error where a
+    word or a flag without a default is missing."""
+
+    def decorate(function: Callable[[Options], int]) -> Main:
+        def run(args: list[str]) -> int:
+            if wants_help(args):
+                return show_help(name, function.__doc__, options)
+            words, flags = read_arguments(args, flag_types(options), partial(unknown_option, options, name))
+            found = {**placed(options, words, name), **flags}
+            if any(f.default is MISSING and f.name not in found for f in fields(options)):  # type: ignore[arg-type]
+                raise UsageError(needs)
+            run_dir = found.get("run")
+            if isinstance(run_dir, Path) and not run_dir.is_dir():
+                raise UsageError(f"{run_dir} is not a run: there is no such directory")
+            return function(options(**found))
+
+        run.__doc__ = function.__doc__
+        return run
+
+    return decorate
+
+
+def placed(options: type[object], words: list[str], name: str) -> Settings:
+    """Words by the fields that they belong to. A tuple takes all of them."""
+    kinds = [(field, kind) for field, kind in get_type_hints(options, include_extras=True).items() if position(kind)]
+    if kinds and get_origin(kinds[0][1].__origin__) is tuple:
+        return {kinds[0][0]: tuple(map(Path, words))} if words else {}
+    if len(words) > len(kinds):
+        raise UsageError(f"one word too many: {words[len(kinds)]!r}. `tightrope {name} --help` says what there is")
+    return {field: kind.__origin__(word) for (field, kind), word in zip(kinds, words, strict=False)}
+
+
+def unknown_option(options: type[object], command: str, name: str) -> UsageError:
+    flag, types = f"--{name.replace('_', '-')}", flag_types(options)
+    other = ARGUMENTS.get(name, SETTINGS.get(name, ""))
+    if other in types:
+        return UsageError(f"unknown option {flag!r}: here it is called --{other.replace('_', '-')}")
+    return UsageError(f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them")
+
+
+def read_with_settings(options: type[object], args: Sequence[str], algo: str) -> tuple[list[str], Settings, Settings]:
+    """(words that belong to no flag, the command's own flags, settings of training)."""
+    own = flag_types(options)
+    types = {**setting_types(algo), **own}
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
+    if len(words) > 1:
+        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
+    return words, {name: flags.pop(name) for name in own if name in flags}, flags
+
+
+def read_arguments(
+    args: Sequence[str], types: dict[str, Any], unknown: Callable[[str], UsageError]
+) -> tuple[list[str], Settings]:
     """(words that belong to no flag, flags given). `types` names every flag; `unknown(name)` is the error for another."""
     words: list[str] = []
     flags: Settings = {}
@@ -64,20 +120,18 @@ def take(rest: list[str], many: bool) -> list[str]:
     return values
 
 
-def from_text(name: str, values: list[str], annotation: Any) -> Any:
-    if annotation in (Path, Path | None):
+def from_text(name: str, values: list[str], kind: Any) -> Any:
+    if kind in (Path, Path | None):
         return Path(values[0])
-    if get_origin(annotation) is tuple and values == ["none"]:
-        return ()
-    if get_origin(annotation) in (tuple, dict):
-        return coerce(name, values, annotation)
-    value: Any = values[0]
-    if annotation is bool or type(None) in get_args(annotation):
-        value = {"none": None, "true": True, "false": False}.get(value.lower(), value)
-    return coerce(name, value, annotation)
+    if get_origin(kind) in (tuple, dict):
+        return () if values == ["none"] and get_origin(kind) is tuple else coerce(name, values, kind)
+    value: object = values[0]
+    if kind is bool or type(None) in get_args(kind):
+        value = {"none": None, "true": True, "false": False}.get(values[0].lower(), value)
+    return coerce(name, value, kind)
 
 
-def flag_types(options: type[Any]) -> dict[str, Any]:
+def flag_types(options: type[object]) -> dict[str, Any]:
     """The flags of an options dataclass and their types. What is Annotated with a word is given by its position."""
     return {name: kind for name, kind in get_type_hints(options, include_extras=True).items() if not position(kind)}
 
@@ -85,25 +139,6 @@ def flag_types(options: type[Any]) -> dict[str, Any]:
 def position(kind: Any) -> str:
     """How help shows a value that is given by its position, as in Annotated[Path, "RUN"]; empty for a flag."""
     return str(kind.__metadata__[0]) if get_origin(kind) is Annotated else ""
-
-
-def read_options(options: type[Any], args: Sequence[str], command: str, words: int = 1) -> tuple[list[str], Settings]:
-    """(plain words, flags) of one of the smaller commands."""
-    types = flag_types(options)
-
-    def unknown(name: str) -> UsageError:
-        flag = f"--{name.replace('_', '-')}"
-        other = ARGUMENTS.get(name, SETTINGS.get(name, ""))
-        if other in types:
-            return UsageError(f"unknown option {flag!r}: here it is called --{other.replace('_', '-')}")
-        return UsageError(
-            f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them"
-        )
-
-    found, flags = read_arguments(args, types, unknown)
-    if len(found) > words:
-        raise UsageError(f"one word too many: {found[words]!r}. `tightrope {command} --help` says what there is")
-    return found, flags
 
 
 def guess(args: Sequence[str], flag: str) -> str | None:
@@ -116,10 +151,14 @@ def guess(args: Sequence[str], flag: str) -> str | None:
     return None
 
 
+def wants_help(args: Sequence[str]) -> bool:
+    return "--help" in args or "-h" in args
+
+
 # help -----------------------------------------------------------------------------------------------------------------
 
 
-def show_help(command: str, about: str | None, *sections: Any) -> int:
+def show_help(command: str, about: str | None, *sections: object) -> int:
     """Print a command's help. A section is an options dataclass, or an instance whose values are shown as the defaults."""
     width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
     kinds = get_type_hints(class_of(sections[0]), include_extras=True).values()
@@ -132,11 +171,11 @@ def show_help(command: str, about: str | None, *sections: Any) -> int:
     return 0
 
 
-def class_of(section: Any) -> type[Any]:
+def class_of(section: object) -> type[Any]:
     return section if isinstance(section, type) else type(section)
 
 
-def help_rows(section: Any, width: int) -> Iterator[str]:
+def help_rows(section: object, width: int) -> Iterator[str]:
     """The rows of a section: the flag, what it does, its default."""
     options, indent = class_of(section), " " * (FLAG_WIDTH + 2)
     kinds, docs = get_type_hints(options, include_extras=True), field_docs(options)
@@ -171,24 +210,21 @@ def type_name(kind: Any) -> str:
     return f"{type_name(inner[0])} ..." if origin is tuple else TYPE_NAMES.get(kind, "VALUE")
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: object) -> str:
     return "on" if value is True else " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def field_docs(options: type[Any]) -> dict[str, str]:
+def field_docs(options: type[object]) -> dict[str, str]:
     """The string below each field of a dataclass."""
     docs: dict[str, str] = {}
     for cls in reversed([c for c in options.__mro__ if c is not object]):
-        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-        for line, below in pairwise(tree.body[0].body):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for line, below in pairwise(tree.body):
             if (
                 isinstance(line, ast.AnnAssign)
                 and isinstance(below, ast.Expr)
                 and isinstance(below.value, ast.Constant)
             ):
-                docs[getattr(line.target, "id", "")] = str(below.value.value)
+                docs[ast.unparse(line.target)] = str(below.value.value)
     return docs
-
-
-def wants_help(args: Sequence[str]) -> bool:
-    return "--help" in args or "-h" in args

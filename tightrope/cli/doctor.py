@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import distributed
 from ..version import __version__
-from .arguments import read_options, show_help, wants_help
+from .arguments import cli_command
 
 if TYPE_CHECKING:
     from ..tools.doctor import Check, CheckResult
@@ -36,15 +36,13 @@ class DoctorOptions:
     """Print one JSON object instead of lines."""
 
 
-def doctor(args: list[str]) -> int:
+@cli_command("doctor", DoctorOptions)
+def doctor_main(options: DoctorOptions) -> int:
     """Check versions, devices, threads and disk, try what a run needs, and print what is missing and what installs it.
 
     Exit code 1 if no run would work. Under torchrun it also measures the communication between ranks:
     torchrun --nproc-per-node 2 -m tightrope doctor. Example: tightrope doctor --quick
     """
-    if wants_help(args):
-        return show_help("doctor", doctor.__doc__, DoctorOptions)
-    options = DoctorOptions(**read_options(DoctorOptions, args, "doctor", words=0)[1])
     from ..tools.doctor import RANKS, checks, run_check
 
     several = distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1
@@ -128,7 +126,6 @@ class Lines:
             text = start.rstrip() + "\n" + textwrap.indent(wrap(words, self.width - 6), " " * 6)
         else:
             text = start + textwrap.indent(wrap(words, self.width - len(start)), " " * len(start)).lstrip()
-        print(
-            text.replace(mark, f"\x1b[{MARK_COLORS[result.verdict]}m{mark}\x1b[0m", 1) if self.color else text,
-            flush=True,
-        )
+        if self.color:
+            text = text.replace(mark, f"\x1b[{MARK_COLORS[result.verdict]}m{mark}\x1b[0m", 1)
+        print(text, flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..agent import Agent, agent_class
 from ..engine import choose_threads
-from ..errors import UsageError, plain, plural
+from ..errors import UsageError, plural, printable
 from ..tools import seeds as many
 from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG
@@ -56,7 +56,7 @@ def train_seeds(
     except OSError as error:
         raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
     table = None if quiet or not sys.stdout.isatty() else SeedTable(seeds, config.algorithm.total_timesteps)
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(plain(line), flush=True))
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(printable(line), flush=True))
     each = f"{plural(threads, 'thread')} each"
     say(f"{plural(len(seeds), 'seed')}, {len(places)} at once, {each}, in {folder}")
     words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
@@ -65,17 +65,17 @@ def train_seeds(
         pool.run()
     done = many.compare(seeds, folder)
     if done is not None:
-        print(plain(f"{env}: {done[1]}; {done[0]}"))
+        print(printable(f"{env}: {done[1]}; {done[0]}"))
     if pool.stopped is not None:
         left = sum(seed.code != 0 for seed in seeds)
         print(
             f"stopped with {left} of {plural(len(seeds), 'seed')} unfinished; the same command with --run-dir "
-            f"{plain(str(folder))} goes on"
+            f"{printable(str(folder))} goes on"
         )
         return 128 + pool.stopped
     failed = [seed for seed in seeds if seed.code != 0]
     for seed in failed:
-        print(f"tightrope: seed {seed.seed} failed: {plain(seed.last_words())}", file=sys.stderr)
+        print(f"tightrope: seed {seed.seed} failed: {printable(seed.last_words())}", file=sys.stderr)
     return max((seed.code or 0 for seed in failed), default=0) if len(failed) == len(seeds) else int(bool(failed))
 
 
@@ -107,7 +107,7 @@ class SeedTable:
         self.live.stop()
 
     def say(self, line: str) -> None:
-        self.live.console.print(plain(line), markup=False, highlight=False)
+        self.live.console.print(printable(line), markup=False, highlight=False)
 
     def show(self) -> None:
         from rich.progress_bar import ProgressBar

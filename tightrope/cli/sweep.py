@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import yaml
 
 from ..engine.distributed import is_launched
-from ..errors import UsageError, plain, plural
+from ..errors import UsageError, plural, printable
 from ..models.networks import sees_images
 from ..tools.sweep.space import Space, default_space, nearest_point, read_search_space
-from ..training.config import Config, setting_types, unknown_setting
+from ..training.config import Config
 from ..training.settings import read_settings
 from ..training.user_objects import check_allowed
 from ..types import Settings
-from .arguments import flag_types, guess, read_arguments, show_help, wants_help
+from .arguments import guess, read_with_settings, show_help, wants_help
 from .seeds import maker_of
 
 if TYPE_CHECKING:  # it needs Optuna
@@ -65,7 +65,7 @@ class SweepOptions:
     """Print only the result."""
 
 
-def sweep(args: list[str]) -> int:
+def sweep_main(args: list[str]) -> int:
     """Search for good settings: many trials, each with several seeds, learning from earlier ones.
 
     The same command again, now or later, here or on other machines, works on the same study.
@@ -73,7 +73,7 @@ def sweep(args: list[str]) -> int:
     Example: tightrope sweep CartPole-v1 --trials 30
     """
     if wants_help(args):
-        return show_help("sweep", sweep.__doc__, SweepOptions)
+        return show_help("sweep", sweep_main.__doc__, SweepOptions)
     if is_launched():
         raise UsageError("sweep shares its trials by itself: start it without torchrun, as often as you like")
     options, flags = read_sweep(args)
@@ -102,7 +102,7 @@ def sweep(args: list[str]) -> int:
     try:
         return search(options, config, objective, sorted(fixed))
     except StorageLost as error:
-        print(f"tightrope: {plain(str(error))}; start the same command again to continue", file=sys.stderr)
+        print(f"tightrope: {printable(str(error))}; start the same command again to continue", file=sys.stderr)
         return 1
 
 
@@ -110,15 +110,10 @@ def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
     """(options of the sweep, settings of its trials)."""
     file = guess(args, "--config")
     algo = guess(args, "--algo") or str((read_settings(Path(file)) if file else {}).get("algo", "ppo"))
-    own = flag_types(SweepOptions)
-    types = {**setting_types(algo), **own}
-    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
-    if len(words) > 1:
-        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
-    if not words or ("trials" not in flags and not flags.get("print_search")):
+    words, own, flags = read_with_settings(SweepOptions, args, algo)
+    if not words or ("trials" not in own and not own.get("print_search")):
         raise UsageError("sweep needs an env and a number of trials, such as `tightrope sweep CartPole-v1 --trials 30`")
-    options = {name: flags.pop(name) for name in own if name in flags}
-    return SweepOptions(**{"env": words[0], "trials": 1, **options, "algo": algo}), flags
+    return SweepOptions(**{"trials": 1, **own, "env": words[0], "algo": algo}), flags
 
 
 def check_options(options: SweepOptions, config: Config, fixed: Settings) -> None:
@@ -148,7 +143,9 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"sweep_dir {folder} is a file: give a directory")
     page, url = folder / PAGE, options.storage or str(folder / "study.journal")
-    say: Callable[[str], None] = (lambda line: None) if options.quiet else (lambda line: print(plain(line), flush=True))
+    say: Callable[[str], None] = (
+        (lambda line: None) if options.quiet else (lambda line: print(printable(line), flush=True))
+    )
     with connected(url) as storage:
         study, new = open_study(storage, options.study or folder.name, identity(options, config, objective.space))
         slots = TrialSlots(study, options.trials, nearest_point(objective.space, config.flat()), objective.space)
@@ -162,7 +159,7 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
         except TooManyFailures as error:
             outputs.write("stopped")
             message = f"tightrope: {error}; {page} has all of them, and the same command continues"
-            print(plain(message), file=sys.stderr)
+            print(printable(message), file=sys.stderr)
             return 1
         outputs.write("stopped" if signal is not None else "ended")
         if signal is not None:
@@ -170,10 +167,10 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
             return 128 + signal
         best = slots.best()
     if best is None:
-        print(plain(f"tightrope: none of {options.trials} trials was completed: {page} says why"), file=sys.stderr)
+        print(printable(f"tightrope: none of {options.trials} trials was completed: {page} says why"), file=sys.stderr)
         return 1
-    print(plain(f"best: trial {best.number}, score {best.value:.6g}; `{outputs.command}` trains it"))
-    print(plain(str(page)))
+    print(printable(f"best: trial {best.number}, score {best.value:.6g}; `{outputs.command}` trains it"))
+    print(printable(str(page)))
     return 0
 
 

@@ -10,50 +10,43 @@ from typing import Annotated
 from ..engine import Accelerate
 from ..envs import ENVS
 from ..envs.registry import BackendName
-from ..errors import UsageError, checked_seed, plain
+from ..errors import UsageError, checked_seed, printable
 from ..tools.probe import probes_for, run_probe
 from ..training.build import check_env
-from ..training.config import config_classes, setting_types, unknown_setting
+from ..training.config import config_classes
 from ..training.presets import ELSEWHERE, EXPECTED
 from ..training.user_objects import imported, is_path
 from ..types import Box
-from .arguments import flag_types, guess, read_arguments, read_options, show_help, wants_help
-
-
-def envs(args: list[str]) -> int:
-    """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
-    from rich.console import Console
-    from rich.table import Table
-
-    if wants_help(args):
-        return show_help("envs", envs.__doc__, NoOptions)
-    read_options(NoOptions, args, "envs", words=0)
-    native = Table("on the device", "numbers seen", "action", "steps", "preset reaches", "in", box=None, pad_edge=False)
-    for env_id, cls in ENVS.items():
-        action = cls.action
-        if isinstance(action, Box):
-            choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
-        else:
-            choices = f"one of {getattr(action, 'n', '')}"
-        score, time = EXPECTED.get(env_id, ("", ""))
-        native.add_row(env_id, str(cls.observation.shape[0]), choices, str(cls.time_limit or "-"), score, time)
-    engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
-    for env_id, (backends, extra) in ELSEWHERE.items():
-        needs = f"tightrope\\[{extra}]" if extra else "tightrope"
-        engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", "")))
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(native)
-    console.print()
-    console.print(engines)
-    console.print(
-        "\nTimes: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with defaults of its kind."
-    )
-    return 0
+from .arguments import cli_command, guess, read_with_settings, show_help, wants_help
 
 
 @dataclass(kw_only=True)
 class NoOptions:
     pass
+
+
+@cli_command("envs", NoOptions)
+def envs_main(options: NoOptions) -> int:
+    """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
+    from rich.console import Console
+    from rich.table import Table
+
+    native = Table("on the device", "numbers seen", "action", "steps", "preset reaches", "in", box=None, pad_edge=False)
+    for env_id, cls in ENVS.items():
+        action = cls.action
+        choices = f"one of {getattr(action, 'n', '')}"
+        if isinstance(action, Box):
+            choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
+        limit = str(cls.time_limit or "-")
+        native.add_row(env_id, str(cls.observation.shape[0]), choices, limit, *EXPECTED.get(env_id, ("", "")))
+    engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
+    for env_id, (backends, extra) in ELSEWHERE.items():
+        needs = f"tightrope\\[{extra}]" if extra else "tightrope"
+        engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", "")))
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    note = "Times: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with defaults of its kind."
+    console.print(native, "", engines, f"\n{note}", sep="\n")
+    return 0
 
 
 @dataclass(kw_only=True)
@@ -70,23 +63,18 @@ class CheckOptions:
     """Seed of the first episodes."""
 
 
-def check(args: list[str]) -> int:
+@cli_command("check", CheckOptions, "check needs one env, such as `tightrope check my_module:MyEnv`")
+def check_main(options: CheckOptions) -> int:
     """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
-    if wants_help(args):
-        return show_help("check", check.__doc__, CheckOptions)
-    words, flags = read_options(CheckOptions, args, "check")
-    if len(words) != 1:
-        raise UsageError("check needs one env, such as `tightrope check my_module:MyEnv`")
-    options = CheckOptions(target=words[0], **flags)
     checked_seed(options.seed)
     for name in ("num_envs", "steps"):
         if getattr(options, name) < 1:
             raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
-    from ..envs.checker import check as look
+    from ..envs.checker import check
 
     target = imported(options.target) if is_path(options.target) else options.target
-    report = look(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
-    print("\n".join(map(plain, report.lines())))
+    report = check(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
+    print("\n".join(map(printable, report.lines())))
     return 0 if report.ok else 1
 
 
@@ -100,11 +88,9 @@ class ProbeOptions:
     """Print the values and action probabilities that were learned."""
 
 
-def probe(args: list[str]) -> int:
+@cli_command("probe", ProbeOptions)
+def probe_main(options: ProbeOptions) -> int:
     """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
-    if wants_help(args):
-        return show_help("probe", probe.__doc__, ProbeOptions)
-    options = ProbeOptions(**read_options(ProbeOptions, args, "probe", words=0)[1])
     config_classes(options.algo)
     checked_seed(options.seed)
     failures = 0
@@ -114,9 +100,9 @@ def probe(args: list[str]) -> int:
         print(f"{verdict} {one.env}  error {finding.error:.1e} (at most {one.tolerance:.0e})")
         if options.show_probs:
             for i, obs in enumerate(one.observations):
-                value = (
-                    "" if finding.values is None else f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
-                )
+                value = ""
+                if finding.values is not None:
+                    value = f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
                 shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
                 print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
         if not finding.passed:
@@ -143,20 +129,17 @@ class BenchOptions:
     """Write one phase of each as a trace that Perfetto opens."""
 
 
-def bench(args: list[str]) -> int:
+def bench_main(args: list[str]) -> int:
     """Measure training's speed and where a phase's time goes. Of --num-envs and --accelerate several may be given.
 
     Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
     """
     if wants_help(args):
-        return show_help("bench", bench.__doc__, BenchOptions)
-    algo = guess(args, "--algo") or "ppo"
-    own = flag_types(BenchOptions)
-    types = {**setting_types(algo), **own}
-    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
-    if len(words) != 1:
+        return show_help("bench", bench_main.__doc__, BenchOptions)
+    words, own, flags = read_with_settings(BenchOptions, args, guess(args, "--algo") or "ppo")
+    if not words:
         raise UsageError("bench needs one env, such as `tightrope bench CartPole-v1`")
-    options = BenchOptions(env=words[0], **{name: flags.pop(name) for name in own if name in flags})
+    options = BenchOptions(env=words[0], **own)
     if not 0 < options.seconds <= 3600:
         raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
     if "total_timesteps" in flags:
@@ -171,7 +154,7 @@ def bench(args: list[str]) -> int:
             settings = {**flags, "accelerate": mode, **({} if count is None else {"num_envs": count})}
             name = f"trace-{options.env.replace('/', '-').replace(':', '-')}-{count or 'preset'}-{mode}.json"
             trace = Path(name) if options.profile else None
-            line = measure(options.env, algo, settings, options.seconds, trace).line()
+            line = measure(options.env, options.algo, settings, options.seconds, trace).line()
             print("\n".join([*header, line]), flush=True)
             header = []
             if trace is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..agent import Agent
-from ..errors import ExportError, UsageError, plain
+from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..saved import load, load_policy
 from ..training.export import check_file
@@ -17,8 +17,7 @@ from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.scoring import shown_to
 from ..training.user_objects import imported, is_path, named_by_user
-from ..types import Settings
-from .arguments import read_options, show_help, wants_help
+from .arguments import cli_command
 
 
 @dataclass(kw_only=True)
@@ -49,22 +48,13 @@ class EvalOptions:
     stochastic."""
 
 
-def evaluate(args: list[str]) -> int:
+@cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
+def eval_main(options: EvalOptions) -> int:
     """Score a trained agent, greedily unless told otherwise. Example: tightrope eval runs/demo --episodes 100 --json"""
-    if wants_help(args):
-        return show_help("eval", evaluate.__doc__, EvalOptions)
-    words, flags = read_options(EvalOptions, args, "eval")
-    if len(words) != 1:
-        raise UsageError("eval needs one run directory, such as `tightrope eval runs/demo`")
-    options = EvalOptions(run=Path(words[0]), **flags)
-    if not options.run.is_dir():
-        raise UsageError(f"{options.run} is not a run: there is no such directory")
-    changed: Settings = {} if options.device is None else {"device": options.device}
-    changed |= {} if options.eval_envs is None else {"eval_envs": options.eval_envs}
+    changed = {name: value for name in ("device", "eval_envs") if (value := getattr(options, name)) is not None}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
-    agent: Agent = load(options.run, own, options.checkpoint, options.network, **changed)
     how = (not options.stochastic, options.eval_seconds)
-    with agent:
+    with load(options.run, own, options.checkpoint, options.network, **changed) as agent:
         for env in options.env or (None,):
             name = env or agent.config.env
             with EvaluationLine(name) as line:
@@ -74,7 +64,7 @@ def evaluate(args: list[str]) -> int:
                 found = {"env": name, **result.as_dict(), "stochastic": options.stochastic}
                 print(json.dumps(finite(found), allow_nan=False))
             else:
-                print(plain(f"{name}: {'sampled actions, ' if options.stochastic else ''}{result}"))
+                print(printable(f"{name}: {'sampled actions, ' if options.stochastic else ''}{result}"))
     return 0
 
 
@@ -104,24 +94,22 @@ class RecordOptions:
     """The network, as module:Class, of a run that was trained with one of your own."""
 
 
-def record(args: list[str]) -> int:
+@cli_command(
+    "record", RecordOptions, "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`"
+)
+def record_main(options: RecordOptions) -> int:
     """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
-    if wants_help(args):
-        return show_help("record", record.__doc__, RecordOptions)
-    words, flags = read_options(RecordOptions, args, "record")
-    if len(words) != 1 or "out" not in flags:
-        raise UsageError("record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`")
-    options = RecordOptions(run=Path(words[0]), **flags)
-    if not options.run.is_dir():
-        raise UsageError(f"{options.run} is not a run: there is no such directory")
-    if options.env is not None and not is_path(options.env):
-        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
-    own = None if options.env is None else imported(options.env)
-    agent: Agent = load(options.run, own, options.checkpoint, options.network)
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
-    with agent:
-        print(plain(str(agent.record(options.out, options.episodes, options.seed, **shot))))
+    with load(options.run, own_env(options.env), options.checkpoint, options.network) as agent:
+        print(printable(str(agent.record(options.out, options.episodes, options.seed, **shot))))
     return 0
+
+
+def own_env(name: str | None) -> Any:
+    """The environment that --env names as module:Class."""
+    if name is not None and not is_path(name):
+        raise UsageError(f"env {name!r} is not module:Class: drop it, if the run was trained on that id")
+    return None if name is None else imported(name)
 
 
 @dataclass(kw_only=True)
@@ -132,18 +120,14 @@ class ReportOptions:
     """File to write; report.html in the run's directory, or comparison.html here for several runs, if not given."""
 
 
-def report(args: list[str]) -> int:
+@cli_command("report", ReportOptions, "report needs a run directory, such as `tightrope report runs/demo`")
+def report_main(options: ReportOptions) -> int:
     """Write a page about a run, or about several side by side, that opens in any browser without a network.
 
     Runs that differ only in their seed are one group, shown by their mean.
     Example: tightrope report runs/a runs/b --out both.html
     """
-    if wants_help(args):
-        return show_help("report", report.__doc__, ReportOptions)
-    words, flags = read_options(ReportOptions, args, "report", words=len(args))
-    if not words:
-        raise UsageError("report needs a run directory, such as `tightrope report runs/demo`")
-    print(plain(str(write_report([Path(word) for word in words], flags.get("out")))))
+    print(printable(str(write_report(list(options.run), options.out))))
     return 0
 
 
@@ -161,30 +145,23 @@ class ExportOptions:
     """The network, as module:Class, of a run that was trained with one of your own."""
 
 
-def export(args: list[str]) -> int:
+@cli_command(
+    "export", ExportOptions, "export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`"
+)
+def export_main(options: ExportOptions) -> int:
     """Write the greedy policy, from raw observation to the env's action, as an ONNX file that is checked against torch.
 
     Example: tightrope export runs/demo --onnx policy.onnx
     """
-    if wants_help(args):
-        return show_help("export", export.__doc__, ExportOptions)
-    words, flags = read_options(ExportOptions, args, "export")
-    if len(words) != 1 or "onnx" not in flags:
-        raise UsageError("export needs a run and a file, such as `tightrope export runs/demo --onnx policy.onnx`")
-    options = ExportOptions(run=Path(words[0]), **flags)
-    if not options.run.is_dir():
-        raise UsageError(f"{options.run} is not a run: there is no such directory")
-    if options.env is not None and not is_path(options.env):
-        raise UsageError(f"env {options.env!r} is not module:Class: drop it, if the run was trained on that id")
+    own = own_env(options.env)
     check_file(options.onnx)
-    own = None if options.env is None else imported(options.env)
     try:
         trained = to_export(options, own)
-        print(plain(str(trained.export(options.onnx))))
+        print(printable(str(trained.export(options.onnx))))
         if isinstance(trained, Agent):
             trained.close()
     except ExportError as error:
-        print(f"tightrope: {plain(str(error))}", file=sys.stderr)
+        print(f"tightrope: {printable(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -200,7 +177,6 @@ def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
             policy = load_policy(options.run, options.checkpoint, options.network)
         except UsageError:
             raise error from None
-        print(
-            plain(f"note: without the environment, so checked on random observations alone ({error})"), file=sys.stderr
-        )
+        line = f"note: without the environment, so checked on random observations alone ({error})"
+        print(printable(line), file=sys.stderr)
         return policy

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from ..agent import Agent, agent_class
 from ..engine import world
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
-from ..errors import UsageError, plain
+from ..errors import UsageError, printable
 from ..files import Place
 from ..logging import CallbackList, EvaluationLine
 from ..saved import begin_anew, load
@@ -28,7 +28,7 @@ from ..training.settings import read_settings
 from ..training.trainer import Outcome
 from ..training.user_objects import check_allowed, imported, is_path, named_by_user
 from ..types import Settings
-from .arguments import flag_types, guess, read_arguments, show_help, wants_help
+from .arguments import guess, read_arguments, read_with_settings, show_help, wants_help
 from .seeds import train_seeds
 
 
@@ -54,64 +54,64 @@ class TrainOptions:
     """Print only the result."""
 
 
-def train(args: list[str]) -> int:
+def train_main(args: list[str]) -> int:
     """Train an agent and leave everything about the run in a directory.
 
     Settings not given come from the env's preset or, without one, from the defaults of its kind, which the plan names; what is
     shown here is used with --defaults plain. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
     """
     join()
-    algo = guess(args, "--algo") or "ppo"
     if wants_help(args):
+        algo = guess(args, "--algo") or "ppo"
         env = next((a for a in args if preset(a, algo)), "ENV")
-        config = configure(env, algo)
-        options = TrainOptions(env=env, algo=algo)
-        return show_help("train", train.__doc__, options, config.algorithm, config.network, config.run)
+        config, shown = configure(env, algo), TrainOptions(env=env, algo=algo)
+        return show_help("train", train_main.__doc__, shown, config.algorithm, config.network, config.run)
+    options, layer, flags = read_train(args)
+    env, algo = options.env, options.algo
+    given = {name: value for name, value in {**layer, **flags}.items() if name not in ("env", "algo")}
+    if options.seeds is not None:
+        if is_launched():
+            raise UsageError(f"seeds {options.seeds} are processes of their own: start them without torchrun")
+        return train_seeds(args, env, algo, given, options.seeds, options.jobs, options.run_dir, options.quiet)
+    config = configure(env, algo, layer, flags) if is_path(env) else configured(env, algo, layer, flags)
+    if options.jobs is not None:
+        raise UsageError(f"jobs {options.jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
+    begun = begun_before(options.run_dir)
+    if begun is None and options.resume and options.run_dir is not None:
+        begun = there_already(options.run_dir)
+    if begun is not None:
+        given.pop("network", None)
+        own = named_by_user(env) if is_path(env) else None
+        return continue_run(begun, own, config.network.network, given, options.quiet)
+    run_dir, kind = new_run_dir(options.run_dir, config), agent_class(algo)
+    agent = kind(env, **given) if is_path(env) else kind.from_config(config, network=config.network.network)
+    return train_to_end(agent, options.quiet, run_dir, run_dir)
+
+
+def read_train(args: list[str]) -> tuple[TrainOptions, Settings, Settings]:
+    """(options of the command, settings of the file, settings given as flags). The environment is known to exist."""
     file = guess(args, "--config")
     layer = read_settings(Path(file)) if file else {}
     algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
-    types = {**setting_types(algo), **flag_types(TrainOptions)}
-    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
-    if len(words) > 1:
-        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
-    check_allowed(file, layer, {**flags, **({"env": words[0]} if words else {})}, flags.pop("allow_import", ()))
-    env = str(words[0] if words else layer.get("env", ""))
+    words, own, flags = read_with_settings(TrainOptions, args, algo)
+    named = {**flags, **({"env": words[0]} if words else {})}
+    env = str(named.get("env", layer.get("env", "")))
+    options = TrainOptions(**{**own, "env": env, "algo": algo})
+    check_allowed(file, layer, named, options.allow_import)
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
     if is_path(env):
         imported(env)
     else:
         check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))
-    if str(flags.get("run_dir", "x")) in ("", "."):
+    if options.run_dir == Path():
         raise UsageError("run_dir is empty: give a directory of the run's own")
-    quiet, chosen_dir = flags.pop("quiet", False), flags.pop("run_dir", None)
-    resume, _ = flags.pop("resume", False), flags.pop("config", None)
-    if resume and chosen_dir is None:
+    if options.resume and options.run_dir is None:
         raise UsageError("resume needs to know which run: give its --run-dir as well")
-    seeds, jobs = flags.pop("seeds", None), flags.pop("jobs", None)
-    if seeds is not None:
-        if is_launched():
-            raise UsageError(f"seeds {seeds} are processes of their own: start them without torchrun")
-        given = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
-        return train_seeds(args, env, algo, given, seeds, jobs, chosen_dir, quiet)
-    config = configure(env, algo, layer, flags) if is_path(env) else configured(env, algo, layer, flags)
-    if jobs is not None:
-        raise UsageError(f"jobs {jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
-    begun = begun_before(chosen_dir) or (there_already(chosen_dir) if resume else None)
-    if begun is not None:
-        own = {k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo", "network")}
-        return go_on(begun, named_by_user(env) if is_path(env) else None, config.network.network, own, quiet)
-    run_dir = new_run_dir(chosen_dir, config)
-    if is_path(env):
-        agent: Agent = agent_class(algo)(
-            env, **{k: v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
-        )
-    else:
-        agent = agent_class(algo).from_config(config, network=config.network.network)
-    return trained(agent, quiet, run_dir, run_dir)
+    return options, layer, flags
 
 
-def trained(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:
+def train_to_end(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:
     """Train to the end of the plan and say how it ended; returns the exit code."""
     with agent:
         outcome = agent.train(run_dir=new_dir, quiet=quiet, score_episodes=agent.config.run.eval_episodes)
@@ -131,14 +131,14 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
         return 1
     if outcome.score is not None:  # which the first rank has
         both = f"{outcome.score}{compare_with_sampled(outcome.score, outcome.last_return)}"
-        print(plain(f"{agent.config.env}: greedy return {both}; run in {run_dir}"))
+        print(printable(f"{agent.config.env}: greedy return {both}; run in {run_dir}"))
     elif outcome.interrupted is None:
-        print(plain(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}"))
+        print(printable(f"{agent.config.env}: not evaluated (eval_episodes 0); run in {run_dir}"))
     if outcome.unscored:
-        print(plain(f"stopped during the last evaluation; the trained agent is in {run_dir}"))
+        print(printable(f"stopped during the last evaluation; the trained agent is in {run_dir}"))
     elif outcome.interrupted is not None:
         goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
-        print(plain(f"stopped after {agent.steps:,} steps; {goes_on}"))
+        print(printable(f"stopped after {agent.steps:,} steps; {goes_on}"))
     return 0 if outcome.interrupted is None else 128 + outcome.interrupted
 
 
@@ -156,16 +156,16 @@ class ResumeOptions:
     """Print only the result."""
 
 
-def resume(args: list[str]) -> int:
+def resume_main(args: list[str]) -> int:
     """Go on with a run from its newest checkpoint, as if it had never stopped.
 
     Most settings of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
     """
     if wants_help(args):
-        return show_help("resume", resume.__doc__, ResumeOptions)
-    run_dir = Path(args[0] if args and not args[0].startswith("-") else "")
+        return show_help("resume", resume_main.__doc__, ResumeOptions)
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
+    run_dir = Path(args[0])
     join()
     config = config_of(run_dir)
     types = {**setting_types(config.algo), "algo": str, "env": str, "quiet": bool}
@@ -175,7 +175,7 @@ def resume(args: list[str]) -> int:
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
     if env is not None and ":" not in env:
         raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
-    return go_on(run_dir, named_by_user(env) if env else None, flags.pop("network", None), flags, quiet)
+    return continue_run(run_dir, named_by_user(env) if env else None, flags.pop("network", None), flags, quiet)
 
 
 def config_of(run_dir: Path) -> Config:
@@ -195,7 +195,7 @@ def has_begun(run_dir: Path) -> bool:
     return bool(broadcast_from_rank0(lambda: b"yes" if has_checkpoints(run_dir) else b""))
 
 
-def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
+def continue_run(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
     """Train a run to the end of its plan, from its newest checkpoint, or from the beginning if it has none."""
     config = config_of(run_dir)
     if has_begun(run_dir):
@@ -203,7 +203,7 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
     else:
         agent = begin_anew(run_dir, env, network, **settings)
         if not quiet:
-            print(plain(f"{run_dir} has no checkpoint yet: it begins anew"))
+            print(printable(f"{run_dir} has no checkpoint yet: it begins anew"))
     before, after = config.flat(), agent.config.flat()
     for name in settings:
         if not quiet and before[name] != after[name]:
@@ -213,7 +213,7 @@ def go_on(run_dir: Path, env: Any, network: str | None, settings: Settings, quie
             print(agent.nothing_to_do(agent.config))
             score_if_missing(agent, run_dir, quiet)
         return 0
-    return trained(agent, quiet, run_dir)
+    return train_to_end(agent, quiet, run_dir)
 
 
 def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
@@ -223,6 +223,6 @@ def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
         with EvaluationLine(agent.config.env) as line:
             tick = shown_to(CallbackList([] if quiet else [line]), run.eval_episodes)
             score = agent.evaluate(run.eval_episodes, eval_seconds=run.eval_seconds, tick=tick)
-        print(plain(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
+        print(printable(f"{agent.config.env}: greedy return {score}; run in {run_dir}"))
         save_score(run_dir, agent.steps, score)
         write_report([run_dir])

@@ -17,12 +17,12 @@ from .canvas import (
     magnified,
     shrink,
     stretched,
+    text_width,
     tint,
-    width_of,
     write,
 )  # fmt: skip
 
 __all__ = [
     "ACCENT", "BACKGROUND", "CAPTION_HEIGHT", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "captioned_grid",
-    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "tint", "width_of", "write",
+    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "text_width", "tint", "write",
 ]  # fmt: skip

@@ -143,7 +143,7 @@ def write(frame: np.ndarray, words: str, corner: tuple[int, int], color: Color, 
     cv2.putText(frame, words, corner, font, scale, color, thickness, cv2.LINE_AA)
 
 
-def width_of(words: str, size: int) -> int:
+def text_width(words: str, size: int) -> int:
     """The width of the text that `write` draws, in pixels."""
     cv2 = _cv2()
     return int(cv2.getTextSize(words, cv2.FONT_HERSHEY_SIMPLEX, size / FONT_HEIGHT, max(1, round(size / 12)))[0][0])
@@ -233,11 +233,11 @@ def caption(picture: np.ndarray, left: str, right: str = "") -> None:
     height, width, _ = picture.shape
     size = caption_size(left, width - 2 * CAPTION_MARGIN)
     write(picture, left, (CAPTION_MARGIN, height - CAPTION_MARGIN - 2), INK, size)
-    start = width - CAPTION_MARGIN - width_of(right, size)
-    if right and CAPTION_MARGIN + width_of(left, size) + 20 < start:
+    start = width - CAPTION_MARGIN - text_width(right, size)
+    if right and CAPTION_MARGIN + text_width(left, size) + 20 < start:
         write(picture, right, (start, height - CAPTION_MARGIN - 2), INK, size)
 
 
 def caption_size(words: str, width: int) -> int:
     """The largest size at which the text is no wider than that."""
-    return next((size for size in range(CAPTION_SIZE, 6, -1) if width_of(words, size) <= width), 6)
+    return next((size for size in range(CAPTION_SIZE, 6, -1) if text_width(words, size) <= width), 6)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ..errors import NotFinite, plain
+from ..errors import NotFinite, printable
 from ..output import print_line
 from ..types import Env
 from . import distributed
@@ -134,11 +134,11 @@ class Guard:
 
         def line() -> bytes:
             with distributed.local_only():
-                return plain((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
+                return printable((f"rank {rank}: " if world().size > 1 else "") + self.describe(row, parts)).encode()
 
         described = distributed.broadcast_from(rank, line).decode()
         restore_to(self.before(row))
-        return plain(described)
+        return printable(described)
 
 
 def restore_to(snapshot: Snapshot) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .. import activity
-from ..errors import RankLost, plain
+from ..errors import RankLost, printable
 from ..processes import alive, standing_still
 from .rendezvous import Rendezvous
 
@@ -80,7 +80,7 @@ class Heartbeat:
     def fail(self, error: BaseException) -> None:
         """Have an error of this rank end the others too."""
         if not isinstance(error, RankLost) and self._farewell is None:
-            self.stop(lost=self.me.rank, words=plain(f"has failed: {type(error).__name__}: {error}"), failed=True)
+            self.stop(lost=self.me.rank, words=printable(f"has failed: {type(error).__name__}: {error}"), failed=True)
 
     def explain(self, error: BaseException) -> None:
         """RankLost if a collective failed for want of a rank that is gone."""
@@ -137,9 +137,9 @@ class Heartbeat:
             self._heard[rank] = time.monotonic()
             if "report" in message:
                 doing, waits, idle = message["report"]
-                self._reports[rank] = RankActivity(plain(doing), waits, idle)
+                self._reports[rank] = RankActivity(printable(doing), waits, idle)
             elif "lost" in message:
-                self._lose(message["lost"], plain(message["words"]), message["failed"])
+                self._lose(message["lost"], printable(message["words"]), message["failed"])
             elif "bye" in message:
                 self._departed.add(rank)
                 return self._drop(rank)
@@ -178,7 +178,7 @@ class Heartbeat:
     def _print(self) -> None:
         with contextlib.suppress(Exception):  # of a terminal that is gone: the process has to end all the same
             if self._printed.acquire(blocking=False) and self._prints:
-                os.write(2, plain(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
+                os.write(2, printable(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
 
     def _take_leave(self, farewell: dict[str, object]) -> None:
         """Send a last message, and let it arrive: a socket that is closed with something unread would discard it."""

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..output import print_line
-from ..types import Env, Rollout
+from ..types import Env, Rollout, Settings
+
+MetricsRow = dict[str, Any]  # one row of metrics.jsonl
 
 
 class StopTraining(Exception):
@@ -31,7 +33,7 @@ class RunInfo:
     """What is known of a run before it starts or goes on."""
 
     title: str  # such as "CartPole-v1 ppo"
-    settings: dict[str, Any]
+    settings: Settings
     plan: list[str]  # what will happen, as lines of text
     steps: int  # environment steps so far
     total_steps: int  # environment steps at the end
@@ -39,7 +41,7 @@ class RunInfo:
     facts: dict[str, str] = field(default_factory=dict)  # versions, device, number of parameters
     steps_taken: Callable[[], int] | None = None  # environment steps of this process, if they can be counted in a phase
     target: Target | None = None
-    traits: dict[str, Any] = field(default_factory=dict)  # of the environment, as far as defaults depend on them
+    traits: Settings = field(default_factory=dict)  # of the environment, as far as defaults depend on them
 
 
 class StateView(Protocol):
@@ -109,7 +111,7 @@ class Callback:
     def on_update(self, state: StateView) -> None:
         """A phase has run. Its rollout and its gradients can be read until the next phase overwrites them."""
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         """The metrics of a phase, as in metrics.jsonl. On a GPU they come one phase later than `on_update`."""
 
     def on_evaluation(self, result: EvaluationResult) -> None:
@@ -138,7 +140,7 @@ class CallbackList:
     def add(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks += callbacks
 
-    def call(self, method: str, *arguments: Any) -> None:
+    def call(self, method: str, *arguments: object) -> None:
         """All of them are called, then the first exception is raised, if there was one."""
         first: Exception | None = None
         for callback in list(self.callbacks):
@@ -152,10 +154,10 @@ class CallbackList:
             except Exception as error:
                 if callback.may_fail:
                     self.callbacks.remove(callback)
-                    print_line(
-                        f"warning: {name} failed and is left out from here on: {failure_text(error)}", error=True
-                    )
-                first = first or (None if callback.may_fail else error)
+                    line = f"warning: {name} failed and is left out from here on: {failure_text(error)}"
+                    print_line(line, error=True)
+                else:
+                    first = first or error
         if first is not None:
             raise first
 

@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..output import print_line
-from .callback import Callback, RunInfo, StateView, TrainingResult
-from .progress import GAP, LOWEST, LinePart, Progress, digits, line_length, sparkline
+from .callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
+from .progress import GAP, LOWEST, LinePart, Progress, digits, sparkline
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,24 +18,23 @@ if TYPE_CHECKING:
 LINE_SHARE, LINE_SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
 REFRESHES = 5  # of the live line, per second
 WATCH_SECONDS = 1.0  # between two looks at a running phase, for plain lines
+STYLES = {"return": "bold", "curve": "cyan", "title": "bold"}
 
 
 class ConsoleLogger(Callback):
     """Shows how far training is."""
 
-    name = "progress"
-    may_fail = True
+    name, may_fail = "progress", True
 
     def on_start(self, run: RunInfo) -> None:
         self.progress = Progress(run)
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        is_live = terminal and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        is_live = on_terminal() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
         self.display: LiveLine | PlainLines = (LiveLine if is_live else PlainLines)(self.progress)
 
     def on_update(self, state: StateView) -> None:
         self.progress.begin_phase()
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         self.progress.add(row)
         self.display.show()
 
@@ -52,6 +51,10 @@ class ConsoleLogger(Callback):
         self.display.close()
 
 
+def on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class LiveLine:
     """One line that is redrawn in place, with as much as fits into the terminal."""
 
@@ -59,7 +62,7 @@ class LiveLine:
         from rich.console import Console
         from rich.live import Live
 
-        self.progress, self.widths = progress, dict[tuple[str, str], int]()
+        self.progress, self.widths = progress, dict[tuple[str, bool], int]()
         self.console = Console(stderr=True)
         self.unicode = not self.console.options.ascii_only
         self.live = Live(console=self.console, get_renderable=self.line, refresh_per_second=REFRESHES)
@@ -81,26 +84,29 @@ class LiveLine:
                 text.append(part.text[:filled], "green" if self.progress.share == 1 else "cyan")
                 text.append(part.text[filled:], "bright_black")
             else:
-                text.append(part.text, {"return": "bold", "curve": "cyan", "title": "bold"}.get(part.name, ""))
+                text.append(part.text, STYLES.get(part.name, ""))
         return text
 
     def _fitting(self, width: int) -> list[LinePart]:
         """Everything; or what matters; or that in short; or as much of that as fits."""
         everything = self._with_bar_and_curve()
         important = [part for part in everything if part.rank < LOWEST]
-        for parts in (everything, important):
-            if line_length(aligned := self._aligned(parts, "long")) <= width:
-                return aligned
-        aligned = self._aligned([part._replace(text=part.short) for part in important], "short")
-        while len(aligned) > 1 and line_length(aligned) > width:
-            aligned.remove(max(aligned, key=lambda part: part.rank))
-        return aligned
+        for parts, short in ((everything, False), (important, False), (important, True)):
+            parts = self._aligned(parts, short)
+            if length(parts) <= width:
+                return parts
+        while len(parts) > 1 and length(parts) > width:
+            parts.remove(max(parts, key=lambda part: part.rank))
+        return parts
 
-    def _aligned(self, parts: list[LinePart], form: str) -> list[LinePart]:
+    def _aligned(self, parts: list[LinePart], short: bool) -> list[LinePart]:
         """Each part as wide as it has ever been, so that the line does not jump."""
-        for name, text, *_ in parts:
-            self.widths[form, name] = max(self.widths.get((form, name), 0), len(text))
-        return [part._replace(text=part.text.ljust(self.widths[form, part.name])) for part in parts]
+        aligned = []
+        for part in parts:
+            text, key = part.short if short else part.text, (part.name, short)
+            self.widths[key] = max(self.widths.get(key, 0), len(text))
+            aligned.append(part._replace(text=text.ljust(self.widths[key])))
+        return aligned
 
     def _with_bar_and_curve(self) -> list[LinePart]:
         mark, returns = "━" if self.unicode else "-", self.progress.returns
@@ -114,6 +120,10 @@ class LiveLine:
     def close(self) -> None:
         self.widths.clear()
         self.live.stop()
+
+
+def length(parts: list[LinePart]) -> int:
+    return len(GAP.join(part.text for part in parts))
 
 
 class PlainLines:
@@ -144,9 +154,8 @@ class PlainLines:
             self.flush()
 
     def show_evaluation(self) -> None:
-        if not self.evaluation_shown or self._is_late():
+        if self.progress.evaluation is not None and (not self.evaluation_shown or self._is_late()):
             self.evaluation_shown, self.shown_at = True, time.monotonic()
-            assert self.progress.evaluation is not None
             print_line(evaluation_text(self.progress.title, *self.progress.evaluation), error=True)
 
     def flush(self) -> None:
@@ -178,20 +187,19 @@ def evaluation_text(title: str, done: int, episodes: int) -> str:
 class EvaluationLine(Callback):
     """How far an evaluation outside of training is: a line on a terminal that disappears at the end, plain lines elsewhere."""
 
-    name = "progress"
-    may_fail = True
+    name, may_fail = "progress", True
 
     def __init__(self, title: str) -> None:
-        self.title, self.is_live = title, sys.stderr is not None and sys.stderr.isatty()
+        self.title, self.is_live = title, on_terminal()
         self.width = 0  # of the text on the terminal
-        self.shown_at: float | None = None
+        self.shown_at = -LINE_SECONDS
 
     def on_evaluation_progress(self, done: int, episodes: int) -> None:
         line = evaluation_text(self.title, done, episodes)
         if self.is_live:
             print_line(f"\r{line.ljust(self.width)}", error=True, end="")
             self.width = len(line)
-        elif self.shown_at is None or time.monotonic() - self.shown_at >= LINE_SECONDS:
+        elif time.monotonic() - self.shown_at >= LINE_SECONDS:
             self.shown_at = time.monotonic()
             print_line(line, error=True)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..files import CHUNK, Draft, Place
+from .callback import MetricsRow
 
-MetricsRow = dict[str, Any]
 RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
 MAX_FILE = 1 << 30  # bytes: over a million phases
 MAX_LINE = CHUNK  # bytes of one row
@@ -46,10 +46,8 @@ class MetricsFile:
             self.file = detached(self.file, place, self.whole)
         self.unwritten = b""
         if size is not None and self.whole < size:
-            say(
-                f"{place} has whole rows in {self.whole:,} of the {size:,} bytes that it had at the checkpoint: "
-                f"{last_phase(self.file, self.whole)}, and those up to the checkpoint are missing"
-            )
+            found = f"{place} has whole rows in {self.whole:,} of the {size:,} bytes that it had at the checkpoint"
+            say(f"{found}: {last_phase(self.file, self.whole)}, and those up to the checkpoint are missing")
         self.file.truncate(self.file.seek(self.whole))
 
     def write(self, row: MetricsRow) -> None:
@@ -82,7 +80,7 @@ def open_file(place: Place) -> FileIO:
 
 def read_bytes(file: FileIO, begin: int, end: int) -> bytes:
     file.seek(begin)
-    return file.read(end - begin) or b""
+    return file.read(end - begin)
 
 
 def end_of_rows(file: FileIO, size: int) -> int:
@@ -120,8 +118,7 @@ def detached(file: FileIO, place: Place, size: int) -> FileIO:
 
 
 class Columns:
-    """Metrics as one column per tag. Rows may lack tags and hold null. Sixteen bytes per number, so that the metrics of a
-    hundred thousand phases fit into memory."""
+    """Metrics as one column per tag. Rows may lack tags and hold null. A number takes sixteen bytes."""
 
     def __init__(self, rows: Iterable[MetricsRow] = ()) -> None:
         self.count = 0
@@ -169,7 +166,7 @@ class Columns:
         return float(values[-1]) if len(values) else None
 
 
-def as_float(value: Any) -> float:
+def as_float(value: object) -> float:
     """NaN for anything that is not a number, or is too large to be a metric."""
     return float(value) if isinstance(value, (int, float)) and -MAX_VALUE < value < MAX_VALUE else math.nan
 

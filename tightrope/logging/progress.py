@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .callback import RunInfo
+from .callback import MetricsRow, RunInfo
 
 SLOW_SECONDS = 2.0  # after which a phase shows how far it is
 GAP = "  "
@@ -31,7 +31,7 @@ class Progress:
         self.title, self.total = run.title, max(run.total_steps, 1)
         self.batch = run.settings.get("num_envs", 0) * run.settings.get("num_steps", 0)
         self.steps = self.first_steps = run.steps
-        self.latest: dict[str, Any] = {}  # the newest value of each metric
+        self.latest: MetricsRow = {}  # the newest value of each metric
         self.returns: list[float] = []
         self.scale = 0.0  # the largest absolute return: it decides how many digits are shown
         self.began = self.updated = time.monotonic()
@@ -55,7 +55,7 @@ class Progress:
             return ""
         return f"{taken:,} of {self.batch:,} steps into the next" if taken < self.batch else "learning"
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: MetricsRow) -> None:
         """The metrics of a phase."""
         self.latest.update(row)
         self.evaluation = None
@@ -146,7 +146,3 @@ def sparkline(values: list[float], columns: int) -> str:
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(ends)]
     low, span = min(means), max(means) - min(means)
     return "".join(BARS[round((x - low) / span * (len(BARS) - 1)) if span > 0 else 0] for x in means)
-
-
-def line_length(parts: list[LinePart]) -> int:
-    return sum(len(part.text) + len(GAP) for part in parts) - len(GAP)

@@ -22,7 +22,7 @@ from ..errors import UsageError, checked_seed, plural
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
 from ..logging.report.statistics import iqm_interval
-from ..processes import standing_still, start
+from ..processes import standing_still, start_program
 from ..training.checkpoint import CONFIG
 from ..training.config import Config
 from ..training.persistence import load_config
@@ -103,7 +103,7 @@ class Seed:
             output = open(os.devnull, "wb")  # noqa: SIM115
         with output:  # in a session of its own: Ctrl-C comes to us, who pass it on once
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-            self.process = start(self.command(words), {**os.environ, **variables}, **streams)
+            self.process = start_program(self.command(words), {**os.environ, **variables}, **streams)
 
     @property
     def finished(self) -> bool:

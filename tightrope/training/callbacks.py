@@ -16,7 +16,7 @@ from ..engine import State, world
 from ..engine.metrics import Reading
 from ..envs.adapters.host import HostEnv
 from ..envs.training_warnings import STEPS_WITHOUT_END, endless_warning, find_action_mask, mask_in_info, mask_warning
-from ..errors import UsageError, plain
+from ..errors import UsageError, printable
 from ..logging import Callback, CallbackList, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo
 from ..logging.trackers import TRACKERS, TrackerOptions
 from ..output import print_line
@@ -45,7 +45,7 @@ def built_in_callbacks(
 ) -> list[Callback]:
     """Videos, the progress line, trackers and the report. `call` tells all callbacks of a video."""
     made: list[Callback] = []
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(plain(line)))
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print_line(printable(line)))
     settings = config.run
     if run is not None and settings.video_every != 0:  # first: others are told what it has written
         made.append(RolloutVideo(run.path / "videos", settings.video_every, partial(call, "on_video"), say))
@@ -70,7 +70,7 @@ def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory
         "parameters": f"{plan.parameters:,}",
     }
     return RunInfo(
-        title=plain(f"{short_name(config.env)} {config.algo}"),
+        title=printable(f"{short_name(config.env)} {config.algo}"),
         settings=config.flat(),
         plan=plan.lines(),
         steps=state.steps,

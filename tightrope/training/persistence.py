@@ -22,7 +22,7 @@ from ..engine.distributed import broadcast_from_rank0
 from ..envs.adapters.host import HostEnv
 from ..envs.attributes import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
-from ..errors import UsageError, one_line, plain, plural, warn
+from ..errors import UsageError, one_line, plural, printable, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
 from ..types import Composite, Env, Settings, Spec
 from ..version import __version__
@@ -239,7 +239,7 @@ def resume_notes(checkpoint: Checkpoint, state: State) -> list[str]:
     then = checkpoint.manifest["versions"].get("torch")
     if then != torch.__version__:
         lines.append(
-            f"note: saved under torch {plain(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
+            f"note: saved under torch {printable(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
         )
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks, one of which saved it"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import UsageError, plain, raised, warn
+from ..errors import UsageError, printable, raised, warn
 from ..files import Place, Unreadable
 from ..logging import RunInfo, Target, finite, first_phase
 from ..logging.metrics import Columns, as_float, read_rows
@@ -142,7 +142,7 @@ def read_target(told: object) -> Target | None:
     value = told.get("value")
     if isinstance(value, bool) or not math.isfinite(as_float(value)):
         return None
-    return Target(as_float(value), plain(str(told.get("source", "")))[:200], told.get("published") is not False)
+    return Target(as_float(value), printable(str(told.get("source", "")))[:200], told.get("published") is not False)
 
 
 def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:

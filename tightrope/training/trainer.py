@@ -13,7 +13,7 @@ from .. import activity
 from ..algorithms import ALGORITHMS
 from ..engine import State, all_reduce_max, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
-from ..errors import EnvError, NotFinite, plain, warn
+from ..errors import EnvError, NotFinite, printable, warn
 from ..logging import Callback, CallbackList, TrainingResult
 from ..logging.trackers import check_trackers
 from ..output import print_line
@@ -56,7 +56,9 @@ class Trainer:
         check_trackers(config.run.log)
         self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
         self.suspends, self.quiet = suspends, quiet or not world().is_rank0
-        self.say: Callable[[str], None] = (lambda line: None) if self.quiet else (lambda line: print_line(plain(line)))
+        self.say: Callable[[str], None] = (
+            (lambda line: None) if self.quiet else (lambda line: print_line(printable(line)))
+        )
         self.plan = plan(state, config)
         self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]

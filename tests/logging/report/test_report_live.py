@@ -166,44 +166,13 @@ def test_training_goes_on_without_a_report(
 # the library ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_the_library_is_packed_whole_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "plotly.min.js"
     source.write_text("window.Plotly = {};")
     monkeypatch.setattr(html, "installed_library", lambda: source)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(html, "packed_library", html._packed_library.__wrapped__)
-    return source
-
-
-def test_the_library_is_packed_once(small_library: Path, tmp_path: Path) -> None:
-    first = html.packed_library()
-    (kept,) = (tmp_path / "cache" / "tightrope").iterdir()
-    assert first == html.packed_library()
-    small_library.write_text("window.Plotly = {newer: 1};")  # another version
-    assert html.packed_library() != first
-    assert len(list(kept.parent.iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\x1f\x8b", b"no gzip", gzip.compress(b"another", mtime=0), gzip.compress(b"x" * 99, mtime=0)[:-9]],
-)
-def test_a_damaged_cache_is_made_again(content: bytes, small_library: Path, tmp_path: Path) -> None:
-    whole = html.packed_library()
-    kept = next((tmp_path / "cache" / "tightrope").iterdir())
-    kept.write_bytes(content)
-    assert html.packed_library() == whole
-    assert base64.b64decode(whole) == kept.read_bytes()
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(small_library: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    assert html.packed_library().startswith("H4sI")
-
-
-def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert html.cache_dir() == tmp_path / "tightrope"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert html.cache_dir() == Path(os.path.expanduser("~/.cache/tightrope"))
+    html._packed_library.cache_clear()
+    packed = html.packed_library()
+    assert gzip.decompress(base64.b64decode(packed)) == source.read_bytes()
+    source.unlink()
+    assert html.packed_library() is packed
+    html._packed_library.cache_clear()

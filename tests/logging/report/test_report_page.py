@@ -13,15 +13,7 @@ import pytest
 from tightrope.files import Place
 from tightrope.logging import RunInfo
 from tightrope.logging.metrics import Columns
-from tightrope.logging.report import (
-    CheckpointFile,
-    RunFiles,
-    RunRecord,
-    RunStatus,
-    ScoreRecord,
-    VideoFile,
-    run_page,
-)
+from tightrope.logging.report import CheckpointFile, RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, run_page
 from tightrope.logging.report.charts import charts, main_chart
 from tightrope.logging.report.html import data_block, format_duration, format_number, table
 
@@ -144,7 +136,7 @@ def test_a_page_can_be_made_at_any_time(count: int, tmp_path: Path) -> None:
 
 
 def test_a_long_run_makes_no_long_page(tmp_path: Path) -> None:
-    count = 100_000
+    count = 20_000
     noise = np.random.default_rng(1).normal(size=count)
     long = columns(count, **{f"losses/{i}": noise for i in range(15)})
     assert len(json.dumps(data_of(run_page(record(tmp_path, columns=long), tmp_path)))) < 600_000

@@ -5,15 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tightrope.logging.report.statistics import (
-    POINTS,
-    at_common_steps,
-    iqm,
-    iqm_interval,
-    mean_band,
-    smooth,
-    thin,
-)
+from tightrope.logging.report.statistics import POINTS, at_common_steps, iqm, iqm_interval, mean_band, smooth, thin
 
 
 def test_thinning_keeps_every_extreme_and_the_order() -> None:

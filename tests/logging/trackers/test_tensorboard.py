@@ -43,10 +43,18 @@ def check_scalars(run_dir: Path, tags: Any = "tightrope", settings: dict[str, An
         assert [x for _, x in found] == pytest.approx([x for _, x in points], rel=1e-6, abs=1e-30), tag
 
 
-def test_every_scalar_comes_back_with_its_step(tmp_path: Path) -> None:
-    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True)
-    check_scalars(tmp_path)
-    assert len(read_back(tmp_path).Scalars("losses/entropy")) == 12
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[tr.PPO, Path]:
+    """An agent that was watched, and its run."""
+    run = tmp_path_factory.mktemp("watched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN", 1)
+        return tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=run, quiet=True), run
+
+
+def test_every_scalar_comes_back_with_its_step(watched: tuple[tr.PPO, Path]) -> None:
+    check_scalars(watched[1])
+    assert len(read_back(watched[1]).Scalars("losses/entropy")) == 12
 
 
 def test_and_so_it_does_under_sb3_s_names(tmp_path: Path) -> None:
@@ -67,11 +75,10 @@ def test_the_last_score_is_a_point_of_the_evaluation(tmp_path: Path, tags: Any, 
     assert all(len(reader.Scalars(tag)) <= 12 for tag in reader.Tags()["scalars"]), "a point appears twice"
 
 
-def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
+def test_settings_and_facts_are_hyper_parameters(watched: tuple[tr.PPO, Path]) -> None:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    agent = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True)
-    reader = read_back(tmp_path)
+    agent, reader = watched[0], read_back(watched[1])
     content = reader.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     found = HParamsPluginData.FromString(content).session_start_info.hparams
     assert found["learning_rate"].number_value == pytest.approx(agent.config.algorithm.learning_rate)
@@ -81,10 +88,8 @@ def test_settings_and_facts_are_hyper_parameters(tmp_path: Path) -> None:
     assert b"CartPole-v1" in reader.Tensors("run/text_summary")[0].tensor_proto.string_val[0]
 
 
-def test_watching_adds_histograms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN", 1)
-    agent = tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=tmp_path, quiet=True)
-    reader = read_back(tmp_path)
+def test_watching_adds_histograms(watched: tuple[tr.PPO, Path]) -> None:
+    agent, reader = watched[0], read_back(watched[1])
     named = dict(agent.policy.named_parameters())
     assert set(reader.Tags()["histograms"]) == {f"{k}/{n}" for k in ("parameters", "gradients") for n in named}
     for name, p in named.items():

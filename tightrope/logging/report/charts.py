@@ -48,14 +48,10 @@ class Chart:
             window = None
         return replace(self, plot=replace(self.plot, limit=limit, window=window))
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "title": self.plot.title,
-            "traces": self.traces,
-            "log": self.log,
-            "limit": self.plot.limit,
-            "window": self.plot.window,
-        }
+    def data(self) -> Trace:
+        plot = self.plot
+        found = {"title": plot.title, "traces": self.traces, "log": self.log}
+        return found | {"limit": plot.limit, "window": plot.window}
 
 
 MAIN = Plot("Return", (RETURN,), "Mean of the episodes that ended in a phase; diamonds are greedy evaluations.")
@@ -63,12 +59,8 @@ PLOTS = [
     Plot("Episode length", ("charts/episodic_length",), "Steps."),
     Plot("KL divergence", ("losses/approx_kl",), "How far a phase moves the policy. Healthy: 0.001 to 0.02.", 0.05),
     Plot("Clip fraction", ("losses/clipfrac",), "Samples beyond the clip interval. Healthy: 0.02 to 0.3."),
-    Plot(
-        "Explained variance",
-        ("losses/explained_variance",),
-        "Of returns, by the critic: 1 is all, 0 is nothing.",
-        window=(-1.05, 1.05),
-    ),
+    Plot("Explained variance", ("losses/explained_variance",), "Of returns, by the critic: 1 is all, 0 is nothing.", None,
+         (-1.05, 1.05)),
     Plot("Entropy", ("losses/entropy",), "Of the policy: should fall slowly."),
     Plot("Policy loss", ("losses/policy_loss",), "Its size says little; jumps do."),
     Plot("Objective", ("losses/objective",), "VPG's surrogate."),
@@ -79,7 +71,7 @@ PLOTS = [
     Plot("Learning rate", ("charts/learning_rate",), "As scheduled."),
     Plot("Reward per step", ("charts/reward",), "What training was paid, shaped or scaled."),
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
-]
+]  # fmt: skip
 DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
 NOT_DRAWN = (
     "step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length", "eval/return_std",
@@ -104,9 +96,7 @@ def charts(columns: Columns) -> list[Chart]:
     known = {tag for plot in PLOTS for tag in plot.tags} | {RETURN, *NOT_DRAWN}
     others = [Plot(tag, (tag,), "") for tag in columns.tags if tag not in known][:MAX_OTHERS]
     there = [plot for plot in [*PLOTS, *others] if any(tag in columns for tag in plot.tags)]
-    return [
-        chart(columns, plot) for plot in there if plot.tags[0] not in DULL or np.ptp(columns.curve(plot.tags[0])[1])
-    ]
+    return [chart(columns, plot) for plot in there if plot.tags[0] not in DULL or np.ptp(columns.values(plot.tags[0]))]
 
 
 def chart(columns: Columns, plot: Plot) -> Chart:

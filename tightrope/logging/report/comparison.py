@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..metrics import RETURN, SCORE
+from . import html
 from .charts import PLOTS, Chart, Plot, Trace, line, rounded
 from .health import health_findings
-from .html import (
-    NO_NUMBER,
-    document,
-    footer,
-    format_number,
-    format_setting,
-    now,
-    page_header,
-    section,
-    settings_table,
-    table,
-    text,
-)
+from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
 from .record import IGNORED, Group, RunRecord, group_runs
 from .run import MAX_VIDEOS, curves, link, videos
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
@@ -46,21 +34,20 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
     count = f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
     title = f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''}"
     hint = "Drag across a curve to zoom; click a name in the legend to hide it."
-    body = [page_header(title, count, f"compared {now()}"), "<main>", *parts, "</main>", footer(hint)]
-    return document(f"{title}: {count}", body, [chart.data() for chart in drawn], live=False, every=0)
+    body = [html.page_header(title, count, f"compared {html.now()}"), "<main>", *parts, "</main>", html.footer(hint)]
+    return html.document(f"{title}: {count}", body, [chart.data() for chart in drawn], live=False, every=0)
 
 
 def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
     """Everything about the runs on one environment; its charts are added to `drawn`."""
-    first = len(drawn)
+    first, made = len(drawn), chosen_charts(groups)
     name = f"env-{first}"
-    made = chosen_charts(groups)
     drawn += made
-    few = min(len(group.runs) for group in groups) < 5
     note = (
         "Over environment steps. Line: mean over seeds. Band: 95 % bootstrap interval of the mean. Faint: single runs."
-        + (" With fewer than five seeds an interval says little." if few else "")
     )
+    if min(len(group.runs) for group in groups) < 5:
+        note += " With fewer than five seeds an interval says little."
     newest = [
         (video.place, f"{group.label}, {seed_text(run)}, {run.label(video)}")
         for group in groups
@@ -91,11 +78,11 @@ def single_runs(groups: Sequence[Group]) -> list[Trace]:
     """Evaluations of every run. They are few, often one, and not at the same steps, so that no mean is drawn."""
     found: list[Trace] = []
     for group in groups:
-        name = html.escape(group.label)
+        name = text(group.label)
         for run in group.runs:
             steps, scores = run_curve(run, SCORE)
             if len(steps):
-                one = line("scores", steps, scores, f"{name}, {html.escape(seed_text(run))}", group.number)
+                one = line("scores", steps, scores, f"{name}, {text(seed_text(run))}", group.number)
                 found.append(one | {"group": name})
     return found
 
@@ -112,21 +99,19 @@ def group_traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
         curves = [run_curve(run, plot.tags[0]) for run in runs]
         if not curves:
             continue
-        name = html.escape(group.label)  # plotly reads tags in names
+        name = text(group.label)  # plotly reads tags in names
         if plot is RETURNS and len(curves) > 1:
             for run, curve in zip(runs, curves, strict=True):
-                one = line("run", *thin(*curve, points=60), html.escape(seed_text(run)), group.number)
+                one = line("run", *thin(*curve, points=60), text(seed_text(run)), group.number)
                 found.append(one | {"group": name})
         steps, values = at_common_steps(curves)
         if len(curves) > 1 and len(steps):
             mean, low, high = mean_band(values)
-            found += [
-                line(kind, steps, y, name, group.number) | {"group": name} for kind, y in (("low", low), ("high", high))
-            ]
+            for kind, y in (("low", low), ("high", high)):
+                found.append(line(kind, steps, y, name, group.number) | {"group": name})
             bounds = [list(pair) for pair in zip(rounded(low), rounded(high), strict=True)]
-            found.append(
-                line("mean", steps, mean, name, group.number) | {"legend": plot is RETURNS, "interval": bounds}
-            )
+            middle = line("mean", steps, mean, name, group.number)
+            found.append(middle | {"legend": plot is RETURNS, "interval": bounds})
         else:
             found += [line("mean", *curve, name, group.number) | {"legend": plot is RETURNS} for curve in curves]
     return found
@@ -221,16 +206,15 @@ def strip(values: np.ndarray, middle: float, low: float, high: float, everything
 def settings_that_differ(name: str, groups: Sequence[Group]) -> str:
     """Settings in which groups differ."""
     kinds = [group.settings for group in groups]
-    names = [n for n in dict.fromkeys(n for kind in kinds for n in kind) if n not in IGNORED]
-    different = [
-        n for n in names if any(kind.get(n) != kinds[0].get(n) or (n in kind) != (n in kinds[0]) for kind in kinds)
-    ]
-    if not different:
+    missing = object()
+    rows = []
+    for n in dict.fromkeys(n for kind in kinds for n in kind if n not in IGNORED):
+        values = [kind.get(n, missing) for kind in kinds]
+        if any(value != values[0] for value in values):
+            rows.append([text(n), *(NO_NUMBER if v is missing else text(format_setting(v)) for v in values)])
+    if not rows:
         return ""
     head = ["setting", *(text(group.label) for group in groups)]
-    rows = [
-        [text(n), *(text(format_setting(kind[n]) if n in kind else NO_NUMBER) for kind in kinds)] for n in different
-    ]
     content = settings_table("Settings that differ", head, rows)
     return section(f"{name}-settings", "Settings that differ", content)
 

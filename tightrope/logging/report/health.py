@@ -16,7 +16,7 @@ from ...types import Settings
 from ..callback import Target
 from ..metrics import RETURN, Columns
 from .outcome import (
-    MIN_PHASES_TO_JUDGE,
+    MIN_PHASES,
     HealthFinding,
     at_its_end,
     dead_since,
@@ -25,17 +25,16 @@ from .outcome import (
     return_summary,
     warning,
     with_values,
-)
+)  # fmt: skip
 from .statistics import median, smooth
 
-KL_HIGH, KL_SHARE = 0.05, 0.2
-KL_TINY = 1e-5
+KL_HIGH, KL_TINY = 0.05, 1e-5
+OFTEN = 0.2  # share of phases
 CLIP_HIGH, KL_HARMLESS = 0.4, 0.02
 VARIANCE_LOW, VARIANCE_BEST = 0.1, 0.3
 ENTROPY_GONE, ENTROPY_EARLY = 0.02, 0.05  # shares of the first value and of the steps
 NORM_TIMES = 50  # a gradient norm of so many times max_grad_norm is scaled down to almost nothing
 RISE = 0.1  # in the last tenth, as a share of the range of the returns
-
 
 HealthRule = Callable[[Columns, Settings], HealthFinding | None]
 
@@ -44,7 +43,7 @@ def health_findings(
     columns: Columns, settings: Settings, target: Target | None = None, score: float | None = None
 ) -> list[HealthFinding]:
     """All findings, warnings first. `score` is the greedy score of the newest policy."""
-    if columns.count < MIN_PHASES_TO_JUDGE:
+    if columns.count < MIN_PHASES:
         return [HealthFinding("note", f"Only {columns.count} phases so far: too few to judge.")]
     came = outcome(columns, settings, target, score)
     if came is not None and came.level == "good":
@@ -54,20 +53,19 @@ def health_findings(
     return sorted(filled, key=lambda one: ["warning", "good", "note"].index(one.level))
 
 
+def share_of(bad: np.ndarray) -> float:
+    return float(np.mean(bad)) if len(bad) else 0.0
+
+
 # how far a policy moves ---------------------------------------------------------------------------------------------------
 
 
 def kl_too_high(columns: Columns, settings: Settings) -> HealthFinding | None:
     """Updates so large that the rollout says little about the updated policy."""
-    kl = columns.values("losses/approx_kl")
-    share = float(np.mean(kl > KL_HIGH)) if len(kl) else 0.0
-    if share < KL_SHARE:
-        return None
-    return warning(
-        f"KL above {KL_HIGH} in {share:.0%} of phases: each update moves the policy too far.",
-        "Lower <learning_rate> or <update_epochs>, or set target_kl 0.02.",
-        "losses/approx_kl",
-    )
+    share = share_of(columns.values("losses/approx_kl") > KL_HIGH)
+    what = f"KL above {KL_HIGH} in {share:.0%} of phases: each update moves the policy too far."
+    advice = "Lower <learning_rate> or <update_epochs>, or set target_kl 0.02."
+    return warning(what, advice, "losses/approx_kl") if share >= OFTEN else None
 
 
 def kl_too_low(columns: Columns, settings: Settings) -> HealthFinding | None:
@@ -75,39 +73,27 @@ def kl_too_low(columns: Columns, settings: Settings) -> HealthFinding | None:
     kl, entropy = columns.values("losses/approx_kl"), columns.values("losses/entropy")
     if len(kl) == 0 or np.abs(kl).max() > KL_TINY or (len(entropy) and entropy[0] <= 0):
         return None
-    return warning(
-        f"KL below {KL_TINY:.0e} from the beginning: the policy hardly moves.",
-        "Raise <learning_rate>.",
-        "losses/approx_kl",
-    )
+    what = f"KL below {KL_TINY:.0e} from the beginning: the policy hardly moves."
+    return warning(what, "Raise <learning_rate>.", "losses/approx_kl")
 
 
 def clipped_too_often(columns: Columns, settings: Settings) -> HealthFinding | None:
     """With anneal_clip the interval shrinks, so clipping counts only if the policy moved as well."""
-    clipped, kl = columns["losses/clipfrac"], columns["losses/approx_kl"]
-    share = float(np.mean((clipped > CLIP_HIGH) & (kl > KL_HARMLESS))) if columns.count else 0.0
-    if share < KL_SHARE:
-        return None
-    return warning(
-        f"More than {CLIP_HIGH:.0%} of the samples clipped in {share:.0%} of phases: steps are too large.",
-        "Lower <learning_rate>, or use fewer <update_epochs>.",
-        "losses/clipfrac",
-    )
+    share = share_of((columns["losses/clipfrac"] > CLIP_HIGH) & (columns["losses/approx_kl"] > KL_HARMLESS))
+    what = f"More than {CLIP_HIGH:.0%} of the samples clipped in {share:.0%} of phases: steps are too large."
+    advice = "Lower <learning_rate>, or use fewer <update_epochs>."
+    return warning(what, advice, "losses/clipfrac") if share >= OFTEN else None
 
 
 def weights_pinned(columns: Columns, settings: Settings) -> HealthFinding | None:
     """VPG reuses rollouts too often: most weights are at the clamp."""
     clamp, weight = settings.get("weight_clamp"), columns.values("losses/importance_weight")
-    if not clamp or not settings.get("use_importance_weights") or len(weight) == 0:
+    if not clamp or not settings.get("use_importance_weights"):
         return None
-    share = float(np.mean(np.abs(weight - 1) > 0.8 * clamp))
-    if share < KL_SHARE:
-        return None
-    return warning(
-        f"Importance weights at their clamp in {share:.0%} of phases: the rollout is of a much older policy.",
-        "Use fewer <rollout_uses>, or lower <learning_rate>.",
-        "losses/importance_weight",
-    )
+    share = share_of(np.abs(weight - 1) > 0.8 * clamp)
+    what = f"Importance weights at their clamp in {share:.0%} of phases: the rollout is of a much older policy."
+    advice = "Use fewer <rollout_uses>, or lower <learning_rate>."
+    return warning(what, advice, "losses/importance_weight") if share >= OFTEN else None
 
 
 # what is learned ----------------------------------------------------------------------------------------------------------
@@ -116,64 +102,51 @@ def weights_pinned(columns: Columns, settings: Settings) -> HealthFinding | None
 def critic_learns_nothing(columns: Columns, settings: Settings) -> HealthFinding | None:
     """Never well above 0. (Near 0 at the end of a solved task is fine: all targets are equal there.)"""
     explained = columns.values("losses/explained_variance")
-    if len(explained) < 2 * MIN_PHASES_TO_JUDGE or median(explained) > VARIANCE_LOW or not explained.any():
+    if len(explained) < 2 * MIN_PHASES or median(explained) > VARIANCE_LOW or not explained.any():
         return None
     if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST:
         return None
     scaled = "" if settings.get("norm_reward") else " Set norm_reward if returns are in the hundreds."
-    return warning(
-        "Explained variance near 0: the critic is not learning.",
-        f"Look at the scale of rewards and observations.{scaled}",
-        "losses/explained_variance",
-    )
+    what = "Explained variance near 0: the critic is not learning."
+    return warning(what, f"Look at the scale of rewards and observations.{scaled}", "losses/explained_variance")
 
 
 def entropy_gone_early(columns: Columns, settings: Settings) -> HealthFinding | None:
     """Exploration ended before anything was learned. Not for Gaussians, whose entropy may be negative."""
     step, entropy = columns.curve("losses/entropy")
-    if len(entropy) < 2 * MIN_PHASES_TO_JUDGE or entropy.min() < 0 or entropy[0] <= 0 or near_its_best(columns):
-        return None
-    if dead_since(columns) is not None:  # reported already
+    if len(entropy) < 2 * MIN_PHASES or entropy.min() < 0 or entropy[0] <= 0 or near_its_best(columns):
         return None
     gone = entropy <= ENTROPY_GONE * entropy[0]
-    total = max(float(settings.get("total_timesteps") or 0), float(step[-1]))
-    if not gone.any() or step[np.argmax(gone)] > ENTROPY_EARLY * total:
+    first, total = np.argmax(gone), max(float(settings.get("total_timesteps") or 0), float(step[-1]))
+    if (
+        not gone.any() or step[first] > ENTROPY_EARLY * total or dead_since(columns) is not None
+    ):  # which is reported already
         return None
-    return warning(
-        f"Entropy fell to {entropy[np.argmax(gone)]:.2g} in the first {step[np.argmax(gone)] / total:.0%} of the run: the "
-        "policy stopped exploring too soon.",
-        "Raise <ent_coef> to 0.01 or more, or lower <learning_rate>.",
-        "losses/entropy",
-    )
+    when = f"in the first {step[first] / total:.0%} of the run"
+    what = f"Entropy fell to {entropy[first]:.2g} {when}: the policy stopped exploring too soon."
+    return warning(what, "Raise <ent_coef> to 0.01 or more, or lower <learning_rate>.", "losses/entropy")
 
 
 def gradient_always_clipped(columns: Columns, settings: Settings) -> HealthFinding | None:
     limit, norm = settings.get("max_grad_norm"), columns.values("losses/grad_norm")
     if not limit or len(norm) == 0 or median(norm) < NORM_TIMES * limit:
         return None
-    return warning(
-        f"The median gradient norm is {median(norm):,.0f}, max_grad_norm {limit:g}: every step is clipped.",
-        "Scale the rewards: norm_reward (PPO), or in the environment.",
-        "losses/grad_norm",
-    )
+    what = f"The median gradient norm is {median(norm):,.0f}, max_grad_norm {limit:g}: every step is clipped."
+    return warning(what, "Scale the rewards: norm_reward (PPO), or in the environment.", "losses/grad_norm")
 
 
 # what becomes of the return -------------------------------------------------------------------------------------------
 
 
 def no_episode_finished(columns: Columns, settings: Settings) -> HealthFinding | None:
-    if RETURN in columns:
-        return None
-    return warning(
-        "No episode has finished: there is no return yet.",
-        "Give the environment a time limit with max_episode_steps, or wait.",
-    )
+    advice = "Give the environment a time limit with max_episode_steps, or wait."
+    return None if RETURN in columns else warning("No episode has finished: there is no return yet.", advice)
 
 
 def still_rising(columns: Columns, settings: Settings) -> HealthFinding | None:
     """The last tenth is significantly above the one before it."""
     step, value = columns.curve(RETURN)
-    if len(value) < 5 * MIN_PHASES_TO_JUDGE or not at_its_end(columns, settings):
+    if len(value) < 5 * MIN_PHASES or not at_its_end(columns, settings):
         return None
     last, before = value[step > 0.9 * step[-1]], value[(step > 0.8 * step[-1]) & (step <= 0.9 * step[-1])]
     if len(last) < 4 or len(before) < 4:
@@ -182,12 +155,8 @@ def still_rising(columns: Columns, settings: Settings) -> HealthFinding | None:
     rise, found = last.mean() - before.mean(), return_summary(columns)
     if found is None or rise < 3 * error or rise < RISE * found.range:
         return None
-    return HealthFinding(
-        "note",
-        f"The return was still rising at the end, by {rise:,.3g} in the last tenth.",
-        "Train longer: <total_timesteps>.",
-        RETURN,
-    )
+    what = f"The return was still rising at the end, by {rise:,.3g} in the last tenth."
+    return HealthFinding("note", what, "Train longer: <total_timesteps>.", RETURN)
 
 
 RULES: list[HealthRule] = [

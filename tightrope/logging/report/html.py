@@ -7,27 +7,23 @@ half a second, so the result is kept in the user's cache. plotly itself is never
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import html
 import importlib.util
 import json
 import math
-import os
 import re
 import secrets
-import tempfile
 import threading
 import time
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = Path("package_data") / "plotly.min.js"
 NO_NUMBER = "\u2013"
+FASTEST = 1  # of gzip's levels: 50 ms, a third of the usual one, for a page that is a tenth larger
 LONG_CELL = 32  # characters; a longer cell may have several lines
 _packing = threading.Lock()
 
@@ -56,7 +52,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
-def format_setting(value: Any) -> str:
+def format_setting(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or NO_NUMBER
     if isinstance(value, dict):
@@ -94,8 +90,10 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>{says}{content}</section>'
 
 
-def settings_table(*arguments: Any) -> str:
-    return f'<div class="settings">{table(*arguments)}</div>'
+def settings_table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()
+) -> str:
+    return f'<div class="settings">{table(caption, head, rows, marked)}</div>'
 
 
 def facts_list(facts: dict[str, str]) -> str:
@@ -132,7 +130,7 @@ def footer(hint: str) -> str:
     return f"<footer><p>{text(hint)} Made by Tightrope; this file needs no network and no server.</p></footer>"
 
 
-def document(title: str, body: Iterable[str], charts: Sequence[dict[str, Any]], live: bool, every: int) -> str:
+def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool, every: int) -> str:
     """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
     reloads itself `every` so many seconds."""
     nonce = secrets.token_urlsafe(16)
@@ -165,7 +163,7 @@ def document(title: str, body: Iterable[str], charts: Sequence[dict[str, Any]], 
 """
 
 
-def data_block(name: str, value: Any) -> str:
+def data_block(name: str, value: object) -> str:
     """JSON for the page's script. It contains no '<', so that it cannot end early."""
     content = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
@@ -182,26 +180,14 @@ def asset(name: str) -> str:
 
 
 def packed_library() -> str:
-    """plotly.js as gzip in base64. A second thread waits for the first one to make it."""
+    """plotly.js as gzip in base64, made once in a process. A second thread waits for the first one to make it."""
     with _packing:
         return _packed_library()
 
 
 @lru_cache(maxsize=1)
 def _packed_library() -> str:
-    source = installed_library()
-    stat = source.stat()
-    cached = cache_dir() / f"plotly-{stat.st_size}-{int(stat.st_mtime)}.gz"
-    library = source.read_bytes()
-    try:
-        content = cached.read_bytes()
-        whole = gzip.decompress(content) == library
-    except (OSError, EOFError, zlib.error):  # missing or damaged: a crash can leave it empty
-        whole = False
-    if not whole:
-        content = gzip.compress(library, 6, mtime=0)
-        write_cache(cached, content)
-    return base64.b64encode(content).decode()
+    return base64.b64encode(gzip.compress(installed_library().read_bytes(), FASTEST, mtime=0)).decode()
 
 
 def installed_library() -> Path:
@@ -211,22 +197,3 @@ def installed_library() -> Path:
         if (path := Path(folder) / LIBRARY).is_file():
             return path
     raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
-
-
-def cache_dir() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(chosen) if os.path.isabs(chosen) else Path("~/.cache").expanduser()
-    return base / "tightrope"
-
-
-def write_cache(path: Path, content: bytes) -> None:
-    """Atomically, since several processes may do it; a disk that does not take it is ignored."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)

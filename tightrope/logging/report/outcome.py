@@ -17,20 +17,23 @@ from ..metrics import RETURN, Columns
 from .statistics import smooth
 
 HARDLY = 0.2  # of the way from the first return to the target: if less was gained and lost again, nothing was learned
-MIN_PHASES_TO_JUDGE = 10  # with fewer there is nothing to judge
+MIN_PHASES = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range of the returns
 ROUNDING = 1e-6  # relative difference that counts as equal
 DECIDED, STILL_KL, STILL_NORM = (
     1e-3,
     1e-6,
     1e-4,
-)  # of a dead policy: share of the first entropy, KL, share of the first gradient norm
+)  # a dead policy's share of the first entropy, KL, share of the first norm
 DEAD_SHARE = 0.2  # of the phases, at the least
+
+
+Level = Literal["good", "note", "warning"]
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    level: Literal["good", "note", "warning"]
+    level: Level
     what: str  # one sentence
     advice: str = ""  # <setting> stands for the setting and its value
     tag: str = ""  # of the curve to look at
@@ -46,24 +49,34 @@ def outcome(columns: Columns, settings: Settings, target: Target | None, score: 
     if len(returns) == 0:
         return None
     end = float(returns[-1]) if found is None else found.end
-    reached = end if score is None else score
-    if target is not None and reached >= target.value:
-        word = "Solved" if target.published else "RunInfo as good as the preset"
-        return HealthFinding("good", f"{word}: {score_text(reached, score)}; {target.source}.", tag=RETURN)
+    reached = score_text(end if score is None else score, score)
+    known = "" if target is None else f"; {target.source}"
+    if target is not None and (end if score is None else score) >= target.value:
+        word = "Solved" if target.published else "About as good as the preset"
+        return HealthFinding("good", f"{word}: {reached}{known}.", tag=RETURN)
     since = dead_since(columns)
     if since is not None and (target is not None or not near_its_best(columns)):
-        return dead_policy(since, settings, reached, score, target)
-    if constant(columns):
-        return always_equal(reached, score, target)
-    if found is None:
-        return not_solved(
-            f"the return was {returns[0]:,.4g} at first and is {end:,.4g} now", columns, settings, target, score
+        clipping = " Set max_grad_norm 0.5." if settings.get("max_grad_norm") is None else ""
+        what = (
+            f"Dead from phase {since} on: the policy always takes the same action and no longer changes, with {reached}"
         )
+        advice = f"Start again with a lower <learning_rate> or a higher <ent_coef>.{clipping}"
+        return warning(f"{what}{known}.", advice, "losses/entropy")
+    if constant(columns):  # whether that is good or bad is unknown if there is no target
+        level: Level = "note" if target is None else "warning"
+        advice = (
+            "If a better return is possible, no episode has found the reward: shape it, or explore more (ent_coef)."
+        )
+        return HealthFinding(level, f"Every phase returned the same, {reached}{known}.", advice, RETURN)
+    if found is None:
+        what = f"the return was {returns[0]:,.4g} at first and is {end:,.4g} now"
+        return not_solved(what, columns, settings, target, score)
     hardly = target is not None and found.best - found.begin < HARDLY * (target.value - found.begin)
     if not improved(columns) or (collapsed(found) and hardly):
-        return nothing_learned(found, settings, target)
+        return nothing_learned(found, settings, known)
     if collapsed(found):
-        return fell_back(found, settings)
+        what = f"The return rose to {found.best:,.4g} and fell back to {found.end:,.4g}."
+        return warning(what, "Lower <learning_rate> or anneal it; eval_every keeps the best policy on the way.", RETURN)
     begin = found.begin - found.sprint if found.sprint > 10 * found.noise else found.begin
     return not_solved(f"the return improved from {begin:,.4g} to {found.end:,.4g}", columns, settings, target, score)
 
@@ -74,59 +87,28 @@ def not_solved(
     """What to say of a return that may be good or not."""
     if score is not None:
         what += f" in training, with {score_text(score, score)} at the end"
+    sentence = f"{what[0].upper()}{what[1:]}"
     if target is None:
         how = "Whether that is good depends on the task: no target is known for it."
-        return HealthFinding("note", f"{what[0].upper()}{what[1:]}. {how}", tag=RETURN)
+        return HealthFinding("note", f"{sentence}. {how}", tag=RETURN)
     if not at_its_end(columns, settings):
-        return HealthFinding("note", f"{what[0].upper()}{what[1:]}, so far; {target.source}.", tag=RETURN)
-    return warning(
-        f"{'Not solved' if target.published else 'Not as good as the preset'}: {what}; {target.source}.",
-        "Train longer (<total_timesteps>), or search for other settings with `tightrope sweep`.",
-        RETURN,
-    )
+        return HealthFinding("note", f"{sentence}, so far; {target.source}.", tag=RETURN)
+    word = "Not solved" if target.published else "Not as good as the preset"
+    advice = "Train longer (<total_timesteps>), or search for other settings with `tightrope sweep`."
+    return warning(f"{word}: {what}; {target.source}.", advice, RETURN)
 
 
-def fell_back(found: ReturnSummary, settings: Settings) -> HealthFinding:
-    return warning(
-        f"The return rose to {found.best:,.4g} and fell back to {found.end:,.4g}.",
-        "Lower <learning_rate> or anneal it; eval_every keeps the best policy on the way.",
-        RETURN,
-    )
-
-
-def dead_policy(
-    since: int, settings: Settings, reached: float, score: float | None, target: Target | None
-) -> HealthFinding:
-    clipping = " Set max_grad_norm 0.5." if settings.get("max_grad_norm") is None else ""
-    return warning(
-        f"Dead from phase {since} on: the policy always takes the same action and no longer changes, "
-        f"with {score_text(reached, score)}{'' if target is None else f'; {target.source}'}.",
-        f"Start again with a lower <learning_rate> or a higher <ent_coef>.{clipping}",
-        "losses/entropy",
-    )
-
-
-def always_equal(reached: float, score: float | None, target: Target | None) -> HealthFinding:
-    """Whether that is good or bad is unknown if there is no target."""
-    return HealthFinding(
-        "note" if target is None else "warning",
-        f"Every phase returned the same, {score_text(reached, score)}{'' if target is None else f'; {target.source}'}.",
-        "If a better return is possible, no episode has found the reward: shape it, or explore more (ent_coef).",
-        RETURN,
-    )
-
-
-def nothing_learned(found: ReturnSummary, settings: Settings, target: Target | None) -> HealthFinding:
-    unless = ", unless the task needs no learning" if target is None else ""
+def nothing_learned(found: ReturnSummary, settings: Settings, known: str) -> HealthFinding:
+    unless = "" if known else ", unless the task needs no learning"
     scaled = "" if settings.get("norm_reward", True) else " norm_reward,"
-    return warning(
-        f"Nothing was learned{unless}: the return was {found.begin:,.4g} at first and is {found.end:,.4g} now"
-        f"{'' if target is None else f'; {target.source}'}.",
-        f"Try another <learning_rate>,{scaled} a higher <ent_coef>, or "
-        f"longer training (<total_timesteps>). `tightrope check` looks at the environment, "
-        "`tightrope probe` at the algorithm.",
-        RETURN,
+    what = (
+        f"Nothing was learned{unless}: the return was {found.begin:,.4g} at first and is {found.end:,.4g} now{known}."
     )
+    advice = (
+        f"Try another <learning_rate>,{scaled} a higher <ent_coef>, or longer training (<total_timesteps>). "
+        "`tightrope check` looks at the environment, `tightrope probe` at the algorithm."
+    )
+    return warning(what, advice, RETURN)
 
 
 def score_text(reached: float, score: float | None) -> str:
@@ -170,7 +152,7 @@ class ReturnSummary:
 
 def return_summary(columns: Columns) -> ReturnSummary | None:
     step, value = columns.curve(RETURN)
-    if len(value) < 2 * MIN_PHASES_TO_JUDGE:
+    if len(value) < 2 * MIN_PHASES:
         return None
     x, y = smooth(step, value)
     noise = max(float(np.std(value - np.interp(step, x, y))), ROUNDING * float(np.abs(value).max()), 1e-12)
@@ -220,10 +202,10 @@ def dead_since(columns: Columns) -> int | None:
     finite = entropy[np.isfinite(entropy)]
     if len(finite) == 0:
         return None
-    first = norm[np.isfinite(norm)][:MIN_PHASES_TO_JUDGE]
+    first = norm[np.isfinite(norm)][:MIN_PHASES]
     still = kl <= STILL_KL if "losses/approx_kl" in columns else norm <= STILL_NORM * max(first.max(initial=0.0), 1e-30)
     if finite.min() >= 0:
         still = still & (entropy <= DECIDED * finite[0])
     alive = np.flatnonzero(~still)
     since = int(alive[-1]) + 1 if len(alive) else 0
-    return since + 1 if columns.count - since >= max(MIN_PHASES_TO_JUDGE, DEAD_SHARE * columns.count) else None
+    return since + 1 if columns.count - since >= max(MIN_PHASES, DEAD_SHARE * columns.count) else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ...files import Place
+from ...types import Settings
 from ..callback import RunInfo
 from ..metrics import Columns
 from ..video.mp4 import phase_range
@@ -60,7 +61,7 @@ class CheckpointFile:
 class RunFiles:
     """What a run's settings and its directory tell."""
 
-    usual: dict[str, Any] = field(default_factory=dict)  # its settings if no flag had been given
+    usual: Settings = field(default_factory=dict)  # its settings if no flag had been given
     command: str = ""  # trains the same run again
     scores: list[ScoreRecord] = field(default_factory=list)  # taken after training
     videos: list[VideoFile] = field(default_factory=list)  # oldest first
@@ -137,7 +138,7 @@ class Group:
     runs: list[RunRecord]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         return self.runs[0].info.settings
 
 
@@ -147,24 +148,19 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     for run in runs:
         relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
         found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
+    for members in found.values():
+        members.sort(key=lambda run: str(run.info.settings.get("seed")).zfill(20))
     kinds = [members[0].info.settings for members in found.values()]
-    return [
-        Group(
-            group_label(kinds[i], kinds),
-            i,
-            sorted(members, key=lambda run: str(run.info.settings.get("seed")).zfill(20)),
-        )
-        for i, members in enumerate(found.values())
-    ]
+    return [Group(group_label(kinds[i], kinds), i, members) for i, members in enumerate(found.values())]
 
 
-def differing_settings(kinds: Sequence[dict[str, Any]]) -> list[str]:
+def differing_settings(kinds: Sequence[Settings]) -> list[str]:
     """Settings that all of them have, with different values."""
     names = [name for name in kinds[0] if name not in IGNORED and all(name in kind for kind in kinds)]
     return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
 
 
-def group_label(kind: dict[str, Any], kinds: Sequence[dict[str, Any]]) -> str:
+def group_label(kind: Settings, kinds: Sequence[Settings]) -> str:
     algo = str(kind.get("algo"))
     alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
     words = [f"{name} {format_setting(kind[name])}" for name in differing_settings(alike)]

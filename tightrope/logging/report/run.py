@@ -10,25 +10,10 @@ from urllib.parse import quote
 
 from ...files import Place, Unreadable
 from ..metrics import RETURN
+from . import html
 from .charts import Chart, charts, main_chart
 from .health import health_findings
-from .html import (
-    NO_NUMBER,
-    command_box,
-    document,
-    facts_list,
-    footer,
-    format_duration,
-    format_number,
-    format_setting,
-    now,
-    page_header,
-    section,
-    settings_table,
-    table,
-    text,
-    tiles,
-)
+from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
 from .outcome import HealthFinding
 from .record import RunRecord, ScoreRecord
 from .statistics import smooth
@@ -53,10 +38,10 @@ def run_page(record: RunRecord, beside: Path) -> str:
         reproduce(record),
         checkpoints(record),
         "</main>",
-        footer("Drag across a curve to zoom, all follow; double-click to see everything again."),
+        html.footer("Drag across a curve to zoom, all follow; double-click to see everything again."),
     ]
     title = f"{record.info.title} · {record.name}"
-    return document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running", REFRESH)
+    return html.document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running", REFRESH)
 
 
 def header(record: RunRecord) -> str:
@@ -66,10 +51,10 @@ def header(record: RunRecord) -> str:
     details = f'<p class="sub">{text(record.status.details)}</p>' if record.status.details else ""
     share = min(record.steps / max(record.info.total_steps, 1), 1.0)
     progress = f'<progress value="{share:.4f}" aria-label="progress"></progress>' if kind == "running" else ""
-    return page_header(
+    return html.page_header(
         name or algo,
         algo.upper() if name else "",
-        f'{text(record.name)} · written {now()} <span id="age"></span>',
+        f'{text(record.name)} · written {html.now()} <span id="age"></span>',
         (style, record.status.name),
         f"{details}\n{progress}{run_tiles(record)}",
     )
@@ -89,9 +74,9 @@ def run_tiles(record: RunRecord) -> str:
         cells.append(("Return in training", format_number(float(smooth(step, value)[1][-1])), "sampled actions"))
     total = record.info.total_steps
     cells.append(("Steps", f"{record.steps:,}", f"of {total:,}" if total > record.steps else ""))
-    cells.append(("Time", format_duration(columns.last("time") or 0.0), "evaluations included"))
+    cells.append(("Time", html.format_duration(columns.last("time") or 0.0), "evaluations included"))
     cells.append(("Speed", format_number(columns.last("charts/SPS"), 3), "steps per second"))
-    return tiles(cells)
+    return html.tiles(cells)
 
 
 def findings(record: RunRecord) -> str:
@@ -190,9 +175,9 @@ def settings(record: RunRecord) -> str:
 
 
 def reproduce(record: RunRecord) -> str:
-    command = command_box(record.files.command) if record.files.command else ""
+    command = html.command_box(record.files.command) if record.files.command else ""
     plan = "".join(f"<p>{text(line)}</p>" for line in record.info.plan)
-    content = f'{command}<div class="card">{facts_list(record.info.facts)}<div class="note">{plan}</div></div>'
+    content = f'{command}<div class="card">{html.facts_list(record.info.facts)}<div class="note">{plan}</div></div>'
     return section("again", "Make it again", content, "On the same machine the same command gives the same numbers.")
 
 

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from .html import (
-    NO_NUMBER,
-    command_box,
-    document,
-    facts_list,
-    footer,
-    format_duration,
-    format_number,
-    format_setting,
-    now,
-    page_header,
-    section,
-    settings_table,
-    table,
-    text,
-    tiles,
-)
+from ...types import Settings
+from . import html
+from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
 from .run import REFRESH
 
 MAX_TRIALS = 500
+NOTHING_YET = "<p>No trial has come to its end yet.</p>"
 
 
 @dataclass(frozen=True)
@@ -37,7 +23,7 @@ class SweepFigure:
     says: str
     wide: bool = False
     group: str = "study"
-    figure: dict[str, Any] = field(default_factory=dict)  # data, layout
+    figure: Settings = field(default_factory=dict)  # data, layout
 
 
 @dataclass(frozen=True)
@@ -50,7 +36,7 @@ class TrialRow:
     failed: bool
     how: str
     scores: list[float]
-    settings: dict[str, Any]
+    settings: Settings
     seconds: float | None
     worker: str
 
@@ -70,7 +56,7 @@ class SweepRecord:
     storage: str
     command: str  # that trains the best settings
     best: TrialRow | None
-    settings: list[tuple[str, Any, Any]]  # (name, best, usual)
+    settings: list[tuple[str, object, object]]  # (name, best, usual)
     trials: list[TrialRow]
     figures: list[SweepFigure]
     searched: list[tuple[str, str]]  # (name, where)
@@ -80,33 +66,28 @@ def sweep_page(record: SweepRecord) -> str:
     """The whole page in one file."""
     study = [(i, one) for i, one in enumerate(record.figures) if one.group == "study"]
     slices = [(i, one) for i, one in enumerate(record.figures) if one.group == "slices"]
+    drawn = "Drawn by Optuna. Drag to zoom, double-click to see everything."
+    each = "Score over each setting, the most important first."
     parts = [
         sweep_header(record),
         "<main>",
         best_settings(record),
-        section("study", "The study", figures(study), "Drawn by Optuna. Drag to zoom, double-click to see everything.")
-        if study
-        else section("study", "The study", "<p>No trial has come to its end yet.</p>"),
-        section(
-            "slices", "One setting at a time", figures(slices), "Score over each setting, the most important first."
-        )
-        if slices
-        else "",
+        section("study", "The study", figures(study) if study else NOTHING_YET, drawn if study else ""),
+        section("slices", "One setting at a time", figures(slices), each) if slices else "",
         trial_table(record),
         searched(record),
         "</main>",
-        footer("A trial's score is the mean of its seeds' last greedy evaluations."),
+        html.footer("A trial's score is the mean of its seeds' last greedy evaluations."),
     ]
     charts = [{"figure": one.figure} for one in record.figures]
-    return document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
+    return html.document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
 
 
 def sweep_header(record: SweepRecord) -> str:
     status = {"ended": "finished"}.get(record.status, record.status)
-    sub = f'{text(record.name)} · written {now()} <span id="age"></span>'
-    return page_header(
-        record.env, f"{record.algo.upper()} sweep", sub, (record.status, status), "\n" + sweep_tiles(record)
-    )
+    sub = f'{text(record.name)} · written {html.now()} <span id="age"></span>'
+    kind, pill = f"{record.algo.upper()} sweep", (record.status, status)
+    return html.page_header(record.env, kind, sub, pill, "\n" + sweep_tiles(record))
 
 
 def sweep_tiles(record: SweepRecord) -> str:
@@ -115,35 +96,30 @@ def sweep_tiles(record: SweepRecord) -> str:
     lost = sum(trial.failed for trial in record.trials)
     seconds = sum(trial.seconds or 0.0 for trial in record.trials)
     workers = len({trial.worker for trial in record.trials if trial.worker})
+    score, which = (None, "") if best is None else (best.score, f"trial {best.number}")
     cells = [
-        (
-            "Best score",
-            format_number(None if best is None else best.score),
-            "" if best is None else f"trial {best.number}",
-        ),
+        ("Best score", format_number(score), which),
         ("Trials", f"{record.done:,}", f"of {record.wanted:,}"),
         ("Given up early", f"{early:,}", "below the median, or diverged"),
         ("Done again", f"{lost:,}", "stopped, or their process died"),
         ("Seeds per trial", f"{len(record.seeds)}", f"{record.steps:,} steps each"),
-        ("Time", format_duration(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
+        ("Time", html.format_duration(seconds), f"of {workers} process{'es' if workers != 1 else ''}"),
     ]
-    return tiles(cells)
+    return html.tiles(cells)
 
 
 def best_settings(record: SweepRecord) -> str:
     if record.best is None:
-        return section("best", "The best settings", "<p>No trial has come to its end yet.</p>")
+        return section("best", "The best settings", NOTHING_YET)
     rows = [[text(name), text(short_value(value)), text(short_value(usual))] for name, value, usual in record.settings]
     marked = [value != usual for _, value, usual in record.settings]
-    content = command_box(record.command) + settings_table(
-        "The best settings", ["setting", "best", "usual"], rows, marked
-    )
+    content = settings_table("The best settings", ["setting", "best", "usual"], rows, marked)
     scores = ", ".join(format_number(score) for score in record.best.scores)
     note = (
         f"Trial {record.best.number}; its seeds scored {scores}. The best of many is partly luck: train it with seeds that "
         "took no part before you believe the number."
     )
-    return section("best", "The best settings", content, note)
+    return section("best", "The best settings", html.command_box(record.command) + content, note)
 
 
 def figures(drawn: Sequence[tuple[int, SweepFigure]]) -> str:
@@ -173,9 +149,7 @@ def side_by_side(cards: Sequence[str]) -> str:
 
 def trial_table(record: SweepRecord) -> str:
     """The best first, trials that were done again last."""
-    ordered = sorted(
-        record.trials, key=lambda t: (t.failed, not t.complete, -(t.score if t.score is not None else -1e300))
-    )
+    ordered = sorted(record.trials, key=lambda t: (t.failed, not t.complete, t.score is None, -(t.score or 0.0)))
     names = [name for name, _ in record.searched]
     head = ["trial", "score", "seeds", "how it ended", "time", *map(text, names), "process"]
     rows = [
@@ -184,18 +158,15 @@ def trial_table(record: SweepRecord) -> str:
             format_number(trial.score),
             ", ".join(format_number(score) for score in trial.scores) or NO_NUMBER,
             f'<span title="{text(trial.how)}">{text(trial.how if len(trial.how) < 40 else trial.how[:38] + "...")}</span>',
-            NO_NUMBER if trial.seconds is None else format_duration(trial.seconds),
+            NO_NUMBER if trial.seconds is None else html.format_duration(trial.seconds),
             *(text(short_value(trial.settings[name])) if name in trial.settings else NO_NUMBER for name in names),
             text(trial.worker),
         ]
         for trial in ordered[:MAX_TRIALS]
     ]
     marks = [record.best is not None and trial.number == record.best.number for trial in ordered]
-    more = (
-        f'<p class="note">The other {len(ordered) - MAX_TRIALS} are in the storage.</p>'
-        if len(ordered) > MAX_TRIALS
-        else ""
-    )
+    left = len(ordered) - MAX_TRIALS
+    more = f'<p class="note">The other {left} are in the storage.</p>' if left > 0 else ""
     return section("trials", "Trials", table("Trials", head, rows, marks) + more)
 
 
@@ -203,9 +174,9 @@ def searched(record: SweepRecord) -> str:
     rows = [[text(name), text(where)] for name, where in record.searched]
     facts = {"study": record.name, "storage": record.storage, "seeds": " ".join(map(str, record.seeds))}
     space = settings_table("What was searched", ["setting", "where"], rows)
-    return section("searched", "What was searched", f'{space}<div class="card main">{facts_list(facts)}</div>')
+    return section("searched", "What was searched", f'{space}<div class="card main">{html.facts_list(facts)}</div>')
 
 
-def short_value(value: Any) -> str:
+def short_value(value: object) -> str:
     """Numbers that were drawn at random, with three digits."""
     return f"{value:.3g}" if isinstance(value, float) else format_setting(value)

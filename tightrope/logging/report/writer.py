@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ...errors import NotFinite, warn
 from ...files import Place
-from ..callback import Callback, RunInfo, StateView, TrainingResult
+from ...types import Settings
+from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from ..metrics import Columns, read_rows
 from .html import packed_library
 from .record import RunFiles, RunRecord, RunStatus
@@ -27,8 +27,7 @@ FIRST_SECONDS = 5.0  # until the first page
 class ReportWriter(Callback):
     """Keeps a run's page up to date. `find(run_dir)` gathers what its directory tells."""
 
-    name = "the report"
-    may_fail = True
+    name, may_fail = "the report", True
 
     def __init__(self, find: Callable[[Path], RunFiles], seconds: float = REFRESH) -> None:
         self.find, self.seconds = find, seconds
@@ -40,10 +39,10 @@ class ReportWriter(Callback):
         self.info, self.run_dir = run, run.run_dir
         self.columns = Columns(read_rows(Place(self.run_dir) / "metrics.jsonl"))  # of a run that is resumed
         self._try(lambda: None)
-        threading.Thread(target=pack_quietly, daemon=True).start()  # slow the first time
+        threading.Thread(target=pack_quietly, daemon=True).start()  # it takes a while
         self.due = time.monotonic() + min(self.seconds, FIRST_SECONDS)
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         self.columns.add(row)
 
     def on_update(self, state: StateView) -> None:
@@ -85,7 +84,7 @@ def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunSt
     return status_by_steps(result.steps, info.settings, info.run_dir)
 
 
-def target_status(columns: Columns, settings: dict[str, Any]) -> RunStatus | None:
+def target_status(columns: Columns, settings: Settings) -> RunStatus | None:
     """The status of a run in which an evaluation reached `stop_at_return`; None for others."""
     target = settings.get("stop_at_return")
     scores = columns["eval/episodic_return"][~(columns["eval/cut_off"] > 0)]
@@ -94,7 +93,7 @@ def target_status(columns: Columns, settings: dict[str, Any]) -> RunStatus | Non
     return RunStatus("ended", f"An evaluation reached stop_at_return, {target:g}.")
 
 
-def status_by_steps(steps: int, settings: dict[str, Any], run_dir: Path | None) -> RunStatus:
+def status_by_steps(steps: int, settings: Settings, run_dir: Path | None) -> RunStatus:
     """The status of a run that no longer trains: ended if no whole phase is left, otherwise stopped."""
     total, phase = settings["total_timesteps"], settings["num_envs"] * settings["num_steps"]
     if steps + phase > total:
@@ -110,9 +109,8 @@ def write_page(path: Path, page: str) -> None:
 def write_info(info: RunInfo) -> None:
     """What only the training process knows, for a report that is made later."""
     assert info.run_dir is not None
-    target = None if info.target is None else asdict(info.target)
-    content: dict[str, Any] = {"plan": info.plan, "facts": info.facts, "total_steps": info.total_steps}
-    content |= {"traits": info.traits, "target": target}
+    content: Settings = {name: getattr(info, name) for name in ("plan", "facts", "total_steps", "traits")}
+    content["target"] = None if info.target is None else asdict(info.target)
     write_page(info.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
 
 

@@ -99,9 +99,7 @@ class ClientRandom(MetaPathFinder):
         with self.lock:
             if self.random is not None:
                 return
-            spec = find_spec("random")
-            assert spec is not None
-            assert spec.loader is not None
+            spec: Any = find_spec("random")
             self.random = module_from_spec(spec)
             spec.loader.exec_module(self.random)
             sys.meta_path.insert(0, self)

@@ -7,7 +7,6 @@ computed in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +67,7 @@ class ParameterCopy:
         return found
 
 
-def histogram(values: np.ndarray[Any, Any]) -> Histogram:
+def histogram(values: np.ndarray) -> Histogram:
     finite = values[np.isfinite(values)].astype(np.float64)
     counts, edges = np.histogram(finite, bins=BINS)
     return Histogram(counts, edges, finite)

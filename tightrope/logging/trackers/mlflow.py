@@ -12,6 +12,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ..callback import MetricsRow
 from .histograms import Histogram
 from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
@@ -92,7 +93,7 @@ class MLflow(Tracker):
         for i in range(0, max(len(new), 1), MAX_PARAMETERS):
             self.client.log_batch(self.id, params=new[i : i + MAX_PARAMETERS], tags=tags[: 0 if i else MAX_PARAMETERS])
 
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, row: MetricsRow, seconds: float) -> None:
         self._add(self.named(row), row["step"], row["phase"], seconds)
 
     def score(self, numbers: Scalars, step: int, seconds: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..callback import MetricsRow
 from .histograms import Histogram
 from .tracker import Ending, Scalars, Tracker
 
@@ -60,7 +61,7 @@ class TensorBoard(Tracker):
         for summary in hparams(settings, shown):  # type: ignore[no-untyped-call]
             self.writer.file_writer.add_summary(summary)
 
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, row: MetricsRow, seconds: float) -> None:
         self._write(self.named(row), row["step"], seconds)
 
     def score(self, numbers: Scalars, step: int, seconds: float) -> None:

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ...files import Place, Unreadable
-from ..callback import Callback, RunInfo, StateView, TrainingResult
+from ...types import Settings
+from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .delivery import DeliveryThread, client_random
 from .histograms import Histogram, HistogramSchedule, ParameterCopy
 
@@ -86,7 +87,7 @@ class Tracker(Callback):
             copy, step, phase = ParameterCopy(state), state.steps, state.phase
             self.delivery.add(lambda: self.histograms(copy.histograms(), step, phase))
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         self.delivery.add(partial(self.scalars, row, time.time()))
 
     def on_video(self, path: Path, step: int) -> None:
@@ -110,7 +111,7 @@ class Tracker(Callback):
         """Start a run of the tracker, or continue one. `self.info` describes it."""
 
     @abstractmethod
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, row: MetricsRow, seconds: float) -> None:
         """The metrics of a phase, and the time at which they were known."""
 
     @abstractmethod
@@ -142,7 +143,7 @@ class Tracker(Callback):
         return f"{env.replace('/', '-')}__{algo}__{seed}__{time.strftime('%Y%m%d-%H%M%S')}"
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> Settings:
         """Settings and facts of the run, in one flat mapping."""
         return {**self.info.settings, **{f"facts/{name}": fact_value(fact) for name, fact in self.info.facts.items()}}
 
@@ -153,18 +154,19 @@ def fact_value(fact: str) -> int | str:
     return int(digits) if digits.isdigit() else fact
 
 
-def scalar_names(tags: TrackerTags, settings: dict[str, Any]) -> Callable[[dict[str, Any]], Scalars]:
+def scalar_names(tags: TrackerTags, settings: Settings) -> Callable[[MetricsRow], Scalars]:
     """A function from a row of metrics to its finite scalars, under our names or Stable-Baselines3's.
 
     Where SB3 means another number by a name, the number is converted. Scalars that SB3 does not have keep our names.
     """
 
-    def finite_scalars(row: dict[str, Any]) -> Scalars:
+    def finite_scalars(row: MetricsRow) -> Scalars:
         return {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
 
-    def sb3_scalars(row: dict[str, Any]) -> Scalars:
+    def sb3_scalars(row: MetricsRow) -> Scalars:
         ours = finite_scalars(row)
-        named = {SB3.get(tag, (tag, 1))[0]: x * SB3.get(tag, (tag, 1))[1] for tag, x in ours.items()}
+        theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
+        named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
         if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
             entropy = settings["ent_coef"] * ours["losses/entropy"]
             value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
@@ -177,15 +179,11 @@ def scalar_names(tags: TrackerTags, settings: dict[str, Any]) -> Callable[[dict[
 def saved_ids(run_dir: Path | None) -> dict[str, str]:
     """From RUN/trackers.json: the id of this run in each tracker, so that a resumed run continues there. Anything in the
     file that is not an id is ignored."""
-    if run_dir is None:
-        return {}
     try:
-        found = json.loads((Place(run_dir) / IDS_FILE).read(MAX_IDS_BYTES))
-    except (Unreadable, ValueError, RecursionError):
+        found = {} if run_dir is None else json.loads((Place(run_dir) / IDS_FILE).read(MAX_IDS_BYTES))
+        return {k: v for k, v in found.items() if isinstance(v, str) and RUN_ID.fullmatch(v)}
+    except (Unreadable, ValueError, AttributeError, RecursionError):
         return {}
-    if not isinstance(found, dict):
-        return {}
-    return {k: v for k, v in found.items() if isinstance(v, str) and RUN_ID.fullmatch(v)}
 
 
 def save_id(run_dir: Path | None, tracker: str, run_id: str) -> None:
@@ -215,6 +213,5 @@ def model_files(checkpoint: Path) -> dict[str, Path]:
     run = Place(checkpoint.parents[1])
     folder = run / "checkpoints" / checkpoint.name
     files = {f"checkpoints/{folder.name}/{name}": folder / name for name in folder.names()}
-    return {
-        name: place.path for name, place in {"config.yaml": run / "config.yaml", **files}.items() if place.is_file()
-    }
+    files["config.yaml"] = run / "config.yaml"
+    return {name: place.path for name, place in files.items() if place.is_file()}

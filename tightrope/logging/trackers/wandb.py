@@ -14,6 +14,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ...files import Place
+from ...types import Settings
+from ..callback import MetricsRow
 from .histograms import Histogram
 from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
@@ -26,7 +28,7 @@ class WandB(Tracker):
 
     def __init__(self, options: TrackerOptions) -> None:
         super().__init__(options)
-        self.waiting: dict[int, dict[str, Any]] = {}  # by step
+        self.waiting: dict[int, Settings] = {}  # by step
         self.videos: deque[tuple[Path, int]] = deque()  # not sent yet, each with the step that it shows
         self.video_entry = -1  # the step of the newest entry that has a video; an entry takes one
 
@@ -53,9 +55,8 @@ class WandB(Tracker):
         own = None if info.run_dir is None else Place(info.run_dir) / "wandb"
         if own is not None and own.exists() and not own.is_dir():
             raise RuntimeError(f"{own} is not a directory: remove it")
-        settings = wandb.Settings(
-            console="off", silent=True, init_timeout=SERVER_SECONDS, finish_timeout=SERVER_SECONDS
-        )
+        times = {"init_timeout": SERVER_SECONDS, "finish_timeout": SERVER_SECONDS}
+        settings = wandb.Settings.model_validate({"console": "off", "silent": True, **times})
         run_id = saved_ids(info.run_dir).get(self.package)
         return wandb.init(
             project=options.project or os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -70,16 +71,16 @@ class WandB(Tracker):
             settings=settings,
         )
 
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, row: MetricsRow, seconds: float) -> None:
         self._send(row["step"], self.named(row))
 
-    def _send(self, step: int, numbers: dict[str, Any]) -> None:
+    def _send(self, step: int, numbers: Settings) -> None:
         whole = self.waiting.pop(step, {}) | numbers
         if step >= self.next_step:
             self.run.log(whole | self._video_for(step), step=step)
             self.next_step = step
 
-    def _video_for(self, step: int) -> dict[str, Any]:
+    def _video_for(self, step: int) -> Settings:
         """The oldest video that was not sent, for this step's entry."""
         import wandb
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, width_of
-from ..callback import Callback, RunInfo, StateView, TrainingResult
+from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, text_width
+from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .rollout import MAX_CELLS
 
 PICTURE_SECONDS = 0.5  # between two pictures
@@ -24,8 +24,7 @@ MAX_POINTS = 512
 class NotebookPicture(Callback):
     """Outside a notebook it only prints a line."""
 
-    name = "live picture"
-    may_fail = True
+    name, may_fail = "live picture", True
 
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.say = say
@@ -40,7 +39,7 @@ class NotebookPicture(Callback):
         else:
             self.say("live=True shows nothing here: it needs a notebook")
 
-    def on_phase(self, row: dict[str, Any]) -> None:
+    def on_phase(self, row: MetricsRow) -> None:
         if "charts/episodic_return" in row:
             self.points.append((row["step"], row["charts/episodic_return"]))
             if len(self.points) > MAX_POINTS:
@@ -100,9 +99,9 @@ def curve_frame(points: list[tuple[float, float]], total: int, width: int) -> np
 def draw_scale(canvas: Canvas, low: float, high: float) -> int:
     """Draw the lowest and the highest value; returns the width of the texts."""
     labels = {BOTTOM: f"{low:,.1f}"} | ({TOP: f"{high:,.1f}"} if high > low else {})
-    wide = max(width_of(words, SCALE_SIZE) for words in labels.values())
+    wide = max(text_width(words, SCALE_SIZE) for words in labels.values())
     for height, words in labels.items():
-        corner = canvas.frame.shape[1] - MARGIN - width_of(words, SCALE_SIZE), CURVE_HEIGHT - height + SCALE_SIZE // 3
+        corner = canvas.frame.shape[1] - MARGIN - text_width(words, SCALE_SIZE), CURVE_HEIGHT - height + SCALE_SIZE // 3
         canvas.text(words, corner, INK, SCALE_SIZE)
     return wide + MARGIN
 

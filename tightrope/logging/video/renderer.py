@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,9 @@ class RenderedVideo(NamedTuple):
     steps: int
     error: str | None = None
     final: bool = False  # whether there will be no further video after that error
+
+
+Order = tuple[int, PhaseFrames | tuple[str, int]]  # number of a video; a phase of it, or its name and steps
 
 
 class Film:
@@ -109,7 +113,10 @@ def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: 
             try:
                 if isinstance(order, PhaseFrames):
                     if number not in lost:
-                        film_of(number, films, folder, env, title, fps, pulse).add(order)
+                        if number not in films:
+                            folder.mkdir()  # but not the run's directory, which a user may have removed
+                            films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
+                        films[number].add(order)
                     continue
                 name, steps = order
                 path = (folder / f"{name}.mp4").path
@@ -129,16 +136,6 @@ def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: 
             orders.send(RenderedVideo(path, steps, failure_text(error), final=True))
     for film in films.values():
         film.abandon()
-
-
-def film_of(
-    number: int, films: dict[int, Film], folder: Place, env: Env, title: str, fps: int, pulse: np.ndarray
-) -> Film:
-    """The unfinished video of that number, which may be new."""
-    if number not in films:
-        folder.mkdir()  # but not the run's directory, which a user may have removed
-        films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
-    return films[number]
 
 
 def remove_unfinished(folder: Place) -> None:
@@ -167,17 +164,15 @@ class Renderer:
     def __init__(self, env: Env, folder: Place, title: str, fps: int) -> None:
         self.ours, theirs = multiprocessing.Pipe()
         self.pending = 0  # videos without an answer
-        self.pulse = np.frombuffer(
-            mmap.mmap(-1, 8), np.float64
-        )  # time of the last frame, in memory shared with the fork
+        self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # time of the last frame; the fork shares this memory
         arguments = (theirs, env, folder, title, fps, self.pulse)
-        self.process: Any = None
+        self.process: BaseProcess | None = None
         if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # a daemon may not have children
             self.process = forked(render_process, self.ours, *arguments)
             theirs.close()
         else:
             threading.Thread(target=render_videos, args=arguments, daemon=True).start()
-        self.orders: queue.Queue[Any] = queue.Queue(1)
+        self.orders: queue.Queue[Order | None] = queue.Queue(1)
         self.disconnected = False
         threading.Thread(target=self._deliver, name="tightrope-renderer", daemon=True).start()
 
@@ -199,7 +194,7 @@ class Renderer:
         self._send((number, (name, steps)))
         self.pending += 1
 
-    def _send(self, order: Any) -> None:
+    def _send(self, order: Order) -> None:
         wait = Wait()
         while not self.disconnected:
             try:
@@ -212,7 +207,7 @@ class Renderer:
     def _check_works(self, wait: Wait) -> None:
         """RuntimeError if it hangs."""
         late = wait.over(HANG_SECONDS, float(self.pulse[0]))
-        if self.process is not None and standing_still(self.process.pid) and wait.seconds > STOPPED_SECONDS:
+        if self.process is not None and standing_still(self.process.pid or 0) and wait.seconds > STOPPED_SECONDS:
             raise self.failed("the process that draws is stopped")
         if late:
             raise self.failed(f"no frame was drawn in {wait.seconds:.0f} s")
@@ -253,7 +248,7 @@ class Renderer:
             self.orders.put_nowait(None)
 
 
-def forked(work: Callable[..., None], *arguments: Any) -> Any:
+def forked(work: Callable[..., None], *arguments: object) -> BaseProcess:
     """A forked process. It has no threads, so OpenCV's pool is emptied first: it would wait for threads that are not there."""
     cv2 = sys.modules.get("cv2")
     threads = 1 if cv2 is None else cv2.getNumThreads()

@@ -53,8 +53,7 @@ class RolloutVideo(Callback):
     `written(path, step)` is called for each video. `say` gets one line if the environments cannot be drawn.
     """
 
-    name = "video"
-    may_fail = True
+    name, may_fail = "video", True
 
     def __init__(
         self, folder: Path, every: int | None, written: Callable[[Path, int], None], say: Callable[[str], None] = print

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ...errors import UsageError, plain
-from ...processes import start
+from ...errors import UsageError, printable
+from ...processes import start_program
 from ...types import Settings
 
 # absent: not here and not needed; broken: no run works without it
@@ -61,13 +61,13 @@ def run_check(check: Check) -> list[CheckResult]:
     except BaseException as error:  # also the panic of a library in another language
         words = str(error) if isinstance(error, UsageError) else f"the check failed: {error_line(error)}"
         results.append(CheckResult(check.name, words, check.if_it_raises))
-    return [replace(result, part=result.part or check.part, words=plain(result.words)) for result in results]
+    return [replace(result, part=result.part or check.part, words=printable(result.words)) for result in results]
 
 
 def error_line(error: BaseException) -> str:
     """The type of an error and the first line of its message."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return plain(f"{type(error).__name__}: {first}" if first else type(error).__name__)[:ERROR_LENGTH]
+    return printable(f"{type(error).__name__}: {first}" if first else type(error).__name__)[:ERROR_LENGTH]
 
 
 def format_bytes(count: float) -> str:
@@ -92,7 +92,7 @@ def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult
     """Run Python code that may hang or crash, in a process of its own and for so many seconds at most."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     path = os.pathsep.join([str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])])
-    process = start(
+    process = start_program(
         [sys.executable, "-c", FOLLOW_PARENT + code], {**inherited, "PYTHONPATH": path, **environment},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
@@ -111,4 +111,4 @@ def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult
     raised = [line for line in err.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
     lines = out.split("\n") if process.returncode == 0 else raised or err.split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return ProcessResult(process.returncode == 0, plain(last)[:ERROR_LENGTH], out + err)
+    return ProcessResult(process.returncode == 0, printable(last)[:ERROR_LENGTH], out + err)

@@ -1,0 +1,169 @@
+"""What an agent does besides training: evaluate, predict, record, show, export."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from .engine import State, apart, stream_seed
+from .errors import UsageError, checked_seed
+from .logging import Clip
+from .training.config import MOST_EPISODES, Config
+from .training.evaluate import Evaluation, Tick, evaluate_policy
+from .training.export import Exported, export_policy
+from .training.names import known_arguments, missing_member
+from .training.policy import predict
+from .training.record import RecordedVideo, Shot, record_video
+from .training.scoring import options_of, other_env
+from .training.signals import Interrupted
+from .training.user_objects import short_name
+from .types import Env
+
+
+class AgentBase:
+    """A policy with its settings and its environments, those of training and those in which it is scored."""
+
+    algo: ClassVar[str]
+    config: Config
+    state: State
+    score_env: Env
+    closed: bool
+
+    @property
+    def policy(self) -> torch.nn.Module:
+        """The network: `distribution, value = agent.policy(obs)`."""
+        return self.state.policy
+
+    @property
+    def steps(self) -> int:
+        """Environment steps trained on so far."""
+        return self.state.steps
+
+    @known_arguments
+    def evaluate(
+        self,
+        episodes: int = 100,
+        env: str | Env | None = None,
+        seed: int | None = None,
+        deterministic: bool = True,
+        eval_seconds: float | None = None,
+        eval_envs: int | None = None,
+        tick: Tick = lambda over: None,
+    ) -> Evaluation:
+        """Play episodes in fresh environments and return their score. The agent and its training stay as they are.
+
+        Ctrl-C ends it with KeyboardInterrupt, other signals with SystemExit.
+
+        Args:
+            episodes: How many.
+            env: Another environment with the same spaces; the agent's own if not given.
+            seed: Of these environments; follows from the agent's seed if not given, so that the same numbers come again.
+            deterministic: Take the likeliest action; otherwise draw actions as in training.
+            eval_seconds: A time limit. If it is reached, the score is of the episodes finished so far.
+            eval_envs: Environments that play at once, where they are engines on the host; as in the settings if not given.
+            tick: Called after every step with the number of episodes that are over.
+        """
+        self.check_open()
+        if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
+            raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MOST_EPISODES:,}")
+        if not isinstance(deterministic, bool):
+            raise UsageError(f"deterministic {deterministic!r} is not True or False")
+        if eval_seconds is not None and not eval_seconds > 0:
+            raise UsageError(
+                f"eval_seconds {eval_seconds} is not positive: give a number above 0, or None for no limit"
+            )
+        seed = self._seed("evaluate", seed)
+        config = self.config if eval_envs is None else self.config.changed(eval_envs=eval_envs)
+        options = replace(options_of(config, self.state), deterministic=deterministic, seconds=eval_seconds)
+        where, made_here = self.score_env, False
+        if env is not None:
+            with apart(seed, self.state.env.device):
+                where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
+            options = replace(options, in_itself=made_here)
+        try:
+            return evaluate_policy(self.state.policy, where, episodes, seed, options, tick=tick)
+        except Interrupted as error:
+            raise error.as_exit() from None
+        finally:
+            if made_here:
+                where.close()
+
+    def record(
+        self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any
+    ) -> RecordedVideo:
+        """Write a video of greedy episodes in a fresh environment. The agent and its training stay as they are.
+
+        Args:
+            path: An MP4 file; one of that name is replaced.
+            episodes: How many; 1, or 16 with grid=True, if not given.
+            seed: Of the environments; follows from the agent's seed if not given.
+            shot: `grid` shows episodes side by side, `every` every so-many-th step, `fps` sets frames per second (real time
+                if neither is given), `stochastic` draws actions as in training.
+        """
+        self.check_open()
+        path = Path(path)
+        if path.suffix != ".mp4":
+            raise UsageError(f"path {path} is not a video: give a name that ends in .mp4")
+        seed = self._seed("record", seed)
+        if wrong := sorted(shot.keys() - {field.name for field in fields(Shot)}):
+            raise UsageError(f"unknown option {wrong[0]!r} of record: give grid, every, fps or stochastic")
+        try:
+            title = short_name(self.config.env)
+            return record_video(self.state.policy, self.score_env, path, seed, Shot(episodes=episodes, **shot), title)
+        except Interrupted as error:
+            raise error.as_exit() from None
+        except OSError as error:
+            raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
+
+    def _seed(self, what: str, seed: int | None) -> int:
+        """The seed given, or one that follows from the agent's."""
+        return stream_seed(self.config.run.seed, what) if seed is None else checked_seed(seed)
+
+    def show(self, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Clip:
+        """Record episodes as `record` does, for a notebook, which plays what this returns."""
+        with tempfile.TemporaryDirectory() as folder:
+            film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
+            return Clip(film.path.read_bytes(), film.frames)
+
+    @known_arguments
+    def predict(self, obs: Any, deterministic: bool = True) -> Any:
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. `(obs, info)` of a reset
+        may be given as it is. Not `deterministic` draws the action as in training."""
+        return predict(self.state.policy, self.state.env, obs, deterministic)
+
+    def export(self, path: str | Path) -> Exported:
+        """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and
+        torch have agreed on it. A file of that name is replaced."""
+        about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
+        return export_policy(self.state.policy, self.score_env, Path(path), self._seed("export", None), about)
+
+    def close(self) -> None:
+        """Close the environments, also one that was given. What was learned stays: predict, save and export still work."""
+        if not self.closed:
+            self.closed = True
+            self.state.env.close()
+            if self.score_env is not self.state.env:
+                self.score_env.close()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise UsageError("this agent is closed and has no environments: make another, or tr.load what was saved")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except Exception:
+            if kind is None:  # otherwise what went wrong first is what matters
+                raise
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_member(type(self), name)
