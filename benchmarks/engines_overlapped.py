@@ -33,7 +33,7 @@ from tightrope.types import Discrete, Rollout
 
 def made(backend: str, env_id: str, num_envs: int, device: str, count: int) -> HostEnv:
     """The environments in `count` groups."""
-    engine, size = BACKENDS[backend].module, num_envs // count
+    engine, size = BACKENDS[backend].adapter, num_envs // count
     members = [engine.from_id(env_id, size, "cpu", EnvOptions()) for _ in range(count)]  # there undivided
     for member in members:
         member.device = torch.device(device)

@@ -20,8 +20,8 @@ from tightrope.envs.adapters import ale
 from tightrope.envs.adapters.ale import AleEnv
 from tightrope.envs.adapters.atari import FIRE, TWO_PLAYER, Rules, find_rom, installed_roms, presses_fire, title
 from tightrope.envs.adapters.host import row_seeds
-from tightrope.envs.adapters.spaces import Array
 from tightrope.envs.registry import EnvOptions
+from tightrope.envs.step_arrays import Array
 from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 
@@ -49,11 +49,11 @@ class Shelf:
 
     def __init__(self, rom: str) -> None:
         self.rom, self.free = rom, defaultdict(list)
-        self.make = cache(lambda: ale.from_id(f"{title(rom)}-v5", 1, "cpu", EnvOptions())._factory)
+        self.source = cache(lambda: ale.ADAPTER.from_id(f"{title(rom)}-v5", 1, "cpu", EnvOptions()))
 
-    def __call__(self, count: int) -> Any:
-        free = self.free[count]
-        return Borrowed(free.pop() if free else self.make()(count), free)
+    def __call__(self, seeds: Array) -> Any:
+        free = self.free[len(seeds)]
+        return Borrowed(free.pop() if free else self.source()._factory(seeds), free)
 
 
 class Borrowed:
@@ -78,27 +78,15 @@ class Borrowed:
         self.shelf.append(self.engine)
 
 
-class Eager(AleEnv):
-    """Starts by itself at its first step, as tensor environments do."""
-
-    started = False
-
-    def reset(self, seed: int | None = None, noise: Any = None) -> torch.Tensor:
-        self.started = True
-        return super().reset(seed, noise)
-
-    def step(self, action: torch.Tensor, noise: Any = None) -> Step:
-        if not self.started:
-            self.reset()
-        return super().step(action, noise)
-
-
 SHELF = {rom: Shelf(rom) for rom in ("breakout", "space_invaders")}
 PLAIN = Rules(clip_reward=False, life_is_episode=False)
 
 
 def made(num_envs: int, limit: int = 27_000, rom: str = "breakout", rules: Rules = Rules(), seed: int = 0) -> AleEnv:  # noqa: B008
-    env = Eager(SHELF[rom], num_envs, "cpu", f"{title(rom)}-v5", limit, rules, fires=True)
+    source = SHELF[rom].source()
+    env = AleEnv(
+        SHELF[rom], (source._observation, source._action), num_envs, "cpu", f"{title(rom)}-v5", limit, rules, fires=True
+    )
     env.seed(seed)
     return env
 
@@ -136,7 +124,7 @@ class Emulator:
 
 def factory(num_envs: int, max_episode_steps: int | None = None, seed: int = 0) -> AleEnv:
     if num_envs < 1 or max_episode_steps == 0:
-        return ale.from_id("Breakout-v5", num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps))
+        return ale.ADAPTER.from_id("Breakout-v5", num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps))
     return made(num_envs, max_episode_steps or 27_000, seed=seed)
 
 
@@ -276,7 +264,7 @@ def test_fire_is_pressed_once_for_each_further_life(fires: bool, first: int) -> 
 
 
 def test_games_without_a_fire_button() -> None:
-    for rom in ale.games():
+    for rom in ale.ADAPTER.games:
         actions = [action.name for action in Emulator(rom).actions]
         assert presses_fire(rom, {}) == ("FIRE" in actions and rom not in ("backgammon", "video_checkers")), rom
         assert not presses_fire(rom, {}) or actions[FIRE] == "FIRE", rom
@@ -376,7 +364,7 @@ def test_streams() -> None:
 
 def test_threads_change_nothing() -> None:
     def walk(threads: int) -> list[Step]:
-        env = ale.from_id("Breakout-v5", 2, "cpu", EnvOptions(env_kwargs={"num_threads": threads}))
+        env = ale.ADAPTER.from_id("Breakout-v5", 2, "cpu", EnvOptions(env_kwargs={"num_threads": threads}))
         env.reset(seed=1)
         return run(env, random_actions(env, 80))
 
@@ -386,7 +374,7 @@ def test_threads_change_nothing() -> None:
 def test_close_ends_the_threads() -> None:
     threads = lambda: len(os.listdir("/proc/self/task")) if Path("/proc/self/task").exists() else 0  # noqa: E731
     before = threads()
-    env = ale.from_id("Breakout-v5", 2, "cpu", EnvOptions())
+    env = ale.ADAPTER.from_id("Breakout-v5", 2, "cpu", EnvOptions())
     env.reset(seed=1)
     env.close()
     assert threads() == before
@@ -398,45 +386,45 @@ def test_close_ends_the_threads() -> None:
 def test_every_game_is_found_by_the_id_that_gymnasium_has_for_it() -> None:
     gymnasium.register_envs(ale_py)
     registered = {name: spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
-    assert set(registered.values()) == set(ale_py.roms.get_all_rom_ids()) - TWO_PLAYER == set(ale.games())
+    assert set(registered.values()) == set(ale_py.roms.get_all_rom_ids()) - TWO_PLAYER == set(ale.ADAPTER.games)
     for name, game in registered.items():
         for env_id in (name, name.removeprefix("ALE/"), f"{title(game)}NoFrameskip-v4"):
-            assert ale.provides(env_id)
-            assert find_rom(env_id, ale.games()) == game
+            assert ale.ADAPTER.provides(env_id)
+            assert find_rom(env_id, ale.ADAPTER.games) == game
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Brekout-v5", "Breakout-v4", "ALE/breakout-v5", "CartPole-v1", "ALE/Combat-v5"])
 def test_unknown_ids(env_id: str) -> None:
-    assert not ale.provides(env_id)
+    assert not ale.ADAPTER.provides(env_id)
     with pytest.raises(UsageError, match="unknown env"):
-        ale.from_id(env_id, 1, "cpu", EnvOptions())
+        ale.ADAPTER.from_id(env_id, 1, "cpu", EnvOptions())
 
 
 def test_near_matches() -> None:
     with pytest.raises(UsageError, match="Did you mean Breakout-v5"):
-        ale.from_id("Brekout-v5", 1, "cpu", EnvOptions())
+        ale.ADAPTER.from_id("Brekout-v5", 1, "cpu", EnvOptions())
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     assert installed_roms("ale_py", "roms") == []
-    assert ale.provides("ALE/Breakout-v5")
-    assert ale.provides("BreakoutNoFrameskip-v4")
-    assert not ale.provides("HalfCheetah-v5")
+    assert ale.ADAPTER.provides("ALE/Breakout-v5")
+    assert ale.ADAPTER.provides("BreakoutNoFrameskip-v4")
+    assert not ale.ADAPTER.provides("HalfCheetah-v5")
     with pytest.raises(UsageError, match="not installed"):
-        ale.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
+        ale.ADAPTER.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
     spec = importlib.util.spec_from_file_location("tightrope.envs.adapters.ale_again", ale.__file__)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # imports nothing that is not there
 
 
 def test_options() -> None:
-    env = ale.from_id("ALE/Pong-v5", 1, "cpu", EnvOptions())
+    env = ale.ADAPTER.from_id("ALE/Pong-v5", 1, "cpu", EnvOptions())
     assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
     assert (env.max_episode_steps, env._rules) == (27_000, Rules(clip_reward=True, life_is_episode=True))
     asked = {"reward_clipping": False, "episodic_life": False, "full_action_space": True}
-    env = ale.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
+    env = ale.ADAPTER.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
     assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, PLAIN)
-    assert ale.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == PLAIN
+    assert ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == PLAIN
     twin = env.spawn(2, seed=1)
     assert (twin.max_episode_steps, twin._rules) == (9, PLAIN)
 
@@ -444,12 +432,12 @@ def test_options() -> None:
 @pytest.mark.parametrize("name", sorted(ale.RESERVED))
 def test_what_the_adapter_decides_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"env_kwargs '{name}' cannot be set"):
-        ale.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={name: 1}))
+        ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={name: 1}))
 
 
 def test_unknown_keywords() -> None:
     with pytest.raises(UsageError, match=r"cannot be made.*wings"):
-        ale.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={"wings": 2}))
+        ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={"wings": 2}))
 
 
 @pytest.mark.parametrize("stray", [4, -1])
@@ -465,7 +453,7 @@ def test_screens_in_colour_are_those_of_the_games_that_are_played(sticky: float)
     """Through resets by the game and by the clock: of Breakout's few colours, grey is what the player sees."""
     cv2 = pytest.importorskip("cv2")
     options = EnvOptions(max_episode_steps=170, env_kwargs={"repeat_action_probability": sticky})
-    env = ale.from_id("Breakout-v5", 2, "cpu", options).spawn(3, seed=5, drawn=True)
+    env = ale.ADAPTER.from_id("Breakout-v5", 2, "cpu", options).spawn(3, seed=5, drawn=True)
     obs, ends = env.reset(), torch.zeros(2)
     for action in random_actions(env, 400):
         step = env.step(action)

@@ -24,7 +24,7 @@ from test_contract import (
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.adapters.brax import NAMES, JaxEnv, compile_functions, from_id, from_playground, provides
+from tightrope.envs.adapters.brax import ADAPTER, NAMES, JaxEnv, compile_functions, from_playground
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import UsageError
 
@@ -104,7 +104,9 @@ def drift(*args: Any, **kwargs: Any) -> JaxEnv:
 
 
 def made(env_id: str, num_envs: int = 4, max_episode_steps: int | None = None, **env_kwargs: Any) -> JaxEnv:
-    return from_id(env_id, num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps, env_kwargs=env_kwargs))
+    return ADAPTER.from_id(
+        env_id, num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps, env_kwargs=env_kwargs)
+    )
 
 
 def quarters(actions: Tensor) -> Tensor:
@@ -367,8 +369,10 @@ def test_known_ids() -> None:
     from brax import envs
 
     assert set(NAMES) == set(envs._envs)
-    assert all(provides(env_id) for env_id in ("brax/ant", "ant", "brax/of-my-own", "playground/CartpoleBalance"))
-    assert not any(provides(env_id) for env_id in ("Ant-v5", "CartPole-v1", "braxton", "CartpoleBalance"))
+    assert all(
+        ADAPTER.provides(env_id) for env_id in ("brax/ant", "ant", "brax/of-my-own", "playground/CartpoleBalance")
+    )
+    assert not any(ADAPTER.provides(env_id) for env_id in ("Ant-v5", "CartPole-v1", "braxton", "CartpoleBalance"))
 
 
 def test_brax_fast() -> None:

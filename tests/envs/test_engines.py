@@ -36,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         return SimpleNamespace(provides=lambda env_id: env_id in known.get(name, []), from_id=from_id)
 
     monkeypatch.setattr(Backend, "installed", property(lambda self: self.name in installed))
-    monkeypatch.setattr(Backend, "module", property(lambda self: module(self.name)))
+    monkeypatch.setattr(Backend, "adapter", property(lambda self: module(self.name)))
 
     def set_up(absent: str = "", **ids: list[str]) -> list[Any]:
         known.update(ids)
@@ -343,6 +343,6 @@ def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.Ca
     assert yaml.safe_load(Path("run/config.yaml").read_text())["gamma"] == 0.5
 
 
-def test_the_engines_module_is_found_without_importing_what_it_adapts() -> None:
-    assert BACKENDS["gymnasium"].module.__name__ == "tightrope.envs.adapters.gym"
+def test_the_adapter_is_found_without_importing_what_it_adapts() -> None:
+    assert BACKENDS["gymnasium"].adapter.__module__ == "tightrope.envs.adapters.gym"
     assert engines.BackendName.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")

@@ -37,7 +37,7 @@ def plain(backend: str, num_envs: int, max_episode_steps: int | None = None, see
     pytest.importorskip(BACKENDS[backend].package)
     mode: dict[str, Any] = {"vectorization_mode": "async"} if backend == "gymnasium" else {}
     options = EnvOptions(max_episode_steps=max_episode_steps, **mode)
-    env: HostEnv = BACKENDS[backend].module.from_id(TASKS[backend], num_envs, "cpu", options)
+    env: HostEnv = BACKENDS[backend].adapter.from_id(TASKS[backend], num_envs, "cpu", options)
     env.seed(seed)
     return env
 

@@ -31,6 +31,7 @@ from tightrope.envs import make
 from tightrope.envs.adapters import spaces
 from tightrope.envs.adapters.gym import GymEnv, GymVectorEnv, from_object
 from tightrope.envs.adapters.host import row_seeds
+from tightrope.envs.adapters.space_members import stacked
 from tightrope.errors import EnvError, UsageError
 from tightrope.training.plan import plan
 from tightrope.types import Box
@@ -259,7 +260,7 @@ def seeds_of(form: str, seed: int, num_envs: int) -> list[int]:
 def assert_lockstep(env: Any, walks: list[Any], seeds: list[int], steps: int, seed: int) -> Counter[str]:
     """Every field of every row is what a plain environment says that is stepped and reset by hand."""
     read = spaces.observation_reader(walks[0].observation_space)
-    one = lambda obs: torch.from_numpy(read.rows(spaces.stacked(read.space, [obs])))[0]  # noqa: E731
+    one = lambda obs: torch.from_numpy(read.rows(stacked(read.space, [obs])))[0]  # noqa: E731
     starts = [walk.reset(seed=s)[0] for walk, s in zip(walks, seeds, strict=True)]
     assert torch.equal(env.reset(seed=seed), torch.stack([one(start) for start in starts]))
     seen: Counter[str] = Counter()
@@ -1191,7 +1192,7 @@ SINGLE_PICTURE = "picture"
 @pytest.mark.parametrize("kind", ["vector", "dict", "tuple", "int", SINGLE_PICTURE])
 def test_one_prediction_is_that_of_its_row_in_a_batch(kind: str) -> None:
     agent, singles = chooser(kind, "box"), walked(kind, 4)
-    batch = agent.predict(spaces.stacked(SHOWN[kind][0], singles))
+    batch = agent.predict(stacked(SHOWN[kind][0], singles))
     assert batch.shape == (4, 2)
     assert len(np.unique(batch, axis=0)) > 1, "they say nothing about the observation"
     np.testing.assert_allclose(np.stack([agent.predict(obs) for obs in singles]), batch, rtol=1e-5)
@@ -1200,7 +1201,7 @@ def test_one_prediction_is_that_of_its_row_in_a_batch(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(SHOWN))
 def test_a_batch_of_any_observations_is_predicted_as_in_training(kind: str) -> None:
     agent, singles = chooser(kind, "discrete from 5"), walked(kind, 6)
-    batch = spaces.stacked(SHOWN[kind][0], singles)
+    batch = stacked(SHOWN[kind][0], singles)
     rows = torch.from_numpy(spaces.observation_reader(SHOWN[kind][0]).rows(batch))
     expected = agent.policy.distribution(rows).mode() + 5
     assert agent.predict(batch).tolist() == expected.tolist()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tightrope.envs.adapters.gym import from_object
-from tightrope.envs.adapters.spaces import stacked
-from tightrope.envs.traced import described, nested, parts_of, read, show, space_of, writer
+from tightrope.envs.adapters.space_members import stacked
+from tightrope.envs.adapters.spaces_only import described, space_of, writer_of
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
 INF = float("inf")
@@ -90,13 +90,13 @@ def test_observations_are_read_as_arrays_are_and_shown_again(name: str) -> None:
     env = env_of(space)
     given = stacked(space, batch_of(space, 6))
     rows, _ = env.encode(given)
-    parts = parts_of(env)
-    shown = show(parts, rows.numpy())
-    again = read(parts, [torch.from_numpy(piece) for piece in shown], env.observation)
+    reader = env._observation
+    shown = reader.show(rows.numpy())
+    again = reader.traced([torch.from_numpy(piece) for piece in shown])
     assert again.dtype == rows.dtype
     assert torch.equal(again, rows)
-    assert torch.equal(env.encode(nested(env, shown))[0], rows)
-    for part, piece in zip(parts, shown, strict=True):
+    assert torch.equal(env.encode(reader.nested(shown))[0], rows)
+    for part, piece in zip(reader.parts, shown, strict=True):
         assert piece.dtype == part.space.dtype
         assert all(part.space.contains(np.asarray(one, piece.dtype)) for one in piece)
 
@@ -110,16 +110,16 @@ def test_actions_are_written_as_arrays_are(name: str) -> None:
     else:
         action = torch.stack([torch.randint(n, (6,)) for n in np.atleast_1d(spec.n)], 1).reshape(6, *spec.shape)
     want = env.decode(action)
-    got = writer(env)(action).numpy()
+    got = writer_of(env).traced(action).numpy()
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
 
 
 def test_names_are_those_of_the_policys_spec() -> None:
     env = env_of(OBSERVATIONS["nested"])
-    assert [part.name for part in parts_of(env)] == [name for name, _ in env.observation.parts]
-    assert [part.name for part in parts_of(env_of(OBSERVATIONS["vector"]))] == ["obs"]
-    assert [part.name for part in parts_of(env_of(OBSERVATIONS["dict of one"]))] == ["only"]
+    assert [part.name for part in env._observation.parts] == [name for name, _ in env.observation.parts]
+    assert [part.name for part in env_of(OBSERVATIONS["vector"])._observation.parts] == ["obs"]
+    assert [part.name for part in env_of(OBSERVATIONS["dict of one"])._observation.parts] == ["only"]
 
 
 def test_our_own_specs_have_gymnasiums_names() -> None:
@@ -144,5 +144,5 @@ def test_a_space_in_words_has_nothing_that_json_lacks() -> None:
 def test_numbers_outside_an_engines_bounds_are_shown_as_they_are() -> None:
     env = env_of(gs.Box(0, 1, (2,), np.float64))
     rows = np.array([[-3.0, 5.0]], np.float32)
-    (shown,) = show(parts_of(env), rows)
+    (shown,) = env._observation.show(rows)
     np.testing.assert_array_equal(shown, rows)

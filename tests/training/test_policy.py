@@ -106,7 +106,7 @@ def test_it_acts_as_the_agent_does(shown: str, taken: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shown", ["vector", "dict", "tuple", "choice", "picture"])
 def test_batches_too(shown: str, tmp_path: Path) -> None:
-    from tightrope.envs.adapters.spaces import stacked
+    from tightrope.envs.adapters.space_members import stacked
 
     agent, policy = saved(tmp_path / "run", shown), tr.load_policy(tmp_path / "run")
     singles = [OBSERVATIONS[shown].sample() for _ in range(4)]

@@ -51,7 +51,7 @@ class TensorEnvLike(Protocol):
 
 def short_text(thing: Any) -> str:
     """The text of a value or space, on one line that is not too long."""
-    from .adapters.spaces import space_text
+    from .adapters.space_members import space_text
 
     text = " ".join(space_text(thing).split())
     return text if len(text) <= 100 else text[:97] + "..."

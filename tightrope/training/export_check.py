@@ -98,12 +98,12 @@ def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
 @torch.no_grad()
 def differences(content: bytes, names: Sequence[str], policy: ActorCritic, env: Env, rows: Tensor) -> dict[str, float]:
     """The largest absolute difference between a graph and torch, by output; an ExportError where that is too large."""
-    from ..envs.traced import parts_of, show
+    from ..envs.adapters.spaces_only import reader_of
 
-    parts, session = parts_of(env), session_of(content)
+    reader, session = reader_of(env), session_of(content)
     largest: dict[str, float] = {}
     for batch in torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)]):
-        shown = show(parts, batch.numpy())
+        shown = reader.show(batch.numpy())
         got = answers(session, dict(zip(names, shown, strict=True)))
         for name, error in compared(got, expected(policy, env, shown)).items():
             largest[name] = max(error, largest.get(name, 0.0))
@@ -132,9 +132,9 @@ def answers(session: Any, shown: Outputs) -> Outputs:
 
 def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
     """What torch gives."""
-    from ..envs.traced import nested
-
-    rows = env.encode(nested(env, shown))[0].cpu() if isinstance(env, HostEnv) else torch.from_numpy(shown[0])
+    rows = (
+        env.encode(env._observation.nested(shown))[0].cpu() if isinstance(env, HostEnv) else torch.from_numpy(shown[0])
+    )
     distribution, value = policy(rows)
     action = policy.head.to_env(distribution.mode())
     outputs = {name: tensor.numpy() for name, tensor in beside(policy, distribution, value).items()}

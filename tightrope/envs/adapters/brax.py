@@ -245,27 +245,29 @@ def as_signed(tensor: Tensor) -> Tensor:  # every file format has signed types
     return tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
 
 
-# ways in -------------------------------------------------------------------------------------------------------------
+class BraxAdapter:
+    """Makes environments by their ids."""
+
+    def provides(self, env_id: str) -> bool:
+        """Whether an id is one of Brax or Playground, decided without JAX."""
+        return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
+
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> JaxEnv:
+        """The environment behind an id. Brax's physics is env_kwargs' `backend`, spring unless given; Playground's env_kwargs
+        are overrides of its configuration, in which `impl` is jax unless given."""
+        suite, _, name = env_id.rpartition("/")
+        make = from_playground if suite == "playground" else from_brax
+        try:
+            env, limit = make(env_id, name, options.env_kwargs)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
+        limit = limit if options.max_episode_steps is None else options.max_episode_steps
+        return JaxEnv(env, num_envs, device, limit, name=env_id)
 
 
-def provides(env_id: str) -> bool:
-    """Whether an id is one of Brax or Playground, decided without JAX."""
-    return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
-
-
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> JaxEnv:
-    """The environment behind an id. Brax's physics is env_kwargs' `backend`, spring unless given; Playground's env_kwargs
-    are overrides of its configuration, in which `impl` is jax unless given."""
-    suite, _, name = env_id.rpartition("/")
-    make = from_playground if suite == "playground" else from_brax
-    try:
-        env, limit = make(env_id, name, options.env_kwargs)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
-    limit = limit if options.max_episode_steps is None else options.max_episode_steps
-    return JaxEnv(env, num_envs, device, limit, name=env_id)
+ADAPTER = BraxAdapter()
 
 
 def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:

@@ -39,7 +39,8 @@ from .gym_workers import (
 )
 from .host import HostEnv
 from .mujoco import rendering_problem
-from .spaces import action_writer, has_shape_of, observation_reader, space_text, stacked, take_rows
+from .space_members import has_shape_of, space_text, stacked, take_rows
+from .spaces import action_writer, observation_reader
 
 Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
+from ..adapters.space_members import stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
 from ..validate import describe_value, short_text
@@ -164,7 +165,7 @@ class SingleUnderTest(GymUnderTest):
             self.error("class", f"{name} is not a gymnasium.Env")
 
     def batch(self, obs: Any) -> Any:
-        return spaces.stacked(self.space, [obs])
+        return stacked(self.space, [obs])
 
     def encode(self, action: Any) -> Any:
         sent = super().encode(action)
@@ -242,7 +243,7 @@ class VectorUnderTest(GymUnderTest):
         singles = isinstance(final, np.ndarray) and final.dtype == object
         space, result = self.reader.space, obs.copy()
         try:
-            batch = spaces.stacked(space, list(final[rows])) if singles else spaces.take_rows(space, final, rows)
+            batch = stacked(space, list(final[rows])) if singles else take_rows(space, final, rows)
             result[rows] = self.reader.rows(batch).reshape(len(rows), -1)
         except Exception:
             one = final[rows[0]] if singles else final
