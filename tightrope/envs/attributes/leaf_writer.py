@@ -11,15 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .values import (
-    GLOBAL_STREAMS,
-    MAX_BYTES,
-    MAX_VALUES,
-    CannotSave,
-    Node,
-    class_name,
-    dtype_node,
-)
+from .values import GLOBAL_STREAMS, MAX_BYTES, MAX_VALUES, CannotSave, Node, class_name, dtype_node
 
 # first: a record of a fresh environment. save: for a file, to be loaded into a fresh one. snapshot: to be loaded in this
 # process. copy: for another environment beside this one.
