@@ -87,8 +87,8 @@ class Drift(Walk):
 
 
 @cache
-def compiled_once(kind: type[Walk], limit: int | None, device: str) -> JaxEnv:
-    return JaxEnv(kind(), 1, device, limit)
+def compiled_once(kind: type[Walk], device: str) -> JaxEnv:
+    return JaxEnv(kind(), 1, device)
 
 
 def walk(
@@ -96,7 +96,9 @@ def walk(
 ) -> JaxEnv:
     if num_envs < 1 or max_episode_steps == 0:
         return JaxEnv(kind(), num_envs, device, max_episode_steps, seed)
-    return compiled_once(kind, max_episode_steps, device).spawn(num_envs, seed)
+    env = compiled_once(kind, device).spawn(num_envs, seed)
+    env._set_time_limit(max_episode_steps)
+    return env
 
 
 def drift(*args: Any, **kwargs: Any) -> JaxEnv:
@@ -186,11 +188,11 @@ def test_every_row_is_the_true_one() -> None:
 
 
 def test_an_end_on_the_last_step_is_no_truncation() -> None:
-    env = walk(256, max_episode_steps=4)
+    env = walk(16, max_episode_steps=4)
     start = env.reset(seed=1)[:, 0]
     for _ in range(3):
-        assert not env.step(torch.full((256, 1), -0.125)).terminated.any()  # 3.5 ahead after 4 steps
-    step = env.step(torch.full((256, 1), -0.125))
+        assert not env.step(torch.full((16, 1), -0.125)).terminated.any()  # 3.5 ahead after 4 steps
+    step = env.step(torch.full((16, 1), -0.125))
     assert torch.equal(step.terminated, start > 0.5)
     assert torch.equal(step.truncated, start <= 0.5)
     assert step.terminated.any()
@@ -235,12 +237,12 @@ def test_a_reset_keeps_the_episodes_that_finished() -> None:
 
 
 def test_seeds_count_to_the_last_bit() -> None:
-    starts = [walk(64, seed=seed).reset(seed=seed)[:, 0] for seed in (1, 2, 1 + 2**32, 1 + 2**62)]
+    starts = [walk(16, seed=seed).reset(seed=seed)[:, 0] for seed in (1, 2, 1 + 2**32, 1 + 2**62)]
     assert len({tuple(start.tolist()) for start in starts}) == 4
 
 
 def test_made_spawned_and_seeded_alike() -> None:
-    ways = [JaxEnv(Walk(), 5, max_episode_steps=6, seed=7), walk(1, 6).spawn(5, seed=7), walk(5, 6, seed=2)]
+    ways = [JaxEnv(Walk(), 4, max_episode_steps=6, seed=7), walk(1, 6).spawn(4, seed=7), walk(4, 6, seed=2)]
     run(ways[2], random_actions(ways[2], 3))
     ways[2].finished_episodes()
     ways[2].seed(7)
@@ -251,7 +253,7 @@ def test_made_spawned_and_seeded_alike() -> None:
 
 def test_start_states_computed_always_or_when_needed_are_the_same() -> None:
     env, other = (walk(8, max_episode_steps=6, seed=1) for _ in range(2))
-    _, other._advance = compile_functions(jax, Walk(), 6, branching=False)  # as on a GPU
+    _, other._advance = compile_functions(jax, Walk(), branching=False)  # as on a GPU
     actions = random_actions(env, 40)
     for action in actions:
         one, two = env.step(action), other.step(action)
@@ -297,9 +299,9 @@ def test_nothing_is_copied() -> None:
     env, given, taken = walk(8, max_episode_steps=5), [], []
     advance = env._advance
 
-    def watched(running: Any, action: Any) -> Any:
+    def watched(running: Any, action: Any, limit: Any) -> Any:
         given.append(action.ctypes.data)
-        running, answer = advance(running, action)
+        running, answer = advance(running, action, limit)
         taken.append((addresses(answer), addresses(running)))
         return running, answer
 
@@ -336,13 +338,13 @@ def test_an_action_may_be_any_view() -> None:
 
 
 def test_state_goes_through_a_file() -> None:
-    env, other = walk(6, max_episode_steps=5, seed=1), walk(6, max_episode_steps=5, seed=2)
+    env, other = walk(8, max_episode_steps=5, seed=1), walk(8, max_episode_steps=5, seed=2)
     actions = random_actions(env, 30)
     run(env, actions[:13])
     saved = env.state_dict()
     assert {"state.obs", "state.info.rng", "key", "clock", "running_return", "finished"} < set(saved)
     other.load_state_dict(safetensors.torch.load(safetensors.torch.save(saved)))
-    third = walk(6, max_episode_steps=5, seed=3)
+    third = walk(8, max_episode_steps=5, seed=3)
     third.load_state_dict(saved)
     for tensor in saved.values():
         tensor.zero_()  # copies both ways: none of them minds
@@ -470,9 +472,11 @@ def test_playground_keeps_to_its_types() -> None:
         pytest.importorskip("mujoco_playground")
     env, limit = from_playground("playground/CartpoleBalance", "CartpoleBalance", {})
     assert limit == 1000
-    begin, advance = compile_functions(jax, env, limit, branching=True)
+    begin, advance = compile_functions(jax, env, branching=True)
     running, obs = jax.eval_shape(lambda key: begin(key, 3), jax.random.PRNGKey(0))
-    after, answer = jax.eval_shape(advance, running, jax.ShapeDtypeStruct((3, 1), jnp.float32))
+    after, answer = jax.eval_shape(
+        advance, running, jax.ShapeDtypeStruct((3, 1), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    )
     assert obs.shape == answer[0].shape == (3, 5)
     assert jax.tree.structure(running) == jax.tree.structure(after)
     kind = lambda array: (array.shape, array.dtype, array.weak_type)  # noqa: E731
@@ -492,7 +496,7 @@ def brax_env(name: str, backend: str) -> Any:
 
 def test_a_run_resumes_exactly(tmp_path: Path) -> None:
     def env() -> JaxEnv:
-        return compiled_once(Walk, 7, "cpu").spawn(4, seed=0)
+        return walk(4, 7)
 
     settings: dict[str, Any] = dict(
         num_steps=8, total_timesteps=6 * 32, num_minibatches=2, hidden_sizes=(8,), norm_obs=True, norm_reward=True,

@@ -318,14 +318,14 @@ def check_spawn_is_independent(factory: Factory) -> None:
 
 
 def check_state_dict_resumes_exactly(factory: Factory) -> None:
-    env = factory(num_envs=6, max_episode_steps=5, seed=1)
+    env = factory(num_envs=8, max_episode_steps=5, seed=1)
     if not env.resumable and not isinstance(env, TensorEnv):
         pytest.skip("cannot save its state, and does not claim to")
     actions = random_actions(env, 27)
     run(env, actions[:13])
     saved = env.state_dict()
     expected, counted = run(env, actions[13:]), env.finished_episodes()
-    other = factory(num_envs=6, max_episode_steps=5, seed=2)
+    other = factory(num_envs=8, max_episode_steps=5, seed=2)
     run(other, actions[:3])
     for restored in (env, other):
         restored.load_state_dict(saved)

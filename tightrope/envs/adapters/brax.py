@@ -34,6 +34,7 @@ NAMES = (
 )  # fmt: skip
 PHYSICS = ("spring", "positional", "generalized", "mjx")  # of Brax, the fastest first
 ALIGNMENT = 64  # bytes: a view into the middle of a tensor is not something XLA can take as it is
+NEVER = 2**31 - 1  # steps
 TIME_LIMIT = 1000  # of Brax's tasks, which leave it to the trainer
 
 
@@ -76,13 +77,17 @@ class JaxEnv:
         self.env = env
         self._camera: Camera | None = None
         self.device = torch.device(device)
-        self.max_episode_steps = max_episode_steps
         self._jax = import_package("jax", self.name)
         self._jax_device = jax_device(self._jax, self.device)
-        on_host = self.device.type == "cpu"
-        self._begin, self._advance = compile_functions(self._jax, env, max_episode_steps, branching=on_host)
+        self._begin, self._advance = compile_functions(self._jax, env, branching=self.device.type == "cpu")
+        self._set_time_limit(max_episode_steps)
         self.action = Box((env.action_size,), low=-1.0, high=1.0)
         self._allocate(num_envs, seed)
+
+    def _set_time_limit(self, steps: int | None) -> None:
+        """Truncate episodes after so many steps. An argument of what is compiled: another limit compiles nothing."""
+        self.max_episode_steps = steps
+        self._limit = self._jax.device_put(np.int32(NEVER if steps is None else steps), self._jax_device)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
         check_positive("num_envs", num_envs)
@@ -100,7 +105,7 @@ class JaxEnv:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         on_host = self.device.type == "cpu"  # where JAX takes NumPy's view of the same memory sooner
         actions = action.detach().numpy() if on_host else self._array(action)
-        self._running, step = self._advance(self._running, actions)
+        self._running, step = self._advance(self._running, actions, self._limit)
         return Step(*map(from_dlpack, step))
 
     def finished_episodes(self) -> Tensor:
@@ -172,7 +177,7 @@ class JaxEnv:
 
 
 def compile_functions(
-    jax: Any, env: Any, limit: int | None, branching: bool
+    jax: Any, env: Any, branching: bool
 ) -> tuple[Callable[..., tuple[JaxState, Array]], Callable[..., tuple[JaxState, tuple[Array, ...]]]]:
     """(begin, advance) of N environments. With `branching`, start states are computed only when an episode has ended;
     on a GPU that would make the host wait for the answer in every step."""
@@ -197,13 +202,13 @@ def compile_functions(
         state, zeros = initial_states(fresh, num_envs), jnp.zeros(num_envs)
         return JaxState(state, key, zeros.astype(jnp.int32), zeros, jnp.zeros((3, num_envs))), observe(state)
 
-    def advance(running: JaxState, action: Array) -> tuple[JaxState, tuple[Array, ...]]:
+    def advance(running: JaxState, action: Array, limit: Array) -> tuple[JaxState, tuple[Array, ...]]:
         stepped = jax.vmap(env.step)(running.state, action)
         # the very types that came in: otherwise the next call is compiled anew
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), stepped, running.state)
         clock, reward = running.clock + 1, state.reward.astype(jnp.float32)
         terminated = state.done.astype(bool)
-        done = terminated if limit is None else terminated | (clock >= limit)
+        done = terminated | (clock >= limit)
         key, fresh = jax.random.split(running.key)
 
         def where_done(new: Array, old: Array) -> Array:
