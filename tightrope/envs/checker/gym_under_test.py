@@ -18,15 +18,14 @@ from ..adapters.space_members import stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
 from ..validate import describe_value, short_text
-from .env_under_test import FIVE_VALUES, OLD_STEP, CheckAborted, EnvUnderTest, ObservedStep
-from .report import Level, Report
+from .env_under_test import FIVE_VALUES, OLD_STEP, CheckAborted, CheckReport, EnvUnderTest, Level, ObservedStep
 from .values import same_numbers, space_violations
 
 
 class GymUnderTest(EnvUnderTest):
     """What single and vector environments have in common."""
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int, seen: Any, acted: Any) -> None:
+    def __init__(self, env: Any, report: CheckReport, steps: int, seed: int, seen: Any, acted: Any) -> None:
         super().__init__(env, report, steps, seed)
         self.space: Any = getattr(env, "observation_space", None)
         self.shape: tuple[int, ...] = ()  # of a reward
@@ -156,7 +155,7 @@ class GymUnderTest(EnvUnderTest):
 class SingleUnderTest(GymUnderTest):
     """One environment, which the checker resets where an episode ends."""
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: Any, report: CheckReport, steps: int, seed: int) -> None:
         seen, acted = getattr(env, "observation_space", None), getattr(env, "action_space", None)
         super().__init__(env, report, steps, seed, seen, acted)
         name = type(getattr(env, "unwrapped", env)).__name__
@@ -182,7 +181,7 @@ class SingleUnderTest(GymUnderTest):
 class VectorUnderTest(GymUnderTest):
     """A vector environment, which resets its rows in the way it declares."""
 
-    def __init__(self, env: VectorEnv, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: VectorEnv, report: CheckReport, steps: int, seed: int) -> None:
         super().__init__(env, report, steps, seed, env.single_observation_space, env.single_action_space)
         self.num_envs, self.shape = env.num_envs, (env.num_envs,)
         self.pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them

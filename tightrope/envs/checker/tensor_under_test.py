@@ -18,9 +18,8 @@ from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask
 from ..validate import describe_value, short_text
-from .env_under_test import FIXES, CheckAborted, EnvUnderTest, ObservedStep
-from .report import Report
-from .values import entry_name, same_numbers, unequal, value_range
+from .env_under_test import FIXES, CheckAborted, CheckReport, EnvUnderTest, ObservedStep
+from .values import entry_name, same_numbers, spec_range, unequal
 
 
 class ProtocolUnderTest(EnvUnderTest):
@@ -34,7 +33,7 @@ class ProtocolUnderTest(EnvUnderTest):
         "structure": "return a tensor",
     }
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: Any, report: CheckReport, steps: int, seed: int) -> None:
         super().__init__(env, report, steps, seed)
         self.num_envs, self.observation, self.action = env.num_envs, env.observation, env.action
         self.engine = f"Tightrope, {plural(self.num_envs, 'row')} on {env.device} ({type(env).__name__})"
@@ -51,7 +50,7 @@ class ProtocolUnderTest(EnvUnderTest):
         """Rows of an observation."""
         spec = self.env.observation
         rows = self.as_array(name, tensor, spec.dtype, spec.shape).reshape(self.num_envs, -1)
-        low, high = value_range(spec)
+        low, high = spec_range(spec)
         outside = np.argwhere((rows < low) | (rows > high))
         if len(outside):
             row, column = (int(i) for i in outside[0])
@@ -105,6 +104,14 @@ class ProtocolUnderTest(EnvUnderTest):
             self.error("final_obs", f"row {differing[0]} goes on, but its obs is not its final_obs, {self.when}")
         return super().inspect(step)
 
+    def isolated_step(self) -> ObservedStep:
+        """A random step that leaves the global random streams as they were."""
+        streams = SavedStreams(SimpleNamespace())
+        try:
+            return self.step(self.random_actions())
+        finally:
+            streams.restore()
+
 
 class TensorUnderTest(ProtocolUnderTest):
     """A TensorEnv. As in a run, every seeded reset starts from the same random streams and the same attributes."""
@@ -122,7 +129,7 @@ class TensorUnderTest(ProtocolUnderTest):
         "step": "fix that line; every method must take every action, from every state",
     }
 
-    def __init__(self, env: TensorEnv, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: TensorEnv, report: CheckReport, steps: int, seed: int) -> None:
         in_place = sorted(env.try_methods()) if env.pure else []
         super().__init__(env, report, steps, seed)
         self.snapshot = env.snapshot()
@@ -139,11 +146,3 @@ class TensorUnderTest(ProtocolUnderTest):
             np.random.seed(seed % 2**32)
             torch.manual_seed(seed)
         return super().reset(seed)
-
-    def isolated_step(self) -> ObservedStep:
-        """A random step that leaves the global random streams as they were."""
-        streams = SavedStreams(SimpleNamespace())
-        try:
-            return self.step(self.random_actions())
-        finally:
-            streams.restore()
