@@ -448,12 +448,11 @@ def test_actions_that_do_not_exist(stray: int) -> None:
         env.step(torch.tensor([0, stray]))
 
 
-@pytest.mark.parametrize("sticky", [0.0, 0.25])
-def test_screens_in_colour_are_those_of_the_games_that_are_played(sticky: float) -> None:
-    """Through resets by the game and by the clock: of Breakout's few colours, grey is what the player sees."""
+def test_screens_in_colour_are_those_of_the_games_that_are_played() -> None:
+    """With sticky actions, through resets by the game and by the clock: grey is what the player sees."""
     cv2 = pytest.importorskip("cv2")
-    options = EnvOptions(max_episode_steps=170, env_kwargs={"repeat_action_probability": sticky})
-    env = ale.ADAPTER.from_id("Breakout-v5", 2, "cpu", options).spawn(3, seed=5, drawn=True)
+    options = EnvOptions(max_episode_steps=170, env_kwargs={"repeat_action_probability": 0.25})
+    env = ale.ADAPTER.from_id("Breakout-v5", 1, "cpu", options).spawn(3, seed=5, drawn=True)
     obs, ends = env.reset(), torch.zeros(2)
     for action in random_actions(env, 400):
         step = env.step(action)

@@ -42,12 +42,8 @@ class Reader:
         """Set the attributes of an object. RuntimeError for a name that is not one of a saved attribute."""
         self.built[""] = thing
         for name in [*self.values, *self.gone]:
-            mine = (
-                name not in skip
-                and name not in getattr(type(thing), "_not_saved", ())
-                and values.is_settable(type(thing), name)
-            )
-            if not mine and self.values.get(name) != ["constant"]:
+            reserved = name in skip or name in getattr(type(thing), "_not_saved", ())
+            if (reserved or not values.is_settable(type(thing), name)) and self.values.get(name) != ["constant"]:
                 raise RuntimeError(f"env has nothing of its own called {str(name)[:40]!r}")
         for name, node in self.values.items():
             try:
@@ -120,12 +116,10 @@ class Reader:
         self.remember(path, value)
         base: Any = next(base for base in values.CONTAINERS if isinstance(value, base))
         if isinstance(value, defaultdict):
-            factory = (
-                values.FACTORIES.get(extra[1])
-                if extra[0] == "type"
-                else self.read(extra, f"{path}.default_factory", depth)
+            of_type = extra[0] == "type"
+            value.default_factory = (
+                values.FACTORIES.get(extra[1]) if of_type else self.read(extra, f"{path}.default_factory", depth)
             )
-            value.default_factory = factory
         if base in (dict, values.CONTAINERS[0]):
             pairs = []
             for i, (key, node) in enumerate(nodes):

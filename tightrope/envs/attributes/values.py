@@ -148,20 +148,14 @@ def is_settable(kind: type, name: Any) -> bool:
     return not (callable(there) or hasattr(type(there), "__get__"))
 
 
-def set_attribute(thing: Any, name: str, value: Any) -> None:
-    entry = layout(type(thing)).slots.get(name)
-    if entry is not None:
-        entry.__set__(thing, value)
-    else:
-        vars(thing)[name] = value
+def set_attribute(thing: object, name: str, value: object) -> None:
+    """Set an attribute in its slot or dictionary, whatever its class does at that."""
+    object.__setattr__(thing, name, value)
 
 
-def remove_attribute(thing: Any, name: str) -> None:
-    entry = layout(type(thing)).slots.get(name)
-    if entry is not None:
-        entry.__delete__(thing)
-    else:
-        vars(thing).pop(name, None)
+def remove_attribute(thing: object, name: str) -> None:
+    with suppress(AttributeError):
+        object.__delattr__(thing, name)
 
 
 # constants ---------------------------------------------------------------------------------------------------------------
