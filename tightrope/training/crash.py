@@ -25,7 +25,7 @@ from torch import Tensor
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.health import LOSSES
-from ..envs.replayed import Replayed
+from ..envs.step_arrays import Replayed
 from ..errors import one_line
 from ..files import Place
 from ..types import Batch, Env, Rollout, Row

@@ -178,17 +178,12 @@ class GymVectorEnv(HostEnv):
         self.name, self._factory = name, factory
         self.engine: Any = engine
         mode = engine.metadata.get("autoreset_mode")
-        if mode is None:
-            raise UsageError(
-                f"vector env {name!r} does not say how it resets: set metadata['autoreset_mode'] to a member of "
-                "gymnasium.vector.AutoresetMode"
-            )
         try:
             self._mode = AutoresetMode(mode)
         except ValueError:
-            raise UsageError(
-                f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
-            ) from None
+            found = "does not say how it resets" if mode is None else f"declares autoreset_mode {mode!r}"
+            fix = "set metadata['autoreset_mode'] to a member of gymnasium.vector.AutoresetMode"
+            raise UsageError(f"vector env {name!r} {found}: {fix}") from None
         # not a wrapped one, whose step is more than the engine's
         self._in_background = type(engine) in (AsyncVectorEnv, Workers)
         own = type(engine) is SyncVectorEnv or (self._in_background and bool(getattr(engine, "shared_memory", False)))
