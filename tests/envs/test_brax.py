@@ -12,10 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 from test_contract import (
-    CHECKS,
+    DRAWING,
+    OWN_STREAMS,
     Factory,
     check_finished_episodes,
     check_truncates_exactly_at_the_limit,
+    checks_but,
     on_gpu,
     random_actions,
     run,
@@ -38,13 +40,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Brax System, piplines and environments:UserWarning"),
     pytest.mark.filterwarnings("ignore:Accessing .* directly from `Data` is deprecated:DeprecationWarning"),
 ]
-DOES_NOT_APPLY = {
-    "noise_decides_everything": "its random stream is JAX's",
-    "noise_spares_the_own_stream": "its random stream is JAX's",
-    "global_stream_is_untouched": "it draws; see the test without drawing",
-    "frames": "cannot be drawn",
-    "frames_of_extreme_observations": "cannot be drawn",
-}
 END = 4.0
 
 
@@ -122,14 +117,11 @@ def addresses(arrays: Any) -> list[int]:
 
 # the contract --------------------------------------------------------------------------------------------------------
 
-every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+every_check = checks_but(*OWN_STREAMS, *DRAWING, "global_stream_is_untouched")  # the last draws, see below
 
 
 @every_check
 def test_contract(check: Callable[[Factory], None]) -> None:
-    reason = DOES_NOT_APPLY.get(check.__name__[6:])
-    if reason:
-        pytest.skip(reason)
     check(walk)
 
 
@@ -141,9 +133,6 @@ def test_contract_where_only_the_clock_ends(check: Callable[[Factory], None]) ->
 @on_gpu
 @every_check
 def test_contract_on_gpu(check: Callable[[Factory], None]) -> None:
-    reason = DOES_NOT_APPLY.get(check.__name__[6:])
-    if reason:
-        pytest.skip(reason)
     check(lambda **settings: walk(**settings, device="cuda"))
 
 

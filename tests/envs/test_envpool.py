@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_contract import CHECKS, Factory, random_actions, run, same
+from test_contract import DRAWING, OUTSIDE, Factory, checks, checks_but, random_actions, run, same
 
 from tightrope.envs.adapters import envpool as ours
 from tightrope.envs.adapters.atari import FIRE, Rules, title
@@ -23,26 +23,6 @@ from tightrope.errors import EnvError, UsageError
 from tightrope.types import Step
 
 envpool = pytest.importorskip("envpool")
-
-DOES_NOT_APPLY = {
-    "noise_decides_everything": "the engine has random streams of its own",
-    "noise_spares_the_own_stream": "the engine has random streams of its own",
-    "state_dict_resumes_exactly": "the engine cannot save its state",
-    "frames": "only games are drawn: test_games_are_drawn",
-    "frames_of_extreme_observations": "only games are drawn: test_games_are_drawn",
-}
-
-
-class Eager(EnvPoolEnv):
-    """Starts by itself at its first step, as tensor environments do, and draws nothing where there is nothing to draw."""
-
-    def step(self, action: torch.Tensor, noise: Any = None) -> Step:
-        if self.engine is None:
-            self.reset()
-        return super().step(action, noise)
-
-    def draw(self, obs: torch.Tensor, action: torch.Tensor | None = None) -> Array:
-        return np.zeros(0) if self._rules is None else super().draw(obs, action)
 
 
 class Watched:
@@ -68,7 +48,7 @@ class Watched:
 def made(env_id: str, num_envs: int, max_episode_steps: int | None = None, seed: int = 0, **options: Any) -> Any:
     env: Any = ours.ADAPTER.from_id(env_id, num_envs, "cpu", EnvOptions(max_episode_steps=max_episode_steps, **options))
     factory = env._factory
-    env.__class__, env._factory = Eager, lambda seeds: Watched(factory(seeds))
+    env._factory = lambda seeds: Watched(factory(seeds))
     env.seed(seed)
     return env
 
@@ -77,18 +57,14 @@ def made(env_id: str, num_envs: int, max_episode_steps: int | None = None, seed:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Hopper-v5", "LunarLanderContinuous-v3"])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+@checks_but(*OUTSIDE, *DRAWING)
 def test_contract(check: Callable[[Factory], None], env_id: str) -> None:
-    name = check.__name__[6:]
-    if name in DOES_NOT_APPLY:
-        pytest.skip(DOES_NOT_APPLY[name])
     check(partial(made, env_id))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+# a game takes 0.1 s to make, and the rest is the same for all
+@checks(lambda name: name in ("writing_into_results_changes_nothing", "fields_share_no_memory", "frames"))
 def test_contract_of_a_game(check: Callable[[Factory], None]) -> None:
-    if check.__name__[6:] not in {"writing_into_results_changes_nothing", "fields_share_no_memory", "frames"}:
-        pytest.skip("a game takes 0.1 s to make, and the rest is the same for all")
     check(lambda num_envs, **given: made("Breakout-v5", min(num_envs, 2), **given))
 
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from test_contract import CHECKS, Factory, copied, random_actions, run, same, tensors
+from test_contract import DRAWING, OUTSIDE, Factory, checks_but, copied, random_actions, run, same, tensors
 
 from tightrope.envs.adapters import groups as ours
 from tightrope.envs.adapters.groups import Grouped, in_groups
@@ -22,13 +22,6 @@ from tightrope.envs.registry import BACKENDS, EnvOptions
 from tightrope.errors import EnvError
 from tightrope.types import Env
 
-DOES_NOT_APPLY = {
-    "noise_decides_everything": "the engine has random streams of its own",
-    "noise_spares_the_own_stream": "the engine has random streams of its own",
-    "state_dict_resumes_exactly": "the engine cannot save its state",
-    "frames": "only games are drawn",
-    "frames_of_extreme_observations": "only games are drawn",
-}
 TASKS = {"envpool": "CartPole-v1", "ale": "Breakout-v5", "gymnasium": "Acrobot-v1"}
 engines = pytest.mark.parametrize("backend", TASKS)
 
@@ -111,11 +104,8 @@ def test_an_answer_that_nobody_came_for_is_dropped(backend: str) -> None:
         assert same(run(one, actions), run(two, actions))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+@checks_but(*OUTSIDE, *DRAWING)
 def test_contract(check: Callable[[Factory], None]) -> None:
-    name = check.__name__[6:]
-    if name in DOES_NOT_APPLY:
-        pytest.skip(DOES_NOT_APPLY[name])
     check(partial(grouped, "envpool"))
 
 
