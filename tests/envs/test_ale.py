@@ -22,8 +22,7 @@ from tightrope.envs.adapters.atari import FIRE, TWO_PLAYER, Rules, find_rom, ins
 from tightrope.envs.adapters.host import row_seeds
 from tightrope.envs.registry import EnvOptions
 from tightrope.envs.step_arrays import Array
-from tightrope.errors import EnvError, UsageError
-from tightrope.types import Step
+from tightrope.errors import UsageError
 
 ale_py = pytest.importorskip("ale_py")
 AtariVectorEnv = pytest.importorskip("ale_py.vector_env").AtariVectorEnv
@@ -345,15 +344,6 @@ def test_streams() -> None:
     assert np.array_equal(starts(env.spawn(2, seed=0), 1), one)
 
 
-def test_threads_change_nothing() -> None:
-    def walk(threads: int) -> list[Step]:
-        env = ale.ADAPTER.from_id("Breakout-v5", 2, "cpu", EnvOptions(env_kwargs={"num_threads": threads}))
-        env.reset(seed=1)
-        return run(env, random_actions(env, 80))
-
-    assert same(walk(1), walk(2))
-
-
 def test_close_ends_the_threads() -> None:
     threads = lambda: len(os.listdir("/proc/self/task")) if Path("/proc/self/task").exists() else 0  # noqa: E731
     before = threads()
@@ -376,18 +366,6 @@ def test_every_game_is_found_by_the_id_that_gymnasium_has_for_it() -> None:
             assert find_rom(env_id, ale.ADAPTER.games) == game
 
 
-@pytest.mark.parametrize("env_id", ["ALE/Brekout-v5", "Breakout-v4", "ALE/breakout-v5", "CartPole-v1", "ALE/Combat-v5"])
-def test_unknown_ids(env_id: str) -> None:
-    assert not ale.ADAPTER.provides(env_id)
-    with pytest.raises(UsageError, match="unknown env"):
-        ale.ADAPTER.from_id(env_id, 1, "cpu", EnvOptions())
-
-
-def test_near_matches() -> None:
-    with pytest.raises(UsageError, match="Did you mean Breakout-v5"):
-        ale.ADAPTER.from_id("Brekout-v5", 1, "cpu", EnvOptions())
-
-
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     assert installed_roms("ale_py", "roms") == []
@@ -398,37 +376,6 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         ale.ADAPTER.from_id("ALE/Breakout-v5", 1, "cpu", EnvOptions())
     spec = importlib.util.spec_from_file_location("tightrope.envs.adapters.ale_again", ale.__file__)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # imports nothing that is not there
-
-
-def test_options() -> None:
-    env = ale.ADAPTER.from_id("ALE/Pong-v5", 1, "cpu", EnvOptions())
-    assert (env.observation.shape, env.observation.dtype, env.action.n) == ((4, 84, 84), torch.uint8, 6)
-    assert (env.max_episode_steps, env._rules) == (27_000, Rules(clip_reward=True, life_is_episode=True))
-    asked = {"reward_clipping": False, "episodic_life": False, "full_action_space": True}
-    env = ale.ADAPTER.from_id("PongNoFrameskip-v4", 1, "cpu", EnvOptions(max_episode_steps=9, env_kwargs=asked))
-    assert (env.action.n, env.max_episode_steps, env._rules) == (18, 9, PLAIN)
-    assert ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(scoring=True))._rules == PLAIN
-    twin = env.spawn(2, seed=1)
-    assert (twin.max_episode_steps, twin._rules) == (9, PLAIN)
-
-
-@pytest.mark.parametrize("name", sorted(ale.RESERVED))
-def test_what_the_adapter_decides_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"env_kwargs '{name}' cannot be set"):
-        ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={name: 1}))
-
-
-def test_unknown_keywords() -> None:
-    with pytest.raises(UsageError, match=r"cannot be made.*wings"):
-        ale.ADAPTER.from_id("Pong-v5", 1, "cpu", EnvOptions(env_kwargs={"wings": 2}))
-
-
-@pytest.mark.parametrize("stray", [4, -1])
-def test_actions_that_do_not_exist(stray: int) -> None:
-    env = made(2)
-    env.reset()
-    with pytest.raises(EnvError, match=f"number 1 failed on action {stray}: there are only actions 0 to 3"):
-        env.step(torch.tensor([0, stray]))
 
 
 def test_screens_in_colour_are_those_of_the_games_that_are_played() -> None:
