@@ -409,8 +409,13 @@ def test_pictures_show_the_newest_frame() -> None:
     assert (frames[1, 81:] == 200).all()
 
 
+class Brightness(torch.nn.Module):
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.float().mean((2, 3))
+
+
 def test_a_game_that_is_cut_at_its_limit_is_counted_and_said() -> None:
-    settings: Any = dict(num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=64, max_episode_steps=20)
+    settings: Any = dict(num_envs=2, max_episode_steps=20, network=Brightness)
     with tr.PPO("ALE/Pong-v5", backend="ale", device="cpu", **settings) as agent:
         score = agent.evaluate(3)
     assert (score.games_cut, score.lengths, score.unfinished) == (3, [20, 20, 20], 0)
