@@ -87,13 +87,7 @@ def test_groups_may_be_sent_and_received_in_any_order(backend: str) -> None:
             seen[1].append(copied(two.recv(1)))
         for group, rows in enumerate((slice(0, 2), slice(2, 4))):
             assert same(seen[group], [type(step)(*(t[rows] for t in tensors(step))) for step in expected])
-
-
-@engines
-def test_an_answer_that_nobody_came_for_is_dropped(backend: str) -> None:
-    one, two = plain(backend, 4, 6), grouped(backend, 4, 6)
-    with closing(one, two):
-        actions = random_actions(one, 4)
+        # a step that nobody came for is dropped
         for env in (one, two):
             env.reset(seed=3)
         two.send(actions[0, :2], 0)
