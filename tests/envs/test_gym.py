@@ -709,39 +709,26 @@ def failure(call: Callable[[], Any]) -> EnvError:
     return error.value
 
 
-def test_a_worker_that_dies_between_two_steps_is_named_and_none_is_left() -> None:
-    env = fragile()
-    workers = pids(env)
-    env.step(torch.tensor([0, 1, 1]))
-    os.kill(workers[1], signal.SIGKILL)
-    error = failure(lambda: env.step(torch.tensor([0, 1, 0])))
-    assert "'Fragile-v0' number 1 failed on action 1: its process died" in str(error)
+@pytest.mark.parametrize("when", ["at its reset", "between two steps", "during a step"])
+def test_a_worker_that_dies_is_named_and_none_is_left(when: str) -> None:
+    env = make("Fragile-v0", 3, backend="gymnasium", vectorization_mode="async")
+    workers, action, call = pids(env), 2 if when == "during a step" else 1, lambda: env.reset(seed=1)
+    if when != "at its reset":
+        env.reset(seed=1)
+        env.step(torch.tensor([0, 1, 1]))
+        call = lambda: env.step(torch.tensor([0, action, 0]))  # noqa: E731
+    killer = threading.Timer(0.3 if when == "during a step" else 0.0, os.kill, (workers[1], signal.SIGKILL))
+    killer.start()
+    if when != "during a step":
+        killer.join()
+    began, failed = time.perf_counter(), when if when == "at its reset" else f"on action {action}"
+    error = failure(call)
+    assert f"'Fragile-v0' number 1 failed {failed}: its process died" in str(error)
     assert error.__cause__ is not None
+    assert time.perf_counter() - began < 10
     assert not any(alive(pid) for pid in workers)
     env.close()  # which must not hang, nor complain
     assert not set(workers) & {child.pid for child in multiprocessing.active_children()}
-
-
-def test_a_worker_that_dies_before_the_first_step_is_named_and_none_is_left() -> None:
-    env = make("Fragile-v0", 3, backend="gymnasium", vectorization_mode="async")
-    workers = pids(env)
-    os.kill(workers[2], signal.SIGKILL)
-    assert "'Fragile-v0' number 2 failed at its reset: its process died" in str(failure(lambda: env.reset(seed=1)))
-    assert not any(alive(pid) for pid in workers)
-    env.close()
-
-
-def test_a_worker_that_dies_during_a_step_is_named_and_none_is_left() -> None:
-    env = fragile()
-    workers = pids(env)
-    killer = threading.Timer(0.3, os.kill, (workers[1], signal.SIGKILL))
-    killer.start()
-    began = time.perf_counter()
-    error = failure(lambda: env.step(torch.tensor([1, 2, 0])))
-    assert 0.2 < time.perf_counter() - began < 10
-    assert "'Fragile-v0' number 1 failed on action 2: its process died" in str(error)
-    assert not any(alive(pid) for pid in workers)
-    env.close()
 
 
 def test_a_worker_of_a_wrapped_engine_that_dies_is_named_and_none_is_left() -> None:
