@@ -106,7 +106,7 @@ def test_training_says_once_that_no_episode_ends(env: Any, capsys: pytest.Captur
     assert "--max-episode-steps N" in lines[0]
 
 
-@pytest.mark.parametrize("env", [limited, Truncating, Counting, Plus, "CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("env", [limited, Truncating, Counting, "CartPole-v1", "FrozenLake-v1", "Blackjack-v1"])
 def test_training_is_silent_where_episodes_end(env: Any, capsys: pytest.CaptureFixture[str]) -> None:
     tr.PPO(env, num_envs=2, num_steps=512, total_timesteps=3072, update_epochs=1).learn()
     assert "note: " not in capsys.readouterr().out
