@@ -20,6 +20,7 @@ from tightrope.envs.adapters.host import DeviceBuffer, HostEnv
 from tightrope.envs.checker import check as look
 from tightrope.envs.registry import BACKENDS, EnvOptions
 from tightrope.errors import EnvError
+from tightrope.processes import alive
 from tightrope.types import Env
 
 TASKS = {"envpool": "CartPole-v1", "ale": "Breakout-v5", "gymnasium": "Acrobot-v1"}
@@ -165,14 +166,7 @@ def fragile() -> tuple[Grouped, list[int]]:
 
 
 def gone(pids: list[int]) -> bool:
-    def alive(pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return not any(alive(pid) for pid in pids)
+    return not any(map(alive, pids))
 
 
 def test_a_failure_names_the_row_among_all_and_leaves_no_process() -> None:

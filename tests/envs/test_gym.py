@@ -33,6 +33,7 @@ from tightrope.envs.adapters.gym import GymEnv, GymVectorEnv, from_object
 from tightrope.envs.adapters.host import row_seeds
 from tightrope.envs.adapters.space_members import stacked
 from tightrope.errors import EnvError, UsageError
+from tightrope.processes import alive
 from tightrope.training.plan import plan
 from tightrope.types import Box
 
@@ -688,14 +689,6 @@ def fragile(mode: str = "async", num_envs: int = 3, **env_kwargs: Any) -> Any:
     env = make("Fragile-v0", num_envs, backend="gymnasium", vectorization_mode=mode, env_kwargs=env_kwargs)
     env.reset(seed=1)
     return env
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def pids(env: Any) -> list[int]:
