@@ -254,7 +254,7 @@ def working_directory_on_path() -> Iterator[None]:
             sys.path.remove(os.getcwd())
 
 
-def id_or_path(env: Any) -> str:
+def id_or_path(env: object) -> str:
     """A registered environment's id if that makes the same, otherwise module:Class of an environment, class or factory."""
     spec = getattr(env, "spec", None)
     if spec is not None and not isinstance(env, type) and is_as_registered(spec):

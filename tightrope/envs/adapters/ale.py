@@ -140,7 +140,7 @@ class AleAdapter:
             "max_num_frames_per_episode": NEVER,
         }
 
-        def engine(seeds: Array, **changes: Any) -> VectorEnv:
+        def engine(seeds: Array, **changes: object) -> VectorEnv:
             from ale_py.vector_env import AtariVectorEnv
 
             return checked_make(env_id, lambda: AtariVectorEnv(game, len(seeds), **{**kwargs, **changes}))

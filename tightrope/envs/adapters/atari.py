@@ -62,7 +62,7 @@ RAW = Rules(clip_reward=False, life_is_episode=False)
 class EngineFactory(Protocol):
     """Makes an engine with as many environments as there are seeds, with changed settings where there are some."""
 
-    def __call__(self, seeds: Array, **changes: Any) -> VectorEnv: ...
+    def __call__(self, seeds: Array, **changes: object) -> VectorEnv: ...
 
 
 class ThreadedEnv(HostEnv):

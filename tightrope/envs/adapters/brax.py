@@ -139,7 +139,7 @@ class JaxEnv:
         return {self._name(path): as_signed(from_dlpack(leaf).clone()) for path, leaf in leaves}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        def loaded(path: Any, leaf: Array) -> Array:
+        def loaded(path: object, leaf: Array) -> Array:
             saved, mine = state.get(self._name(path)), from_dlpack(leaf)
             if saved is None or (saved.shape, saved.dtype) != (mine.shape, as_signed(mine).dtype):
                 found = "is missing" if saved is None else f"has shape {tuple(saved.shape)} and type {saved.dtype}"
@@ -172,7 +172,7 @@ class JaxEnv:
         words = self._jax.eval_shape(self._jax.random.PRNGKey, 0).size
         return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._jax_device)
 
-    def _name(self, path: Any) -> str:
+    def _name(self, path: object) -> str:
         return str(self._jax.tree_util.keystr(path, simple=True, separator="."))
 
 
@@ -183,7 +183,7 @@ def compile_functions(
     on a GPU that would make the host wait for the answer in every step."""
     jnp = jax.numpy
 
-    def initial_states(key: Array, num_envs: int) -> Any:
+    def initial_states(key: Array, num_envs: int) -> object:
         state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)  # never weakly typed
 
@@ -214,7 +214,7 @@ def compile_functions(
         def where_done(new: Array, old: Array) -> Array:
             return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        def restarted() -> Any:
+        def restarted() -> object:
             return jax.tree.map(where_done, initial_states(fresh, len(done)), state)
 
         following = jax.lax.cond(done.any(), restarted, lambda: state) if branching else restarted()
@@ -233,7 +233,7 @@ def compile_functions(
     return jax.jit(begin, static_argnums=1), jax.jit(advance)
 
 
-def jax_device(jax: Any, device: torch.device) -> Any:
+def jax_device(jax: Any, device: torch.device) -> object:
     """JAX's device for torch's."""
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device {device.type} is not one that JAX environments run on: give cpu or cuda")

@@ -108,7 +108,7 @@ class EnvPoolAdapter:
         spec = pool_spec(env_id, task, kwargs)
         limit = spec.config.max_episode_steps if options.max_episode_steps is None else options.max_episode_steps
 
-        def pool(seeds: Array, **changes: Any) -> VectorEnv:
+        def pool(seeds: Array, **changes: object) -> VectorEnv:
             import envpool
 
             settings = {**kwargs, "num_envs": len(seeds), "seed": seeds.tolist(), "max_episode_steps": limit + 1}

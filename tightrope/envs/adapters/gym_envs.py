@@ -91,7 +91,7 @@ class GymEnv(HostEnv):
             return StepArrays(obs, reward, terminated, truncated, NO_ROWS, obs[:0])
         return StepArrays(obs, reward, terminated, truncated, np.array(rows), self._rows(finals, rows))
 
-    def _reset_row(self, row: int, seed: int | None = None) -> Any:
+    def _reset_row(self, row: int, seed: int | None = None) -> object:
         """The first observation of a new episode of one environment."""
         try:
             result = self.envs[row].reset(seed=seed)
@@ -199,7 +199,7 @@ class GymVectorEnv(HostEnv):
     def _reset(self, seeds: Array | None) -> Array:
         self._pending[:] = False
         per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        seed: Any = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
+        seed: object = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, self.info = self._call(lambda: self.engine.reset(seed=seed), None)
         return self._read(obs)
 

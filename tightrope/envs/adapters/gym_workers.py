@@ -39,7 +39,7 @@ class FailedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def get_wrapper_attr(self, name: str) -> Any:
+    def get_wrapper_attr(self, name: str) -> object:
         raise EnvError(self.reason)
 
 
@@ -92,7 +92,7 @@ class TimeoutQueue:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def get(self) -> Any:
+    def get(self) -> object:
         return self.inner.get(timeout=ERROR_SECONDS)
 
 

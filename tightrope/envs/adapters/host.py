@@ -157,7 +157,7 @@ class HostEnv:
             return torch.from_numpy(array.copy())
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
-    def _read(self, obs: Any, rows: Array | list[int] | None = None) -> Array:
+    def _read(self, obs: object, rows: Array | list[int] | None = None) -> Array:
         """Rows of the engine's observations. A value outside its space is an EnvError with the environment's number;
         `rows` are these numbers if not all environments are there."""
         from .spaces import NotInSpace
@@ -217,7 +217,7 @@ class HostEnv:
         fix = single if self.backend == "gymnasium" else "record it with backend gymnasium"
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {fix}")
 
-    def encode(self, obs: Any) -> tuple[Tensor, bool]:
+    def encode(self, obs: object) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations in the form of the environment's own space."""
         from .space_members import has_shape_of, shape_mismatch, space_text, stacked
         from .spaces import NotInSpace

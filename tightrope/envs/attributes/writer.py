@@ -29,7 +29,7 @@ ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 class Writer(LeafWriter):
     """Writes all attributes of an object but those in `skip`. `first` is of a fresh environment."""
 
-    def __init__(self, thing: Any, skip: frozenset[str], mode: Mode, first: Writer | None = None) -> None:
+    def __init__(self, thing: object, skip: frozenset[str], mode: Mode, first: Writer | None = None) -> None:
         super().__init__(thing, mode, first)
         self.names = [name for name, _ in attributes_of(thing) if name not in skip]
         self.gone = [] if first is None or mode == "snapshot" else [x for x in first.names if x not in self.names]
@@ -66,7 +66,7 @@ class Writer(LeafWriter):
     # recursion --------------------------------------------------------------------------------------------------------
 
     def attributes(
-        self, thing: Any, path: str, depth: int, skip: frozenset[str] = frozenset()
+        self, thing: object, path: str, depth: int, skip: frozenset[str] = frozenset()
     ) -> tuple[dict[str, Node], list[str]]:
         """(attributes of an object, names of those that cannot be written)"""
         nodes: dict[str, Node] = {}
@@ -123,7 +123,7 @@ class Writer(LeafWriter):
             raise CannotSave("function that captures what changes" if kind.__name__ == "function" else kind.__name__)
         return ["object", self.known_class(kind), self.remember(value, path), *self.attributes(value, path, depth)]
 
-    def constant(self, value: Any, path: str) -> Node:
+    def constant(self, value: object, path: str) -> Node:
         """A value that cannot change: the reader takes the one that the fresh environment has."""
         if self.first is not None and self.mode != "copy":
             then = self.first.objects.get(path)
@@ -141,7 +141,7 @@ class Writer(LeafWriter):
             raise CannotSave(type(value).__name__)
         return ["tuple", self.known_class(type(value)) if named else None, self.items(value, path, depth)]
 
-    def frozenset(self, value: Any, path: str, depth: int) -> Node:
+    def frozenset(self, value: object, path: str, depth: int) -> Node:
         if type(value) is not frozenset:
             raise CannotSave(type(value).__name__)
         return ["frozenset", self.elements(value, path, depth)]

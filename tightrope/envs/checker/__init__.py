@@ -45,7 +45,7 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
 }
 
 
-def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> CheckReport:
+def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> CheckReport:
     """Check an environment, with at most `steps` random steps and for a few seconds.
 
     `target` is an id (made by `backend`), an environment, a vector environment, one of ours, or a class or factory of
@@ -80,7 +80,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     return report
 
 
-def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> Any:
+def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> object:
     """The environment to check."""
     if isinstance(target, str):
         chosen = choose(target, backend).backend
@@ -101,7 +101,7 @@ def add_usage_error(report: CheckReport, error: UsageError) -> None:
     report.add("error", "methods", message, fix)
 
 
-def kind_under_test(env: Any) -> type[EnvUnderTest]:
+def kind_under_test(env: object) -> type[EnvUnderTest]:
     if isinstance(env, TensorEnv):
         return TensorUnderTest
     if all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
@@ -109,7 +109,7 @@ def kind_under_test(env: Any) -> type[EnvUnderTest]:
     return VectorUnderTest if isinstance(env, VectorEnv) else SingleUnderTest
 
 
-def run_checks(env: Any, report: CheckReport, steps: int, seed: int) -> None:
+def run_checks(env: object, report: CheckReport, steps: int, seed: int) -> None:
     """Run every check that applies, whatever the others find."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
         report.add("error", "make", f"it is {describe_value(env)}, without reset and step", "give an environment")

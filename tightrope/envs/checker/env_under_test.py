@@ -166,7 +166,7 @@ class EnvUnderTest:
         """Rows of first observations."""
         raise NotImplementedError
 
-    def step(self, action: Any) -> ObservedStep:
+    def step(self, action: object) -> ObservedStep:
         raise NotImplementedError
 
     # findings --------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class EnvUnderTest:
             self.error("finite", f"{name}{entry} is {rows[(row, *place)]} in row {row}, {self.when}")
         return rows
 
-    def watch(self, name: str, value: Any) -> None:
+    def watch(self, name: str, value: object) -> None:
         """Remember a returned value, to see whether it changes later."""
         if self.returned is not None:
             self.returned.append((name, value, copy.deepcopy(value)))
@@ -213,7 +213,7 @@ class EnvUnderTest:
 
     # playing ---------------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, function: Callable[[], Any], action: Any = None) -> Any:
+    def call(self, name: str, function: Callable[[], Any], action: object = None) -> Any:
         """What the environment returns; an exception becomes an error and aborts the current check."""
         began = time.perf_counter()
         try:
@@ -236,7 +236,7 @@ class EnvUnderTest:
         """Seconds of a typical call."""
         return max(float(np.median(self.seconds[name] or [0.0])), 1e-9)
 
-    def random_actions(self) -> Any:
+    def random_actions(self) -> object:
         """Actions (N, ...)."""
         if isinstance(self.action, Box):
             low, high = limits(self.action)

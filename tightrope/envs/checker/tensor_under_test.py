@@ -46,7 +46,7 @@ class ProtocolUnderTest(EnvUnderTest):
             self.age, self.last_seed = 0, seed
         return self.read("the observation of reset()", self.call("reset", lambda: self.env.reset(seed=seed)))
 
-    def read(self, name: str, tensor: Any) -> Array:
+    def read(self, name: str, tensor: object) -> Array:
         """Rows of an observation."""
         spec = self.env.observation
         rows = self.as_array(name, tensor, spec.dtype, spec.shape).reshape(self.num_envs, -1)
@@ -59,7 +59,7 @@ class ProtocolUnderTest(EnvUnderTest):
             self.add("warning" if isinstance(spec, Box) else "error", "bounds", message)
         return self.check_finite(name, rows)
 
-    def as_array(self, name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
+    def as_array(self, name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
         """A copy of the tensor as an array, after checks of its form."""
         if not isinstance(tensor, Tensor):
             self.error("structure", f"{name} is {describe_value(tensor)}, not a tensor")
@@ -78,7 +78,7 @@ class ProtocolUnderTest(EnvUnderTest):
             raise CheckAborted
         return tensor.detach().cpu().numpy().copy()
 
-    def step(self, action: Any) -> ObservedStep:
+    def step(self, action: object) -> ObservedStep:
         sent = torch.tensor(action).to(self.env.device)  # a copy, which the environment may change
         before = sent.clone()
         self.age += 1

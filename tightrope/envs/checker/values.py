@@ -20,7 +20,7 @@ Violation = tuple[Literal["error", "warning"], str, str]  # level, check and mes
 Trace = list[tuple[str, Array]]  # what a trajectory showed, in order, each by its name
 
 
-def same_numbers(one: Any, other: Any) -> bool:
+def same_numbers(one: object, other: Any) -> bool:
     """Whether two arrays, tensors or containers of them hold the same numbers."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same_numbers(one[k], other[k]) for k in one)
@@ -80,7 +80,7 @@ def spec_range(spec: Spec) -> tuple[Array, Array]:
     return np.zeros_like(most), most
 
 
-def space_violations(space: Any, value: Any, place: str = "") -> Iterator[Violation]:
+def space_violations(space: object, value: Any, place: str = "") -> Iterator[Violation]:
     """The reasons why a value is not a member of a Gymnasium space: level, check and message."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
         parts = dict(entries_of(space))
@@ -109,7 +109,7 @@ def space_violations(space: Any, value: Any, place: str = "") -> Iterator[Violat
         yield from number_violations(space, value, array, place)
 
 
-def number_violations(space: Any, value: Any, array: Array, place: str) -> Iterator[Violation]:
+def number_violations(space: Any, value: object, array: Array, place: str) -> Iterator[Violation]:
     """The reasons why an array of the right shape is not a member of the space: its dtype and its bounds."""
     plain = not isinstance(value, (np.ndarray, np.generic))  # Python's numbers have no dtype to be wrong
     if plain and space.shape:
@@ -143,7 +143,7 @@ def global_streams() -> dict[str, Any]:
     }
 
 
-def own_streams(env: Any) -> list[Any]:
+def own_streams(env: object) -> list[Any]:
     """The positions of the random generators that an environment holds."""
     values = getattr(getattr(env, "unwrapped", env), "__dict__", {}).values()
     return [stream_position(value) for value in values if isinstance(value, GENERATORS)]
