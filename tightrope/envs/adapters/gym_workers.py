@@ -133,7 +133,7 @@ def wait_for_workers(engine: Any, name: str) -> None:
     for row, pipe in enumerate(engine.parent_pipes):
         if pipe is None or pipe.closed:
             continue
-        while not readable(pipe):
+        while not has_reply(pipe):
             if wait.over(LIMIT):
                 others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
                 more = f", nor from {plural(others, 'other')}" if others else ""
@@ -146,7 +146,7 @@ def wait_for_workers(engine: Any, name: str) -> None:
                 )
 
 
-def readable(pipe: Connection) -> bool:
+def has_reply(pipe: Connection) -> bool:
     """Whether there is something to read within LOOK seconds."""
     if not hasattr(select, "poll"):
         return pipe.poll(LOOK)
