@@ -17,7 +17,7 @@ from ...errors import UsageError, near_matches, one_line
 from ..registry import EnvOptions, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
-from .gym_workers import Workers
+from .gym_workers import SingleEnv, Workers
 from .host import HostEnv
 from .mujoco import choose_opengl, quieten_warnings
 
@@ -59,7 +59,7 @@ class GymnasiumAdapter:
         if options.max_episode_steps is not None:
             kwargs["max_episode_steps"] = options.max_episode_steps
 
-        def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+        def factory(drawn: bool) -> SingleEnv:
             rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
             return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
 
@@ -120,7 +120,7 @@ def from_object(
 
         return GymVectorEnv(vector(num_envs), device, name, vector)
 
-    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+    def factory(drawn: bool) -> SingleEnv:
         if isinstance(env, gymnasium.Env):
             return fresh_copy(env, drawn)
         one = checked_make(name, lambda: env(**kwargs))
@@ -132,7 +132,7 @@ def from_object(
     return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 
 
-def fresh_copy(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
+def fresh_copy(env: SingleEnv, drawn: bool) -> SingleEnv:
     """Another environment like this one: made again from its spec, otherwise copied."""
     if env.spec is not None:
         spec = env.spec

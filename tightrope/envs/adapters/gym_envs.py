@@ -29,6 +29,7 @@ from ...errors import EnvError, UsageError, one_line
 from ..step_arrays import NO_ROWS, Array, StepArrays
 from .gym_workers import (
     PIPE_ERRORS,
+    SingleEnv,
     Workers,
     WorkerTimeout,
     capture_errors,
@@ -42,7 +43,7 @@ from .mujoco import rendering_problem
 from .space_members import has_shape_of, space_text, stacked, take_rows
 from .spaces import action_writer, observation_reader
 
-Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether the environment must draw
+Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
 
 
@@ -144,9 +145,7 @@ class GymEnv(HostEnv):
             env.close()
 
 
-def in_drawing_mode(
-    env: gymnasium.Env[Any, Any], drawn: bool, factory: Callable[..., Any] | None = None
-) -> gymnasium.Env[Any, Any]:
+def in_drawing_mode(env: SingleEnv, drawn: bool, factory: Callable[..., Any] | None = None) -> SingleEnv:
     """The environment, made again with render_mode rgb_array where it must draw and can be made again."""
     if not drawn or env.render_mode == "rgb_array":
         return env
