@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.envs.attributes import FirstRecord, SavedStreams, load_attributes, unsaved_warning
+from tightrope.envs.attributes import FirstRecord, load_attributes, unsaved_warning
+from tightrope.envs.attributes.values import SavedStreams
 from tightrope.envs.tensor import BASE_ATTRIBUTES, UNSAVED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.attributes import streams_lock
+from ..envs.attributes.values import streams_lock
 from ..output import print_line
 from .noise import stream_seed
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..recording import Recording
-from .attributes import SavedStreams, bitwise_equal, streams_lock
+from .attributes import bitwise_equal
+from .attributes.values import SavedStreams, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, check_choices
 

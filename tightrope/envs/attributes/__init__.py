@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .leaf_writer import root_of
 from .reader import Reader
-from .values import MAX_BYTES, MAX_TEXT, SavedStreams, layout, streams_lock
+from .values import MAX_TEXT, layout
 from .writer import ENCODE, Writer
 
 TEXT, BLOCK = "own", "own."  # keys of a state: the values as JSON, and the memory that they are views of
@@ -160,17 +160,3 @@ def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
 def bitwise_equal(a: Tensor, b: Tensor) -> bool:
     same_form = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
     return same_form and torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
-
-
-__all__ = [
-    "MAX_BYTES",
-    "FirstRecord",
-    "SavedStreams",
-    "bitwise_equal",
-    "copy_attributes",
-    "load_attributes",
-    "save_attributes",
-    "snapshot_attributes",
-    "streams_lock",
-    "unsaved_warning",
-]
