@@ -109,7 +109,9 @@ def during_the_last_evaluation(path: Path, number: int) -> None:
 
         slow(tightrope.agent, "evaluate", mark)()
         evaluate = tightrope.agent.evaluate_policy
-        tightrope.agent.evaluate_policy = lambda *args, **rest: (mark.touch(), time.sleep(60), evaluate(*args, **rest))[2]
+        tightrope.agent.evaluate_policy = lambda *args, **rest: (mark.touch(), time.sleep(60), evaluate(*args, **rest))[
+            2
+        ]
 
     process = stopped(path, number, prepare, mark)
     code = process.wait(5)

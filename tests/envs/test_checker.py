@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from tightrope.envs import TensorEnv
-from tightrope.envs.checker import Report, check
+from tightrope.envs.checker import CheckReport, check
 from tightrope.envs.checker.values import global_streams
 from tightrope.errors import UsageError
 from tightrope.types import Box, Discrete, Step
@@ -30,7 +30,7 @@ def short_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_STEPS", 25)
 
 
-def found(report: Report, *levels: str) -> set[tuple[str, str]]:
+def found(report: CheckReport, *levels: str) -> set[tuple[str, str]]:
     return {(f.level, f.check) for f in report.findings if f.level in (levels or ("error", "warning", "note"))}
 
 

@@ -36,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         return SimpleNamespace(provides=lambda env_id: env_id in known.get(name, []), from_id=from_id)
 
     monkeypatch.setattr(Backend, "installed", property(lambda self: self.name in installed))
-    monkeypatch.setattr(Backend, "module", property(lambda self: module(self.name)))
+    monkeypatch.setattr(Backend, "adapter", property(lambda self: module(self.name)))
 
     def set_up(absent: str = "", **ids: list[str]) -> list[Any]:
         known.update(ids)
@@ -49,46 +49,32 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 # the order -----------------------------------------------------------------------------------------------------------
 
 
-def test_tensors_come_first(machine: Any) -> None:
-    machine(**{name: ["CartPole-v1"] for name in BACKENDS})
-    assert choose("CartPole-v1") == Choice("tensor", "it lives on the device")
-    assert choose("CartPole-v1", "tensor") == Choice("tensor", "it lives on the device")
+ALL = {name: ["Race-v0", "CartPole-v1"] for name in BACKENDS}
+TENSOR, FASTEST = Choice("tensor", "it lives on the device"), "the fastest engine installed that has it"
+SLOWER = [*BACKENDS][1:]
 
 
-def test_then_the_fastest_that_is_installed_and_has_it(machine: Any) -> None:
-    machine(**{name: ["Race-v0"] for name in BACKENDS})
+@pytest.mark.parametrize(
+    ("ids", "absent", "asked", "choice"),
+    [
+        (ALL, "", ("CartPole-v1",), TENSOR), (ALL, "", ("CartPole-v1", "tensor"), TENSOR),
+        (ALL, "", ("Race-v0",), ("brax", FASTEST)),
+        *((ALL, "", ("CartPole-v1", name), (name, "set by backend")) for name in BACKENDS),
+        # an engine without the id, or that is not installed, is passed over
+        *(({key: ["Race-v0"] * (key in SLOWER[i:]) for key in BACKENDS}, "", ("Race-v0",), (name, FASTEST))
+          for i, name in enumerate(SLOWER)),
+        *((ALL, " ".join([*BACKENDS][:i]), ("Race-v0",), (name, "brax is not installed")) for i, name in enumerate(SLOWER, 1)),
+        # one that is missing is mentioned where it would help
+        (dict(envpool=["Race-v0"], gymnasium=["Race-v0"]), "envpool", ("Race-v0",), ("gymnasium", "envpool is not installed")),
+        (dict(envpool=[], gymnasium=["Race-v0"]), "envpool", ("Race-v0",), ("gymnasium", FASTEST)),
+    ],
+)  # fmt: skip
+def test_the_fastest_engine_that_is_installed_and_has_it(
+    machine: Any, ids: Any, absent: str, asked: Any, choice: Any
+) -> None:
     assert list(BACKENDS) == ["brax", "ale", "envpool", "gymnasium"]
-    assert choose("Race-v0") == Choice("brax", "the fastest engine installed that has it")
-
-
-@pytest.mark.parametrize("first", range(4))
-def test_an_engine_without_the_id_is_passed_over(machine: Any, first: int) -> None:
-    names = list(BACKENDS)
-    machine(**{name: ["Race-v0"] if i >= first else [] for i, name in enumerate(names)})
-    assert choose("Race-v0").backend == names[first]
-
-
-@pytest.mark.parametrize("first", range(4))
-def test_an_engine_that_is_not_installed_is_passed_over(machine: Any, first: int) -> None:
-    names = list(BACKENDS)
-    machine(absent=" ".join(names[:first]), **{name: ["Race-v0"] for name in names})
-    assert choose("Race-v0").backend == names[first]
-
-
-def test_an_engine_that_was_asked_for_is_taken(machine: Any) -> None:
-    machine(**{name: ["CartPole-v1"] for name in BACKENDS})
-    for name in BACKENDS:
-        assert choose("CartPole-v1", name) == Choice(name, "set by backend")
-
-
-def test_a_faster_engine_that_is_missing_is_mentioned(machine: Any) -> None:
-    machine(absent="envpool", envpool=["Race-v0"], gymnasium=["Race-v0"])
-    assert choose("Race-v0") == Choice("gymnasium", "envpool is not installed")
-
-
-def test_an_engine_that_would_not_help_is_not_mentioned(machine: Any) -> None:
-    machine(absent="envpool", envpool=[], gymnasium=["Race-v0"])
-    assert choose("Race-v0") == Choice("gymnasium", "the fastest engine installed that has it")
+    machine(absent, **ids)
+    assert choose(*asked) == choice
 
 
 def test_the_plan_says_which_engine_and_why() -> None:
@@ -343,6 +329,6 @@ def test_the_command_line_takes_a_name_from_a_file(here: Path, capsys: pytest.Ca
     assert yaml.safe_load(Path("run/config.yaml").read_text())["gamma"] == 0.5
 
 
-def test_the_engines_module_is_found_without_importing_what_it_adapts() -> None:
-    assert BACKENDS["gymnasium"].module.__name__ == "tightrope.envs.adapters.gym"
+def test_the_adapter_is_found_without_importing_what_it_adapts() -> None:
+    assert BACKENDS["gymnasium"].adapter.__module__ == "tightrope.envs.adapters.gym"
     assert engines.BackendName.__args__ == ("auto", "tensor", "gymnasium", "envpool", "ale", "brax")

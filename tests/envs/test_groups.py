@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from test_contract import CHECKS, Factory, copied, random_actions, run, same, tensors
+from test_contract import DRAWING, OUTSIDE, Factory, checks_but, copied, random_actions, run, same, tensors
 
 from tightrope.envs.adapters import groups as ours
 from tightrope.envs.adapters.groups import Grouped, in_groups
@@ -20,15 +20,9 @@ from tightrope.envs.adapters.host import DeviceBuffer, HostEnv
 from tightrope.envs.checker import check as look
 from tightrope.envs.registry import BACKENDS, EnvOptions
 from tightrope.errors import EnvError
+from tightrope.processes import alive
 from tightrope.types import Env
 
-DOES_NOT_APPLY = {
-    "noise_decides_everything": "the engine has random streams of its own",
-    "noise_spares_the_own_stream": "the engine has random streams of its own",
-    "state_dict_resumes_exactly": "the engine cannot save its state",
-    "frames": "only games are drawn",
-    "frames_of_extreme_observations": "only games are drawn",
-}
 TASKS = {"envpool": "CartPole-v1", "ale": "Breakout-v5", "gymnasium": "Acrobot-v1"}
 engines = pytest.mark.parametrize("backend", TASKS)
 
@@ -37,7 +31,7 @@ def plain(backend: str, num_envs: int, max_episode_steps: int | None = None, see
     pytest.importorskip(BACKENDS[backend].package)
     mode: dict[str, Any] = {"vectorization_mode": "async"} if backend == "gymnasium" else {}
     options = EnvOptions(max_episode_steps=max_episode_steps, **mode)
-    env: HostEnv = BACKENDS[backend].module.from_id(TASKS[backend], num_envs, "cpu", options)
+    env: HostEnv = BACKENDS[backend].adapter.from_id(TASKS[backend], num_envs, "cpu", options)
     env.seed(seed)
     return env
 
@@ -94,13 +88,7 @@ def test_groups_may_be_sent_and_received_in_any_order(backend: str) -> None:
             seen[1].append(copied(two.recv(1)))
         for group, rows in enumerate((slice(0, 2), slice(2, 4))):
             assert same(seen[group], [type(step)(*(t[rows] for t in tensors(step))) for step in expected])
-
-
-@engines
-def test_an_answer_that_nobody_came_for_is_dropped(backend: str) -> None:
-    one, two = plain(backend, 4, 6), grouped(backend, 4, 6)
-    with closing(one, two):
-        actions = random_actions(one, 4)
+        # a step that nobody came for is dropped
         for env in (one, two):
             env.reset(seed=3)
         two.send(actions[0, :2], 0)
@@ -111,11 +99,8 @@ def test_an_answer_that_nobody_came_for_is_dropped(backend: str) -> None:
         assert same(run(one, actions), run(two, actions))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+@checks_but(*OUTSIDE, *DRAWING)
 def test_contract(check: Callable[[Factory], None]) -> None:
-    name = check.__name__[6:]
-    if name in DOES_NOT_APPLY:
-        pytest.skip(DOES_NOT_APPLY[name])
     check(partial(grouped, "envpool"))
 
 
@@ -181,14 +166,7 @@ def fragile() -> tuple[Grouped, list[int]]:
 
 
 def gone(pids: list[int]) -> bool:
-    def alive(pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return not any(alive(pid) for pid in pids)
+    return not any(map(alive, pids))
 
 
 def test_a_failure_names_the_row_among_all_and_leaves_no_process() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from test_contract import refusal
 
 from tightrope.envs.adapters import spaces
-from tightrope.envs.adapters.spaces import bound, has_shape_of, space_text, stacked, take_rows
+from tightrope.envs.adapters.space_members import has_shape_of, space_text, stacked, take_rows
+from tightrope.envs.adapters.spaces import bound
 from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec

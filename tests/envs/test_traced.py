@@ -1,125 +1,66 @@
-"""What a graph does to observations and actions is what spaces.py does to them, and the way back ends where it began."""
+"""What a graph does to observations and actions is what is done to arrays, and the way back ends where it began."""
 
-from typing import Any
-
-import gymnasium as gym
 import gymnasium.spaces as gs
 import numpy as np
 import pytest
 import torch
+from test_spaces import ACTIONS, INF, NESTED, PLAIN, members, pixels
 
-from tightrope.envs.adapters.gym import from_object
-from tightrope.envs.adapters.spaces import stacked
-from tightrope.envs.traced import described, nested, parts_of, read, show, space_of, writer
+from tightrope.envs import CartPole
+from tightrope.envs.adapters.space_members import stacked
+from tightrope.envs.adapters.spaces import action_writer, observation_reader
+from tightrope.envs.adapters.spaces_only import described, reader_of, space_of, writer_of
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
-INF = float("inf")
-
-
-def pixels(*shape: int) -> gs.Box:
-    return gs.Box(0, 255, shape, np.uint8)
-
-
 OBSERVATIONS: dict[str, gs.Space] = {
-    "scalar": gs.Box(-1, 1, ()),
-    "vector": gs.Box(-INF, INF, (3,)),
-    "matrix": gs.Box(-2, 2, (2, 3)),
-    "float64": gs.Box(-1e3, 1e3, (3,), np.float64),
-    "float16": gs.Box(-1, 1, (3,), np.float16),
-    "int32": gs.Box(-1000, 1000, (4,), np.int32),
+    **{name: space for name, (space, *_) in PLAIN.items()},
     "uint16": gs.Box(0, 1000, (4,), np.uint16),
-    "bool": gs.Box(0, 1, (5,), bool),
-    "bytes that are no pixels": gs.Box(0, 100, (40, 40), np.uint8),
-    "bytes in a row": pixels(7),
-    "small picture": pixels(35, 80, 3),
-    "grey": pixels(36, 40),
-    "colour last": pixels(40, 37, 3),
-    "grey last": pixels(40, 37, 1),
-    "colour first": pixels(3, 40, 37),
-    "stack of frames": pixels(4, 36, 36),
-    "stack of colour frames": pixels(4, 36, 37, 3),
-    "stack of frames, colour first": pixels(2, 3, 36, 37),
-    "stack of float frames": gs.Box(0, 1, (2, 40, 37, 3)),
-    "discrete": gs.Discrete(4),
-    "discrete from -2": gs.Discrete(4, start=-2, dtype=np.int32),
-    "multidiscrete": gs.MultiDiscrete([2, 5, 3]),
-    "multidiscrete 2-D": gs.MultiDiscrete([[2, 5], [3, 4]], start=[[1, -1], [0, 7]]),
-    "multibinary": gs.MultiBinary(4),
-    "multibinary 2-D": gs.MultiBinary((2, 3)),
     "dict of one": gs.Dict({"only": gs.Box(-1, 1, (2, 2), np.float64)}),
-    "nested": gs.Dict(
-        {
-            "z": gs.Box(-1, 1, (2, 2)),
-            "eye": pixels(36, 40, 3),
-            "hand": gs.Tuple([gs.Discrete(3, start=4), gs.Dict({"grip": gs.MultiBinary(2), "x": gs.Box(-1, 1, ())})]),
-            "thumbnail": pixels(4, 4),
-        }
-    ),
-}
-ACTIONS: dict[str, gs.Space] = {
-    "discrete": gs.Discrete(4),
-    "discrete from -2": gs.Discrete(4, start=-2, dtype=np.int32),
-    "multidiscrete": gs.MultiDiscrete([2, 5, 3]),
-    "multidiscrete 2-D": gs.MultiDiscrete([[2, 5], [3, 4]], start=[[1, -1], [0, 7]]),
-    "multibinary 2-D": gs.MultiBinary((2, 3)),
-    "box": gs.Box(-1, 1, (3,)),
-    "float64 box": gs.Box(np.array([-0.1, -3]), np.array([0.1, INF]), dtype=np.float64),
-    "float16 matrix": gs.Box(-1, 1, (2, 2), np.float16),
+    "nested": NESTED,
 }
 
 
-class Spaces(gym.Env):
-    """Any pair of spaces; only what it is made of matters here."""
-
-    def __init__(self, observation: gs.Space, action: gs.Space) -> None:
-        self.observation_space, self.action_space = observation, action
-
-
-def env_of(observation: gs.Space = ACTIONS["box"], action: gs.Space = ACTIONS["box"]) -> Any:
-    return from_object(lambda: Spaces(observation, action), 1)
-
-
-def batch_of(space: gs.Space, count: int) -> list[Any]:
-    space.seed(3)
-    return [space.sample() for _ in range(count)]
-
-
-@pytest.mark.parametrize("name", list(OBSERVATIONS))
+@pytest.mark.parametrize("name", OBSERVATIONS)
 def test_observations_are_read_as_arrays_are_and_shown_again(name: str) -> None:
     space = OBSERVATIONS[name]
-    env = env_of(space)
-    given = stacked(space, batch_of(space, 6))
-    rows, _ = env.encode(given)
-    parts = parts_of(env)
-    shown = show(parts, rows.numpy())
-    again = read(parts, [torch.from_numpy(piece) for piece in shown], env.observation)
+    reader = observation_reader(space)
+    rows = torch.from_numpy(reader.rows(stacked(space, members(space, 6, seed=3))))
+    shown = reader.show(rows.numpy())
+    again = reader.traced([torch.from_numpy(piece) for piece in shown])
     assert again.dtype == rows.dtype
     assert torch.equal(again, rows)
-    assert torch.equal(env.encode(nested(env, shown))[0], rows)
-    for part, piece in zip(parts, shown, strict=True):
+    assert np.array_equal(reader.rows(reader.nested(shown)), rows)
+    for part, piece in zip(reader.parts, shown, strict=True):
         assert piece.dtype == part.space.dtype
         assert all(part.space.contains(np.asarray(one, piece.dtype)) for one in piece)
 
 
-@pytest.mark.parametrize("name", list(ACTIONS))
+@pytest.mark.parametrize("name", ACTIONS)
 def test_actions_are_written_as_arrays_are(name: str) -> None:
-    env = env_of(action=ACTIONS[name])
-    spec = env.action
+    writer = action_writer(ACTIONS[name][0])
+    spec = writer.spec
     if isinstance(spec, Box):
         action = torch.randn(6, *spec.shape) * 3
     else:
         action = torch.stack([torch.randint(n, (6,)) for n in np.atleast_1d(spec.n)], 1).reshape(6, *spec.shape)
-    want = env.decode(action)
-    got = writer(env)(action).numpy()
+    want, got = writer.batch(action.numpy()), writer.traced(action).numpy()
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
 
 
+def test_what_a_tensor_environment_shows_and_takes_is_not_changed() -> None:
+    env = CartPole(3)
+    obs, action = env.reset(seed=0), torch.tensor([0, 1, 1])
+    assert torch.equal(reader_of(env).traced([obs]), obs)
+    assert np.array_equal(reader_of(env).show(obs.numpy()), [obs])
+    assert torch.equal(writer_of(env).traced(action), action)
+
+
 def test_names_are_those_of_the_policys_spec() -> None:
-    env = env_of(OBSERVATIONS["nested"])
-    assert [part.name for part in parts_of(env)] == [name for name, _ in env.observation.parts]
-    assert [part.name for part in parts_of(env_of(OBSERVATIONS["vector"]))] == ["obs"]
-    assert [part.name for part in parts_of(env_of(OBSERVATIONS["dict of one"]))] == ["only"]
+    reader = observation_reader(NESTED)
+    assert [part.name for part in reader.parts] == [name for name, _ in reader.spec.parts]
+    assert [part.name for part in observation_reader(OBSERVATIONS["vector"]).parts] == ["obs"]
+    assert [part.name for part in observation_reader(OBSERVATIONS["dict of one"]).parts] == ["only"]
 
 
 def test_our_own_specs_have_gymnasiums_names() -> None:
@@ -142,7 +83,6 @@ def test_a_space_in_words_has_nothing_that_json_lacks() -> None:
 
 
 def test_numbers_outside_an_engines_bounds_are_shown_as_they_are() -> None:
-    env = env_of(gs.Box(0, 1, (2,), np.float64))
     rows = np.array([[-3.0, 5.0]], np.float32)
-    (shown,) = show(parts_of(env), rows)
+    (shown,) = observation_reader(gs.Box(0, 1, (2,), np.float64)).show(rows)
     np.testing.assert_array_equal(shown, rows)

@@ -15,6 +15,7 @@ from torch import distributions as td
 
 from tightrope.engine import Optimizer, update_statistics
 from tightrope.envs.adapters import spaces
+from tightrope.envs.adapters.space_members import stacked
 from tightrope.errors import UsageError
 from tightrope.models import MLP, ActorCritic, NatureCNN, NetworkConfig, actor_critic
 from tightrope.models.actor_critic import GaussianHead, MultiCategoricalHead
@@ -130,7 +131,7 @@ def test_every_observation_has_a_policy_and_every_action_a_head(name: str) -> No
 def test_an_observation_of_a_single_number_has_a_network(number: gs.Box, alone: bool) -> None:
     space = number if alone else gs.Dict({"height": number, "speed": gs.Box(-1, 1, (2,))})
     read = spaces.observation_reader(space)
-    rows = torch.from_numpy(read.rows(spaces.stacked(space, [space.sample() for _ in range(3)])))
+    rows = torch.from_numpy(read.rows(stacked(space, [space.sample() for _ in range(3)])))
     assert policy_for(read.spec).value(rows).shape == (3,)
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..recording import RecordedFunction
-from .attributes import SavedStreams, bitwise_equal, streams_lock
+from .attributes import bitwise_equal
+from .attributes.values import SavedStreams, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, check_choices
 
@@ -120,11 +121,11 @@ def same_bits(a: Tensor, b: Array) -> bool:
     return a.dtype == other.dtype and torch.equal(a.nan_to_num(), other.nan_to_num())
 
 
-def is_numbers(value: Any) -> bool:
+def is_numbers(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
-def restore_attributes(env: Any, attributes: dict[str, Any], values: dict[str, Any]) -> bool:
+def restore_attributes(env: object, attributes: dict[str, Any], values: dict[str, Any]) -> bool:
     """Undo what the methods have changed of an environment; returns whether they had changed nothing."""
     now = vars(env)
     unchanged = now.keys() == attributes.keys() and all(now[name] is value for name, value in attributes.items())

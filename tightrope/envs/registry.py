@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 
@@ -90,9 +90,22 @@ class EnvOptions:
 # backends ------------------------------------------------------------------------------------------------------------
 
 
+class Adapter(Protocol):
+    """Makes the environments of one backend by their ids."""
+
+    def provides(self, env_id: str) -> bool: ...
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> SeededEnv: ...
+
+
+class SeededEnv(Env, Protocol):
+    """An Env with random streams of its own."""
+
+    def seed(self, seed: int) -> object: ...
+
+
 @dataclass(frozen=True)
 class Backend:
-    """An adapter module with `provides(env_id)` and `from_id(env_id, num_envs, device, options)`."""
+    """An engine for environments. Its adapter is imported when it is needed."""
 
     name: str
     package: str  # what it imports
@@ -103,11 +116,12 @@ class Backend:
         return importlib.util.find_spec(self.package) is not None
 
     @property
-    def module(self) -> Any:
-        return importlib.import_module(f"{__package__}.adapters.{'gym' if self.name == 'gymnasium' else self.name}")
+    def adapter(self) -> Adapter:
+        module = "gym" if self.name == "gymnasium" else self.name
+        return importlib.import_module(f"{__package__}.adapters.{module}").ADAPTER
 
     def provides(self, env_id: str) -> bool:
-        return bool(self.module.provides(env_id))
+        return self.adapter.provides(env_id)
 
 
 # in the order in which `auto` prefers them
@@ -169,7 +183,9 @@ def not_installed(backend: Backend, env_id: str) -> UsageError:
 
 
 def unknown_env(env_id: str) -> UsageError:
-    hint = near_matches(env_id, [*ENVS, *BACKENDS["gymnasium"].module.register_ale()])
+    from .adapters.gym import register_ale
+
+    hint = near_matches(env_id, [*ENVS, *register_ale()])
     return UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists those with presets")
 
 
@@ -199,7 +215,7 @@ def make(
             )
         return construct(tensor_env_class(env_id), num_envs, device, max_episode_steps, seed)
     env_options = EnvOptions(max_episode_steps=max_episode_steps, **options)
-    env: Any = BACKENDS[name].module.from_id(env_id, num_envs, device, env_options)
+    env = BACKENDS[name].adapter.from_id(env_id, num_envs, device, env_options)
     env.seed(seed)
     return env
 
@@ -238,7 +254,7 @@ def working_directory_on_path() -> Iterator[None]:
             sys.path.remove(os.getcwd())
 
 
-def id_or_path(env: Any) -> str:
+def id_or_path(env: object) -> str:
     """A registered environment's id if that makes the same, otherwise module:Class of an environment, class or factory."""
     spec = getattr(env, "spec", None)
     if spec is not None and not isinstance(env, type) and is_as_registered(spec):

@@ -1,4 +1,5 @@
-"""A step of environments as NumPy arrays: what engines on the host return, and tensor environments that run on arrays."""
+"""A step of environments as NumPy arrays: what engines on the host return, and tensor environments that run on arrays.
+And an environment that repeats the steps of a rollout, to run a phase once more where the engine cannot be put back."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ..types import Step
+from ..errors import UsageError
+from ..types import Env, Rollout, Step
 
 Array = np.ndarray[Any, Any]
 MAX_SPACE_SIZE = 1 << 22  # numbers of one observation or action, in spaces that come from a file
@@ -40,8 +43,8 @@ class StepArrays(NamedTuple):
         """A Step in memory of its own."""
         final_obs = self.obs.copy()
         final_obs[self.rows] = self.final_obs
-        arrays = self.obs, self.reward, self.terminated, self.truncated, final_obs
-        return Step(*(torch.from_numpy(x.copy()) for x in arrays))
+        obs, reward, terminated, truncated, *real = (torch.from_numpy(x.copy()) for x in self.arrays)
+        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *real)
 
     @classmethod
     def from_step(cls, step: Step) -> Self:
@@ -54,3 +57,48 @@ class StepArrays(NamedTuple):
 
 # (actions, noise of resets) to the step, which the next call overwrites
 ArrayStepper = Callable[[Array, Array], StepArrays]
+
+
+class Replayed:
+    """The environments of one rollout. `last_obs` is what they showed after its last step."""
+
+    capturable = False
+    resumable = False
+    drawable = False
+    pace = 30
+    groups = 0
+
+    def __init__(self, env: Env, rollout: Rollout, last_obs: Tensor) -> None:
+        self.num_envs, self.device, self.noise_size, self.skips = env.num_envs, env.device, env.noise_size, env.skips
+        self.observation, self.action = env.observation, env.action
+        self.rollout, self.last_obs = rollout, last_obs
+        self.taken = 0  # steps
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
+        self.taken = 0
+        return self.rollout.obs[0].to(self.device)
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+        row = self.rollout.rows[self.taken]
+        self.taken += 1
+        obs = self.rollout.obs[self.taken] if self.taken < len(self.rollout.rows) else self.last_obs
+        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.real)
+        return Step(*(x.to(self.device) for x in answer))
+
+    def finished_episodes(self) -> Tensor:
+        return torch.zeros(3, device=self.device)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        raise UsageError("a rollout that is replayed cannot be drawn: draw the environment itself")
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
+        raise UsageError("a rollout that is replayed is only itself: spawn the environment")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Nothing to put back."""
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -78,7 +78,7 @@ class TensorEnv:
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
         validate.check_defined(self, "initial")
-        start = validate.check_state(self, validate.call(self, "initial", self._noise()))
+        start = validate.check_state(self, validate.call_method(self, "initial", self._noise()))
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
         self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
         self._recorded_step = None
@@ -142,10 +142,8 @@ class TensorEnv:
         before = [version(x) for x in arguments]
         result = getattr(self, name)(*arguments)
         if before != [version(x) for x in arguments]:
-            method = validate.name_of_method(self, name)
-            raise UsageError(
-                f"{method} writes into a tensor it is given, but not in the first trial: return a new tensor"
-            )
+            found = "writes into a tensor it is given, but not in the first trial"
+            raise validate.mistake(self, name, found, "return a new tensor")
         return result
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ MASK = re.compile(
 )
 
 
-def layers_of(env: Any) -> Iterator[Any]:
+def layers_of(env: object) -> Iterator[Any]:
     """An environment and what it wraps, from the outside in; of several rows, the first."""
     while env is not None:
         yield env
@@ -27,7 +27,7 @@ def layers_of(env: Any) -> Iterator[Any]:
         env = rows[0] if rows else attributes.get("env", attributes.get("engine"))
 
 
-def find_time_limit(env: Any) -> Any:
+def find_time_limit(env: object) -> object:
     """The time limit of an environment or of what it wraps; None if none is found."""
     for layer in layers_of(env):
         attributes = getattr(layer, "__dict__", {})
@@ -53,7 +53,7 @@ def mask_names(names: Iterable[Any]) -> list[str]:
     return [name for name in names if isinstance(name, str) and MASK.match(name)]
 
 
-def find_action_mask(env: Any) -> str | None:
+def find_action_mask(env: object) -> str | None:
     """Where an environment offers action masks, if it does: in its last info, in an observation, or by a method."""
     if where := mask_in_info(env):
         return where
@@ -68,7 +68,7 @@ def find_action_mask(env: Any) -> str | None:
     return None
 
 
-def mask_in_info(env: Any) -> str | None:
+def mask_in_info(env: object) -> str | None:
     """The place of action masks in the last info, such as action_mask, if it has any. Cheap: called in every phase."""
     info = getattr(env, "info", None)
     found = mask_names(info) if isinstance(info, dict) else []

@@ -5,29 +5,15 @@ It finds mistakes (see `validate`) and methods that work in place, which `Tensor
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ..errors import UsageError
 from ..types import Box, Discrete, MultiDiscrete, Spec
-from .attributes import SavedStreams, bitwise_equal, streams_lock
-from .validate import (
-    PARAMETERS,
-    REQUIRED,
-    TensorEnvLike,
-    call,
-    check_column,
-    check_defined,
-    check_next_state,
-    check_observation,
-    check_spaces,
-    check_state,
-    check_values,
-    name_of_method,
-    short_text,
-)
+from . import validate
+from .attributes import bitwise_equal
+from .attributes.values import SavedStreams, streams_lock
+from .validate import TensorEnvLike
 
 ROWS = (12, 24)  # of the copy: the first that differs from the environment's number; multiples of 2, 3 and 4
 
@@ -39,20 +25,15 @@ class Trial:
         self.twin, self.in_place = twin, set[str]()
         self.returned: list[tuple[str, Tensor]] = []  # kept, so that their memory is not used again
 
-    def run(self, name: str, *arguments: Tensor) -> Any:
+    def run(self, name: str, *arguments: Tensor) -> object:
         copies, before = [x.clone() for x in arguments], self.twin.state.clone()
         versions = [x._version for x in (*copies, self.twin.state)]
-        result = call(self.twin, name, *copies)
+        result = validate.call_method(self.twin, name, *copies)
         after = [x._version for x in (*copies, self.twin.state)]
-        if (
-            after[-1] != versions[-1]
-            or not bitwise_equal(self.twin.state, before)
-            or shares_memory(result, self.twin.state)
-        ):
-            raise UsageError(
-                f"{name_of_method(self.twin, name)} changes or returns self.state: use the tensors it is given, and return "
-                "new ones"
-            )
+        changed = after[-1] != versions[-1] or not bitwise_equal(self.twin.state, before)
+        if changed or shares_memory(result, self.twin.state):
+            fix = "use the tensors it is given, and return new ones"
+            raise validate.mistake(self.twin, name, "changes or returns self.state", fix)
         if after != versions or not all(map(bitwise_equal, copies, arguments)):
             self.in_place.add(name)
         if isinstance(result, Tensor):
@@ -63,7 +44,7 @@ class Trial:
         return result
 
 
-def shares_memory(one: Any, other: Tensor) -> bool:
+def shares_memory(one: object, other: Tensor) -> bool:
     """Whether two tensors are views of the same memory."""
     if not isinstance(one, Tensor) or not one.numel() or one.device != other.device:
         return False
@@ -76,7 +57,7 @@ def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
     if isinstance(spec, (Discrete, MultiDiscrete)):
         return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)
     if not isinstance(spec, Box):
-        raise UsageError(f"action {short_text(spec)} is not supported: use Box, Discrete or MultiDiscrete")
+        raise UsageError(f"action {validate.short_text(spec)} is not supported: use Box, Discrete or MultiDiscrete")
     low, high = (torch.as_tensor(bound, device=draw.device).expand(draw[0].numel()) for bound in (spec.low, spec.high))
     return torch.minimum(torch.maximum(2 * draw - 1, low.view(spec.shape)), high.view(spec.shape)).to(spec.dtype)
 
@@ -87,11 +68,11 @@ def try_methods(env: TensorEnvLike) -> frozenset[str]:
 
     Methods that must run exactly once a step (`pure = False`) are not called, and count as working in place.
     """
-    check_spaces(env)
-    for name in REQUIRED:
-        check_defined(env, name)
+    validate.check_spaces(env)
+    for name in validate.REQUIRED:
+        validate.check_defined(env, name)
     if not env.pure:
-        return frozenset(PARAMETERS)
+        return frozenset(validate.PARAMETERS)
     with streams_lock:
         randomness, on_cuda = SavedStreams(env), env.device.type == "cuda"
         cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
@@ -122,16 +103,16 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
     generator = torch.Generator(twin.device).manual_seed(0)
     for _ in range(2):
         noise = torch.rand(twin.num_envs, twin.noise_size, generator=generator, device=twin.device)
-        state = check_state(twin, run("initial", noise))
+        state = validate.check_state(twin, run("initial", noise))
         twin.state.copy_(state)
-        obs = check_observation(twin, run("observe", state))
-        check_values(twin, "observe", obs, "at reset")
+        obs = validate.check_observation(twin, run("observe", state))
+        validate.check_values(twin, "observe", obs, "at reset")
         action = random_action(twin.action, twin.num_envs, generator)
-        after = check_next_state(twin, run("advance", state, action), state)
-        reward = check_column(twin, "reward", run("reward", state, action, after), torch.float32)
-        check_values(twin, "reward", reward, "after the first step")
-        check_column(twin, "terminated", run("terminated", after), torch.bool)
-        check_observation(twin, run("observe", after))
+        after = validate.check_next_state(twin, run("advance", state, action), state)
+        reward = validate.check_column(twin, "reward", run("reward", state, action, after), torch.float32)
+        validate.check_values(twin, "reward", reward, "after the first step")
+        validate.check_column(twin, "terminated", run("terminated", after), torch.bool)
+        validate.check_observation(twin, run("observe", after))
     return frozenset(trial.in_place)
 
 

@@ -4,7 +4,8 @@ expected, a fix."""
 from __future__ import annotations
 
 import inspect
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ REQUIRED = {
     "advance": "it returns the next states, of the shape of state",
     "reward": "it returns one float32 number per row, shape (N,)",
 }
+
+ON_DEVICE = "make tensors with device=self.device, or with ..._like(state)"
 
 
 class TensorEnvLike(Protocol):
@@ -49,15 +52,15 @@ class TensorEnvLike(Protocol):
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
 
 
-def short_text(thing: Any) -> str:
+def short_text(thing: object) -> str:
     """The text of a value or space, on one line that is not too long."""
-    from .adapters.spaces import space_text
+    from .adapters.space_members import space_text
 
     text = " ".join(space_text(thing).split())
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """The type, shape and dtype or text of a value."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
@@ -74,67 +77,66 @@ def in_short(spec: Spec) -> str:
     return f"{type(spec).__name__}({spec.n if isinstance(spec, (Discrete, MultiDiscrete)) else tuple(spec.shape)})"
 
 
-def name_of_method(env: TensorEnvLike, name: str) -> str:
-    """Class.method, as error messages show it."""
-    return f"{type(env).__name__}.{name}"
+def mistake(env: TensorEnvLike, name: str, found: str, fix: str) -> UsageError:
+    """The error about one method: what it does, and what to do about it."""
+    return UsageError(f"{type(env).__name__}.{name} {found}: {fix}")
 
 
 # calling -------------------------------------------------------------------------------------------------------------
 
 
 def check_time_limit(env: TensorEnvLike) -> None:
-    limit: Any = env.max_episode_steps
+    limit: object = env.max_episode_steps
     if not isinstance(limit, (int, type(None))):
-        limit = f"{type(env).__name__}.time_limit {limit!r}"
-        raise UsageError(f"{limit} is not a number of steps: give an int or None")
+        raise mistake(env, f"time_limit {limit!r}", "is not a number of steps", "give an int or None")
 
 
 def check_noise_size(env: TensorEnvLike) -> None:
-    if not isinstance(env.noise_size, int) or env.noise_size < 0:
-        raise UsageError(
-            f"{type(env).__name__}.noise_size {env.noise_size!r} is invalid: set it to the columns of noise that initial "
-            "uses, 0 or more"
-        )
+    size: object = env.noise_size
+    if not isinstance(size, int) or size < 0:
+        fix = "set it to the columns of noise that initial uses, 0 or more"
+        raise mistake(env, f"noise_size {size!r}", "is invalid", fix)
 
 
 def check_defined(env: TensorEnvLike, name: str) -> None:
     """UsageError if the environment lacks this method, which has no default."""
     if not env._overrides(name):
-        wanted = ", ".join(("self", *PARAMETERS[name]))
-        raise UsageError(f"{type(env).__name__} has no {name}: write `def {name}({wanted})`; {REQUIRED[name]}")
+        raise UsageError(f"{type(env).__name__} has no {name}: write {signature(name)}; {REQUIRED[name]}")
 
 
-def call(env: TensorEnvLike, name: str, *arguments: Tensor) -> Any:
+def signature(name: str) -> str:
+    return f"`def {name}({', '.join(('self', *PARAMETERS[name]))})`"
+
+
+def call_method(env: TensorEnvLike, name: str, *arguments: Tensor) -> object:
     """What a method returns. What it raises becomes a UsageError of one line."""
     try:
         return getattr(env, name)(*arguments)
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(explain(env, name, arguments, error)) from None
+        raise explained(env, name, arguments, error) from None
 
 
-def explain(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], error: Exception) -> str:
+def explained(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], error: Exception) -> UsageError:
     """One line about an exception in a user's method, with the likely fix."""
-    method = name_of_method(env, name)
     if isinstance(error, AttributeError) and error.obj is env:
         fix = "set it in __init__" if "state" in vars(env) else "set it before super().__init__()"
-        return f"{method} reads self.{error.name}, which is not set yet: {fix}"
+        return mistake(env, name, f"reads self.{error.name}, which is not set yet", fix)
     if isinstance(error, TypeError) and not takes_arguments(getattr(env, name), arguments):
-        wanted = ", ".join(("self", *PARAMETERS[name]))
-        return f"{method} does not take ({', '.join(PARAMETERS[name])}): write `def {name}({wanted})`"
+        return mistake(env, name, f"does not take ({', '.join(PARAMETERS[name])})", f"write {signature(name)}")
     shapes = ", ".join(f"{p} {tuple(x.shape)}" for p, x in zip(PARAMETERS[name], arguments, strict=True))
     fix = "fix that line"
     if name == "initial" and isinstance(error, (IndexError, ValueError, RuntimeError)):
         fix = f"noise has noise_size = {env.noise_size} columns; set noise_size to the number of columns it uses"
     if "same device" in str(error) or "on cpu" in str(error):
-        fix = "make tensors with device=self.device, or with ..._like(state)"
+        fix = ON_DEVICE
     elif isinstance(error, RuntimeError) and "at non-singleton dimension 0" in str(error):
         fix = "use as many rows as it is given, for evaluation uses copies with other numbers of rows"
-    return f"{method} raises {raised(error)} on {shapes}: {fix}"
+    return mistake(env, name, f"raises {raised(error)} on {shapes}", fix)
 
 
-def takes_arguments(method: Any, arguments: tuple[Any, ...]) -> bool:
+def takes_arguments(method: Callable[..., object], arguments: tuple[object, ...]) -> bool:
     try:
         inspect.signature(method).bind(*arguments)
     except TypeError:
@@ -147,55 +149,45 @@ def takes_arguments(method: Any, arguments: tuple[Any, ...]) -> bool:
 # results -------------------------------------------------------------------------------------------------------------
 
 
-def check_tensor(env: TensorEnvLike, name: str, value: Any, fix: str) -> Tensor:
+def check_tensor(env: TensorEnvLike, name: str, value: object, fix: str) -> Tensor:
     """The value, which must be a tensor on the environment's device."""
     if not isinstance(value, Tensor):
-        raise UsageError(f"{name_of_method(env, name)} returns {describe_value(value)}, not a tensor: {fix}")
+        raise mistake(env, name, f"returns {describe_value(value)}, not a tensor", fix)
     if value.device.type != env.device.type:
-        raise UsageError(
-            f"{name_of_method(env, name)} returns a tensor on {value.device}, the environment is on {env.device}: make "
-            "tensors with device=self.device, or with ..._like(state)"
-        )
+        found = f"returns a tensor on {value.device}, the environment is on {env.device}"
+        raise mistake(env, name, found, ON_DEVICE)
     return value
 
 
-def check_state(env: TensorEnvLike, value: Any) -> Tensor:
+def check_state(env: TensorEnvLike, value: object) -> Tensor:
     """Start states must be (N, S)."""
-    method, rows = name_of_method(env, "initial"), env.num_envs
+    rows = env.num_envs
     fix = "return one tensor (N, S), the parts of a state side by side as columns, as by torch.stack(parts, -1)"
     state = check_tensor(env, "initial", value, fix)
     shape = tuple(state.shape)
     if len(shape) != 2:
-        form = "add a dimension, as in x.unsqueeze(-1)" if len(shape) < 2 else "flatten each row, as in x.flatten(1)"
-        raise UsageError(f"{method} returns shape {shape}, wanted ({rows}, S), one row per row of noise: {form}")
+        fix = "add a dimension, as in x.unsqueeze(-1)" if len(shape) < 2 else "flatten each row, as in x.flatten(1)"
+        raise mistake(env, "initial", f"returns shape {shape}, wanted ({rows}, S), one row per row of noise", fix)
     if shape[0] != rows:
-        raise UsageError(
-            f"{method} returns {shape[0]} rows for {rows} rows of noise: make one row per row of noise, as in "
-            "torch.zeros(len(noise), 2, device=noise.device)"
-        )
+        fix = "make one row per row of noise, as in torch.zeros(len(noise), 2, device=noise.device)"
+        raise mistake(env, "initial", f"returns {shape[0]} rows for {rows} rows of noise", fix)
     return state
 
 
-def check_next_state(env: TensorEnvLike, value: Any, state: Tensor) -> Tensor:
-    method = name_of_method(env, "advance")
+def check_next_state(env: TensorEnvLike, value: object, state: Tensor) -> Tensor:
     after = check_tensor(env, "advance", value, "return the next states, of the shape of state")
     if after.shape != state.shape:
-        raise UsageError(
-            f"{method} returns shape {tuple(after.shape)}, wanted {tuple(state.shape)}, the shape of state: return every "
-            "column of the next state"
-        )
+        found = f"returns shape {tuple(after.shape)}, wanted {tuple(state.shape)}, the shape of state"
+        raise mistake(env, "advance", found, "return every column of the next state")
     if not torch.can_cast(after.dtype, state.dtype):
-        raise UsageError(
-            f"{method} returns {after.dtype}, but initial {state.dtype}, which cannot hold it: let initial return "
-            f"{after.dtype}"
-        )
+        found = f"returns {after.dtype}, but initial {state.dtype}, which cannot hold it"
+        raise mistake(env, "advance", found, f"let initial return {after.dtype}")
     return after
 
 
-def check_column(env: TensorEnvLike, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+def check_column(env: TensorEnvLike, name: str, value: object, dtype: torch.dtype) -> Tensor:
     """One number or flag per row."""
-    method, rows = name_of_method(env, name), env.num_envs
-    example = "torch.ones_like(state[:, 0])" if name == "reward" else "state[:, 0] > 1"
+    rows, example = env.num_envs, "torch.ones_like(state[:, 0])" if name == "reward" else "state[:, 0] > 1"
     column = check_tensor(env, name, value, f"return one value per row, shape (N,), such as {example}")
     shape = tuple(column.shape)
     if shape != (rows,):
@@ -204,51 +196,45 @@ def check_column(env: TensorEnvLike, name: str, value: Any, dtype: torch.dtype) 
             fix = "drop the last dimension, as in x.squeeze(-1) or x[:, 0]"
         elif not shape:
             fix = "give dim=-1 to sum, mean, any or norm, so that rows stay apart"
-        raise UsageError(f"{method} returns shape {shape} for {rows} rows, wanted ({rows},): {fix}")
+        raise mistake(env, name, f"returns shape {shape} for {rows} rows, wanted ({rows},)", fix)
     if column.dtype != dtype:
         fix = "return x.float()" if dtype == torch.float32 else f"return a comparison, such as {example}, or x.bool()"
-        raise UsageError(f"{method} returns {column.dtype}, wanted {dtype}: {fix}")
+        raise mistake(env, name, f"returns {column.dtype}, wanted {dtype}", fix)
     return column
 
 
-def check_observation(env: TensorEnvLike, value: Any) -> Tensor:
-    spec, rows, plain = env.observation, env.num_envs, not env._overrides("observe")
-    method = name_of_method(env, "initial" if plain else "observe")
+def check_observation(env: TensorEnvLike, value: object) -> Tensor:
+    spec, rows, own = env.observation, env.num_envs, env._overrides("observe")
+    name, wanted = "observe" if own else "initial", (rows, *spec.shape)
     obs = check_tensor(env, "observe", value, "return one observation per row")
-    wanted = (rows, *spec.shape)
     if tuple(obs.shape) != wanted:
-        words = f"{method} returns shape {tuple(obs.shape)} for {rows} rows, wanted {wanted} by observation {in_short(spec)}"
-        fix = "change observe, or the shape in observation"
-        if plain:
-            fix = f"write observe, or change initial (noise_size is {env.noise_size}) or observation"
-        raise UsageError(f"{words}: {fix}")
+        found = f"returns shape {tuple(obs.shape)} for {rows} rows, wanted {wanted} by observation {in_short(spec)}"
+        plain = f"write observe, or change initial (noise_size is {env.noise_size}) or observation"
+        raise mistake(env, name, found, "change observe, or the shape in observation" if own else plain)
     if obs.dtype != spec.dtype:
-        raise UsageError(
-            f"{method} returns observations of {obs.dtype}, wanted {spec.dtype} by observation {in_short(spec)}: return "
-            f"x.to({spec.dtype}), or give observation another dtype"
-        )
+        found = f"returns observations of {obs.dtype}, wanted {spec.dtype} by observation {in_short(spec)}"
+        raise mistake(env, name, found, f"return x.to({spec.dtype}), or give observation another dtype")
     return obs
 
 
 def check_values(env: TensorEnvLike, name: str, value: Tensor, when: str) -> None:
     """Numbers must be finite, and in the range of a discrete observation."""
-    method = name_of_method(env, name if env._overrides(name) else "initial")
+    method = name if env._overrides(name) else "initial"
     bad = (~value.isfinite()).nonzero()
     if len(bad):
         row, *column = (int(i) for i in bad[0])
         place = f"row {row}" + (f", column {', '.join(map(str, column))}" if column else "")
         fix = "look for a division by 0, a root or a logarithm"
-        raise UsageError(f"{method} returns {float(value[row, *column])} {when} in {place}: {fix}")
+        raise mistake(env, method, f"returns {float(value[row, *column])} {when} in {place}", fix)
     spec = env.observation
     if name == "observe" and isinstance(spec, (Discrete, MultiDiscrete)):
         outside = (value < 0) | (value >= torch.as_tensor(spec.n, device=value.device))
         if outside.any():
-            raise UsageError(
-                f"{method} returns {int(value[outside][0])} {when}, outside observation {in_short(spec)}: widen observation"
-            )
+            found = f"returns {int(value[outside][0])} {when}, outside observation {in_short(spec)}"
+            raise mistake(env, method, found, "widen observation")
 
 
-def check_choices(env: TensorEnvLike, obs: Any) -> None:
+def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray) -> None:
     """EnvError where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array."""
     spec = env.observation
     if not isinstance(spec, (Discrete, MultiDiscrete)):
@@ -257,30 +243,28 @@ def check_choices(env: TensorEnvLike, obs: Any) -> None:
     outside = (choices < 0) | (choices >= spec.n)
     if outside.any():
         row, *column = np.argwhere(outside)[0].tolist()
-        method = name_of_method(env, "observe" if env._overrides("observe") else "advance")
+        method = "observe" if env._overrides("observe") else "advance"
         place = f" in column {column[0]}" if column else ""
         raise EnvError(
-            f"{method} gives observation {choices[row, *column]}{place} for env number {row}, outside {in_short(spec)}: widen "
-            "observation, or keep the state inside"
+            f"{type(env).__name__}.{method} gives observation {choices[row, *column]}{place} for env number {row}, outside "
+            f"{in_short(spec)}: widen observation, or keep the state inside"
         )
 
 
 def draw_frames(env: TensorEnvLike, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
     """The frames of these observations. What `draw` raises, or a wrong shape, becomes a UsageError of one line."""
-    method = name_of_method(env, "draw")
     try:
-        frames: Any = env.draw(obs, action)
+        frames: object = env.draw(obs, action)
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{method} raises {raised(error)} on obs {tuple(obs.shape)}: fix that line") from None
+        raise mistake(env, "draw", f"raises {raised(error)} on obs {tuple(obs.shape)}", "fix that line") from None
     wanted = f"({len(obs)}, height, width, 3)"
     if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.ndim != 4:
-        raise UsageError(
-            f"{method} returns {describe_value(frames)}: return a NumPy array of shape {wanted} and dtype uint8"
-        )
+        fix = f"return a NumPy array of shape {wanted} and dtype uint8"
+        raise mistake(env, "draw", f"returns {describe_value(frames)}", fix)
     if (len(frames), frames.shape[-1]) != (len(obs), 3):
-        raise UsageError(f"{method} returns shape {frames.shape}: return one frame per row of obs, {wanted}")
+        raise mistake(env, "draw", f"returns shape {frames.shape}", f"return one frame per row of obs, {wanted}")
     return frames
 
 
@@ -291,7 +275,5 @@ def check_spaces(env: TensorEnvLike) -> None:
             raise UsageError(f"{type(env).__name__} has no {name}: set it in the class, such as {example}")
         if not isinstance(spec, Spec):
             kind = f"{type(spec).__module__.partition('.')[0]}.{type(spec).__name__}"
-            words = f"{type(env).__name__}.{name} is a {kind}"
-            raise UsageError(
-                f"{words}, not a space of tightrope.types: write Box, Discrete or MultiDiscrete, such as {example}"
-            )
+            fix = f"write Box, Discrete or MultiDiscrete, such as {example}"
+            raise mistake(env, name, f"is a {kind}, not a space of tightrope.types", fix)

@@ -34,7 +34,7 @@ from ..version import __version__
 from .export_check import beside, differences, example_rows
 
 if TYPE_CHECKING:
-    from ..envs.traced import Part
+    from ..envs.adapters.spaces import Part
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # two to write a graph, one to check it
 OPSET = 18  # which runtimes have had since 2023
@@ -99,18 +99,17 @@ class Frozen(nn.Module):
     """From what the environment shows to what it takes, and what that was chosen from."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
-        from ..envs.traced import parts_of, read, writer
+        from ..envs.adapters.spaces_only import reader_of, writer_of
 
         super().__init__()
-        self.policy, self.parts = policy, parts_of(env)
-        self._read, self._write, self._spec = read, writer(env), env.observation
-        self.outputs = ("action", *beside(policy, *policy(torch.zeros(2, *self._spec.shape, dtype=self._spec.dtype))))
-        self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.parts)
+        self.policy, self.reader, self.writer, spec = policy, reader_of(env), writer_of(env), env.observation
+        self.outputs = ("action", *beside(policy, *policy(torch.zeros(2, *spec.shape, dtype=spec.dtype))))
+        self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.reader.parts)
         self.eval()
 
     def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
-        distribution, value = self.policy(self._read(self.parts, obs, self._spec))
-        action = self._write(self.policy.head.to_env(distribution.mode()))
+        distribution, value = self.policy(self.reader.traced(obs))
+        action = self.writer.traced(self.policy.head.to_env(distribution.mode()))
         return (action, *beside(self.policy, distribution, value).values())
 
 
@@ -126,7 +125,9 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
     import onnx
 
     rows = torch.export.Dim("batch")
-    example = tuple(torch.from_numpy(part.example(2)) for part in frozen.parts)
+    spec = frozen.reader.spec
+    nothing = torch.zeros(2, *spec.shape, dtype=spec.dtype).numpy()
+    example = tuple(map(torch.from_numpy, frozen.reader.show(nothing)))
     try:
         with silence():
             program = torch.onnx.export(
@@ -198,20 +199,20 @@ def cause_of(error: BaseException) -> str:
 
 def metadata(frozen: Frozen, env: Env, about: Settings) -> dict[str, str]:
     """What the file says of itself: where it comes from, what it takes and gives; the spaces as JSON."""
-    from ..envs.traced import action_space, described
+    from ..envs.adapters.spaces_only import described
 
-    shown = [words_of(name, part) for name, part in zip(frozen.inputs, frozen.parts, strict=True)]
+    shown = [words_of(name, part) for name, part in zip(frozen.inputs, frozen.reader.parts, strict=True)]
     return {
         "tightrope": __version__,
         **{name: str(value) for name, value in about.items()},
         "observation": json.dumps(shown),
-        "action": json.dumps(described(action_space(env))),
+        "action": json.dumps(described(frozen.writer.space)),
     }
 
 
 def words_of(name: str, part: Part) -> Settings:
     """An input. Where a row holds several things side by side, also which, in their order."""
-    from ..envs.traced import described
+    from ..envs.adapters.spaces_only import described
 
     words = {"name": name, **described(part.space)}
     if isinstance(part.spec, Composite):

@@ -98,12 +98,12 @@ def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
 @torch.no_grad()
 def differences(content: bytes, names: Sequence[str], policy: ActorCritic, env: Env, rows: Tensor) -> dict[str, float]:
     """The largest absolute difference between a graph and torch, by output; an ExportError where that is too large."""
-    from ..envs.traced import parts_of, show
+    from ..envs.adapters.spaces_only import reader_of
 
-    parts, run = parts_of(env), graph_runner(content)
+    reader, run = reader_of(env), graph_runner(content)
     worst: dict[str, float] = {}
     for batch in torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)]):
-        shown = show(parts, batch.numpy())
+        shown = reader.show(batch.numpy())
         got = run(dict(zip(names, shown, strict=True)))
         for name, error in output_errors(got, expected(policy, env, shown)).items():
             worst[name] = max(error, worst.get(name, 0.0))
@@ -133,9 +133,9 @@ def graph_runner(content: bytes) -> Callable[[Outputs], Outputs]:
 
 def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
     """What torch gives."""
-    from ..envs.traced import nested
-
-    rows = env.encode(nested(env, shown))[0].cpu() if isinstance(env, HostEnv) else torch.from_numpy(shown[0])
+    rows = (
+        env.encode(env._observation.nested(shown))[0].cpu() if isinstance(env, HostEnv) else torch.from_numpy(shown[0])
+    )
     distribution, value = policy(rows)
     action = policy.head.to_env(distribution.mode())
     outputs = {name: tensor.numpy() for name, tensor in beside(policy, distribution, value).items()}

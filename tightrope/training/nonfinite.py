@@ -24,7 +24,7 @@ from torch import Tensor
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.metrics import LOSSES
-from ..envs.replayed import Replayed
+from ..envs.step_arrays import Replayed
 from ..errors import one_line
 from ..files import Place
 from ..types import Batch, Env, Rollout, Row, Settings

@@ -61,7 +61,7 @@ def without_info(env: Env, obs: Any) -> Any:
     if not isinstance(obs, tuple) or len(obs) != 2 or not isinstance(obs[1], dict):
         return obs
     if isinstance(env, HostEnv) and isinstance(getattr(env._observation.space, "spaces", None), tuple):
-        from ..envs.adapters.spaces import has_shape_of
+        from ..envs.adapters.space_members import has_shape_of
 
         # an observation that ends in a Dict
         return obs if has_shape_of(env._observation.space, obs) or not isinstance(obs[0], tuple) else obs[0]
@@ -100,17 +100,16 @@ class Policy:
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """What the policy takes, in Gymnasium's words."""
-        from ..envs.traced import space_of
+        from ..envs.adapters.spaces_only import reader_of
 
-        env = self._env
-        return env._observation.space if isinstance(env, HostEnv) else space_of(env.observation)
+        return reader_of(self._env).space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """What it answers with, in Gymnasium's words."""
-        from ..envs.traced import action_space
+        from ..envs.adapters.spaces_only import writer_of
 
-        return action_space(self._env)
+        return writer_of(self._env).space
 
     @known_arguments
     def predict(self, obs: Any, deterministic: bool = True) -> Any:

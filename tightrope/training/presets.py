@@ -207,6 +207,6 @@ def is_game(env: str) -> bool:
     """Whether an id such as Breakout-v5 is one of Atari's."""
     if not re.fullmatch(r"\w+-v5", env):
         return False
-    from ..envs.adapters.ale import provides
+    from ..envs.registry import BACKENDS
 
-    return provides(env)
+    return BACKENDS["ale"].provides(env)

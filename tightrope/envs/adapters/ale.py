@@ -13,7 +13,8 @@ Nor does it show its screens. Where they are to be seen, as in recordings, a sec
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,40 +53,15 @@ RESERVED = {
 SCREEN: dict[str, Any] = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
 
 
-class Factory(Protocol):
-    """Makes an engine of `count` games, with changed settings where there are some."""
-
-    def __call__(self, count: int, **changes: Any) -> VectorEnv: ...
-
-
 class AleEnv(ThreadedEnv):
     """N games."""
 
     backend = "ale"
 
-    def __init__(
-        self,
-        factory: Factory,
-        num_envs: int,
-        device: str | torch.device,
-        name: str,
-        max_episode_steps: int,
-        rules: Rules,
-        fires: bool = False,
-    ) -> None:
-        self._factory = factory
-        self.engine = factory(max(num_envs, 1))
-        spaces = (
-            observation_reader(self.engine.single_observation_space),
-            action_writer(self.engine.single_action_space),
-        )
-        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
-
-    def _reset(self, seeds: Array | None) -> Array:
-        obs, info = self.engine.reset(seed=seeds)
-        self._note_start(slice(None), info)
-        self._new_life[:] = False
-        return self._read(obs)
+    def _reset_engine(self, seeds: Array | None) -> tuple[Array, Mapping[str, Array]]:
+        if self.engine is None:
+            self.engine = self._factory(np.zeros(self.num_envs))
+        return self.engine.reset(seed=seeds)
 
     def _recv(self) -> StepArrays:
         obs, score, over, _, info = self.engine.recv()
@@ -100,11 +76,6 @@ class AleEnv(ThreadedEnv):
         self._clock[rows] = 0
         return StepArrays(obs, reward, terminated, late & ~terminated, rows, final_obs, score=score, over=over | late)
 
-    def _spawn(self, num_envs: int, drawn: bool) -> Any:
-        """For scoring and pictures: whole games, raw scores."""
-        kind = AleScreens if drawn else type(self)
-        return kind(self._factory, num_envs, self.device, self.name, self.max_episode_steps, RAW, self._fires)
-
 
 class AleScreens(AleEnv):
     """Whole games, to be watched in colour.
@@ -113,13 +84,13 @@ class AleScreens(AleEnv):
     actions: its games are the same, sticky actions and no-ops included.
     """
 
-    def __init__(self, factory: Factory, num_envs: int, *others: Any) -> None:
-        super().__init__(factory, num_envs, *others)
-        self.screens: Any = factory(num_envs, **SCREEN)
+    screens: Any = None
 
-    def _reset(self, seeds: Array | None) -> Array:
+    def _reset_engine(self, seeds: Array | None) -> tuple[Array, Mapping[str, Array]]:
+        if self.screens is None:
+            self.screens = self._factory(np.zeros(self.num_envs), **SCREEN)
         self._frames, _ = self.screens.reset(seed=seeds)
-        return super()._reset(seeds)
+        return super()._reset_engine(seeds)
 
     def _send_engine(self, action: Array) -> None:
         super()._send_engine(action)
@@ -141,43 +112,47 @@ class AleScreens(AleEnv):
         self.screens = None
 
 
-# ways in -------------------------------------------------------------------------------------------------------------
+AleEnv.drawn_by = AleScreens
 
 
-def games() -> list[str]:
-    """The ROMs that are installed."""
-    return installed_roms("ale_py", "roms")
+class AleAdapter:
+    """Makes games by their ids."""
+
+    @property
+    def games(self) -> list[str]:
+        """The ROMs that are installed."""
+        return installed_roms("ale_py", "roms")
+
+    def provides(self, env_id: str) -> bool:
+        """Whether there is such a game; without ale-py, whether the id looks like one."""
+        return has_game(env_id, self.games)
+
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+        """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
+        game = required_rom(env_id, self.games)
+        kwargs = without_reserved(options.env_kwargs, RESERVED)
+        trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
+        rules = RAW if options.scoring else trained_on
+        limit = TIME_LIMIT if options.max_episode_steps is None else options.max_episode_steps
+        kwargs |= {
+            "autoreset_mode": AutoresetMode.SAME_STEP,
+            "reward_clipping": False,
+            "max_num_frames_per_episode": NEVER,
+        }
+
+        def engine(seeds: Array, **changes: object) -> VectorEnv:
+            from ale_py.vector_env import AtariVectorEnv
+
+            return checked_make(env_id, lambda: AtariVectorEnv(game, len(seeds), **{**kwargs, **changes}))
+
+        def games_of(count: int) -> AleEnv:
+            first = engine(np.zeros(max(count, 1)))
+            spaces = observation_reader(first.single_observation_space), action_writer(first.single_action_space)
+            env = AleEnv(engine, spaces, count, device, env_id, limit, rules, presses_fire(game, kwargs))
+            env.engine = first
+            return env
+
+        return in_groups(games_of, num_envs, device)
 
 
-def provides(env_id: str) -> bool:
-    """Whether there is such a game; without ale-py, whether the id looks like one."""
-    return has_game(env_id, games())
-
-
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
-    """The game under an id. Of env_kwargs, `reward_clipping` and `episodic_life` set what training sees (both True)."""
-    game = required_rom(env_id, games())
-    kwargs = without_reserved(options.env_kwargs, RESERVED)
-    trained_on = Rules(kwargs.pop("reward_clipping", True), kwargs.pop("episodic_life", True))
-    rules = RAW if options.scoring else trained_on
-    limit = TIME_LIMIT if options.max_episode_steps is None else options.max_episode_steps
-
-    def engine(count: int, **changes: Any) -> Any:
-        from ale_py.vector_env import AtariVectorEnv
-
-        return AtariVectorEnv(
-            game,
-            count,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            reward_clipping=False,
-            max_num_frames_per_episode=NEVER,
-            **{**kwargs, **changes},
-        )
-
-    def factory(count: int, **changes: Any) -> Any:
-        return checked_make(env_id, lambda: engine(count, **changes))
-
-    def games_of(count: int) -> AleEnv:
-        return AleEnv(factory, count, device, env_id, limit, rules, presses_fire(game, kwargs))
-
-    return in_groups(games_of, num_envs, device)
+ADAPTER = AleAdapter()

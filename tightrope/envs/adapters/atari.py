@@ -16,10 +16,11 @@ import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from ...draw import stretched
@@ -58,32 +59,52 @@ class Rules(NamedTuple):
 RAW = Rules(clip_reward=False, life_is_episode=False)
 
 
+class EngineFactory(Protocol):
+    """Makes an engine with as many environments as there are seeds, with changed settings where there are some."""
+
+    def __call__(self, seeds: Array, **changes: object) -> VectorEnv: ...
+
+
 class ThreadedEnv(HostEnv):
     """N environments of an engine with threads of its own, cut off by a clock. With `rules`, they are Atari games.
 
     The engine has one thread per environment, at most one per core; results do not depend on how many.
     """
 
-    engine: Any = None
+    engine: Any = None  # made by `factory`, at the first reset
+    drawn_by: ClassVar[type[ThreadedEnv] | None] = None  # the kind that draws, where it is another one
 
     def __init__(
-        self,
-        spaces: tuple[ObservationReader, ActionWriter],
-        num_envs: int,
-        device: str | torch.device,
-        name: str,
-        max_episode_steps: int,
-        rules: Rules | None,
-        fires: bool,
-    ) -> None:
+        self, factory: EngineFactory, spaces: tuple[ObservationReader, ActionWriter], num_envs: int, device: str | torch.device,
+        name: str, max_episode_steps: int, rules: Rules | None = None, fires: bool = False,
+    ) -> None:  # fmt: skip
         check_positive("max_episode_steps", max_episode_steps)
         self.name, self.max_episode_steps, self._rules, self._fires = name, max_episode_steps, rules, fires
+        self._factory = factory
         self.drawable = rules is not None  # only games are drawn
         self.game_limit = None if rules is None else max_episode_steps
         self._set_spaces(*spaces, num_envs, device)
         self._clock = np.zeros(num_envs, np.int64)  # steps of the episode or game under way
         self._lives = np.zeros(num_envs, np.int32)
-        self._new_life = np.zeros(num_envs, bool)  # where the next step is the first of a life, and FIRE is pressed
+        self._new_life = np.zeros(num_envs, bool)  # rows whose next step is the first of a life, and FIRE is pressed
+
+    def _reset(self, seeds: Array | None) -> Array:
+        obs, info = self._reset_engine(seeds)
+        self._note_start(slice(None), info)
+        self._new_life[:] = False
+        return self._read(obs)
+
+    def _reset_engine(self, seeds: Array | None) -> tuple[Array, Mapping[str, Array]]:
+        """What the engine's reset returns."""
+        raise NotImplementedError
+
+    def _spawn(self, num_envs: int, drawn: bool) -> Any:
+        """For scoring and pictures: of Atari whole games and raw scores."""
+        spaces, rules = (self._observation, self._action), None if self._rules is None else RAW
+        limit, kind = self.max_episode_steps, type(self) if self.drawn_by is None or not drawn else self.drawn_by
+        twin = kind(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
+        twin.solved_at = self.solved_at
+        return twin
 
     def _note_start(self, rows: Any, info: Mapping[str, Any]) -> None:
         """Note that the games in these rows, or slice of them, start anew. The engine's info is about the same rows."""

@@ -34,6 +34,7 @@ NAMES = (
 )  # fmt: skip
 PHYSICS = ("spring", "positional", "generalized", "mjx")  # of Brax, the fastest first
 ALIGNMENT = 64  # bytes: a view into the middle of a tensor is not something XLA can take as it is
+NEVER = 2**31 - 1  # steps
 TIME_LIMIT = 1000  # of Brax's tasks, which leave it to the trainer
 
 
@@ -76,13 +77,17 @@ class JaxEnv:
         self.env = env
         self._camera: Camera | None = None
         self.device = torch.device(device)
-        self.max_episode_steps = max_episode_steps
         self._jax = import_package("jax", self.name)
         self._jax_device = jax_device(self._jax, self.device)
-        on_host = self.device.type == "cpu"
-        self._begin, self._advance = compile_functions(self._jax, env, max_episode_steps, branching=on_host)
+        self._begin, self._advance = compile_functions(self._jax, env, branching=self.device.type == "cpu")
+        self._set_time_limit(max_episode_steps)
         self.action = Box((env.action_size,), low=-1.0, high=1.0)
         self._allocate(num_envs, seed)
+
+    def _set_time_limit(self, steps: int | None) -> None:
+        """Truncate episodes after so many steps. An argument of what is compiled: another limit compiles nothing."""
+        self.max_episode_steps = steps
+        self._limit = self._jax.device_put(np.int32(NEVER if steps is None else steps), self._jax_device)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
         check_positive("num_envs", num_envs)
@@ -100,7 +105,7 @@ class JaxEnv:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         on_host = self.device.type == "cpu"  # where JAX takes NumPy's view of the same memory sooner
         actions = action.detach().numpy() if on_host else self._array(action)
-        self._running, step = self._advance(self._running, actions)
+        self._running, step = self._advance(self._running, actions, self._limit)
         return Step(*map(from_dlpack, step))
 
     def finished_episodes(self) -> Tensor:
@@ -134,7 +139,7 @@ class JaxEnv:
         return {self._name(path): as_signed(from_dlpack(leaf).clone()) for path, leaf in leaves}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        def loaded(path: Any, leaf: Array) -> Array:
+        def loaded(path: object, leaf: Array) -> Array:
             saved, mine = state.get(self._name(path)), from_dlpack(leaf)
             if saved is None or (saved.shape, saved.dtype) != (mine.shape, as_signed(mine).dtype):
                 found = "is missing" if saved is None else f"has shape {tuple(saved.shape)} and type {saved.dtype}"
@@ -167,18 +172,18 @@ class JaxEnv:
         words = self._jax.eval_shape(self._jax.random.PRNGKey, 0).size
         return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._jax_device)
 
-    def _name(self, path: Any) -> str:
+    def _name(self, path: object) -> str:
         return str(self._jax.tree_util.keystr(path, simple=True, separator="."))
 
 
 def compile_functions(
-    jax: Any, env: Any, limit: int | None, branching: bool
+    jax: Any, env: Any, branching: bool
 ) -> tuple[Callable[..., tuple[JaxState, Array]], Callable[..., tuple[JaxState, tuple[Array, ...]]]]:
     """(begin, advance) of N environments. With `branching`, start states are computed only when an episode has ended;
     on a GPU that would make the host wait for the answer in every step."""
     jnp = jax.numpy
 
-    def initial_states(key: Array, num_envs: int) -> Any:
+    def initial_states(key: Array, num_envs: int) -> object:
         state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)  # never weakly typed
 
@@ -197,19 +202,19 @@ def compile_functions(
         state, zeros = initial_states(fresh, num_envs), jnp.zeros(num_envs)
         return JaxState(state, key, zeros.astype(jnp.int32), zeros, jnp.zeros((3, num_envs))), observe(state)
 
-    def advance(running: JaxState, action: Array) -> tuple[JaxState, tuple[Array, ...]]:
+    def advance(running: JaxState, action: Array, limit: Array) -> tuple[JaxState, tuple[Array, ...]]:
         stepped = jax.vmap(env.step)(running.state, action)
         # the very types that came in: otherwise the next call is compiled anew
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), stepped, running.state)
         clock, reward = running.clock + 1, state.reward.astype(jnp.float32)
         terminated = state.done.astype(bool)
-        done = terminated if limit is None else terminated | (clock >= limit)
+        done = terminated | (clock >= limit)
         key, fresh = jax.random.split(running.key)
 
         def where_done(new: Array, old: Array) -> Array:
             return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        def restarted() -> Any:
+        def restarted() -> object:
             return jax.tree.map(where_done, initial_states(fresh, len(done)), state)
 
         following = jax.lax.cond(done.any(), restarted, lambda: state) if branching else restarted()
@@ -228,7 +233,7 @@ def compile_functions(
     return jax.jit(begin, static_argnums=1), jax.jit(advance)
 
 
-def jax_device(jax: Any, device: torch.device) -> Any:
+def jax_device(jax: Any, device: torch.device) -> object:
     """JAX's device for torch's."""
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device {device.type} is not one that JAX environments run on: give cpu or cuda")
@@ -245,27 +250,29 @@ def as_signed(tensor: Tensor) -> Tensor:  # every file format has signed types
     return tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
 
 
-# ways in -------------------------------------------------------------------------------------------------------------
+class BraxAdapter:
+    """Makes environments by their ids."""
+
+    def provides(self, env_id: str) -> bool:
+        """Whether an id is one of Brax or Playground, decided without JAX."""
+        return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
+
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> JaxEnv:
+        """The environment behind an id. Brax's physics is env_kwargs' `backend`, spring unless given; Playground's env_kwargs
+        are overrides of its configuration, in which `impl` is jax unless given."""
+        suite, _, name = env_id.rpartition("/")
+        make = from_playground if suite == "playground" else from_brax
+        try:
+            env, limit = make(env_id, name, options.env_kwargs)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
+        limit = limit if options.max_episode_steps is None else options.max_episode_steps
+        return JaxEnv(env, num_envs, device, limit, name=env_id)
 
 
-def provides(env_id: str) -> bool:
-    """Whether an id is one of Brax or Playground, decided without JAX."""
-    return env_id.startswith(("brax/", "playground/")) or env_id in NAMES
-
-
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> JaxEnv:
-    """The environment behind an id. Brax's physics is env_kwargs' `backend`, spring unless given; Playground's env_kwargs
-    are overrides of its configuration, in which `impl` is jax unless given."""
-    suite, _, name = env_id.rpartition("/")
-    make = from_playground if suite == "playground" else from_brax
-    try:
-        env, limit = make(env_id, name, options.env_kwargs)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
-    limit = limit if options.max_episode_steps is None else options.max_episode_steps
-    return JaxEnv(env, num_envs, device, limit, name=env_id)
+ADAPTER = BraxAdapter()
 
 
 def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:

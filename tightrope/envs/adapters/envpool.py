@@ -12,9 +12,9 @@ frame where ale-py leaves the others black.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from . import gym
 from .atari import RAW, Rules, ThreadedEnv, has_game, installed_roms, presses_fire, required_rom, without_reserved
 from .groups import in_groups
 from .host import HostEnv
-from .spaces import ActionWriter, ObservationReader, action_writer, observation_reader
+from .spaces import action_writer, observation_reader
 
 MUJOCO = (
     "Ant", "HalfCheetah", "Hopper", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "InvertedPendulum", "Pusher",
@@ -53,33 +53,16 @@ RESERVED = {
 
 
 class EnvPoolEnv(ThreadedEnv):
-    """N environments; `factory` makes a pool of them from their seeds, at the first reset."""
+    """N environments in a pool, which is made anew at each seeded reset."""
 
     backend = "envpool"
 
-    def __init__(
-        self,
-        factory: Callable[[Array], VectorEnv],
-        spaces: tuple[ObservationReader, ActionWriter],
-        num_envs: int,
-        device: str | torch.device,
-        name: str,
-        max_episode_steps: int,
-        rules: Rules | None = None,
-        fires: bool = False,
-    ) -> None:
-        self._factory = factory
-        super().__init__(spaces, num_envs, device, name, max_episode_steps, rules, fires)
-
-    def _reset(self, seeds: Array | None) -> Array:
+    def _reset_engine(self, seeds: Array | None) -> tuple[Array, Mapping[str, Array]]:
         if seeds is not None:
             self.engine = None  # ends the threads of the old pool before the new one starts its own
             self.engine = self._factory(seeds)
         with ignored_precision_warning():
-            obs, info = self.engine.reset()
-        self._note_start(slice(None), info)
-        self._new_life[:] = False
-        return self._read(obs)
+            return self.engine.reset()
 
     def _recv(self) -> StepArrays:
         batch, score, over, _, info = self.engine.recv()
@@ -95,60 +78,54 @@ class EnvPoolEnv(ThreadedEnv):
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Any:
         """Another of the same kind; for pictures, which EnvPool has only of games, the same task by Gymnasium."""
-        if not drawn or self._rules is not None or not gym.provides(self.name):
+        if not drawn or self._rules is not None or not gym.ADAPTER.provides(self.name):
             return super().spawn(num_envs, seed, drawn)
-        task = gym.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
+        task = gym.ADAPTER.from_id(self.name, 1, self.device, EnvOptions(max_episode_steps=self.max_episode_steps))
         return task.spawn(num_envs, seed, drawn)
 
-    def _spawn(self, num_envs: int, drawn: bool) -> Self:
-        """For scoring and pictures: of Atari whole games and raw scores."""
-        spaces, rules = (self._observation, self._action), None if self._rules is None else RAW
-        limit = self.max_episode_steps
-        twin = type(self)(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
-        twin.solved_at = self.solved_at
-        return twin
+
+class EnvPoolAdapter:
+    """Makes environments by their ids."""
+
+    @property
+    def games(self) -> list[str]:
+        """The ROMs that are installed, with EnvPool or beside it."""
+        return installed_roms("envpool", "atari/roms") or installed_roms("envpool_assets", "atari/roms")
+
+    def provides(self, env_id: str) -> bool:
+        """Whether EnvPool has such an id, decided without importing it."""
+        return env_id in TASKS or has_game(env_id, self.games)
+
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+        """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
+        kwargs = without_reserved(options.env_kwargs, RESERVED)
+        task, rules, fires = env_id, None, False
+        if env_id not in TASKS:
+            game = required_rom(env_id, self.games, TASKS)
+            task = "".join(word.capitalize() for word in game.split("_")) + "-v5"
+            trained_on = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
+            rules, fires = RAW if options.scoring else trained_on, presses_fire(game, kwargs)
+        spec = pool_spec(env_id, task, kwargs)
+        limit = spec.config.max_episode_steps if options.max_episode_steps is None else options.max_episode_steps
+
+        def pool(seeds: Array, **changes: object) -> VectorEnv:
+            import envpool
+
+            settings = {**kwargs, "num_envs": len(seeds), "seed": seeds.tolist(), "max_episode_steps": limit + 1}
+            return gym.checked_make(env_id, lambda: envpool.make_gymnasium(task, **settings))
+
+        with ignored_precision_warning():
+            spaces = observation_reader(spec.gymnasium_observation_space), action_writer(spec.gymnasium_action_space)
+
+        def pool_of(count: int) -> EnvPoolEnv:
+            env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, fires)
+            env.solved_at = getattr(spec.config, "reward_threshold", None)
+            return env
+
+        return in_groups(pool_of, num_envs, device)
 
 
-# ways in -------------------------------------------------------------------------------------------------------------
-
-
-def games() -> list[str]:
-    """The ROMs that are installed, with EnvPool or beside it."""
-    return installed_roms("envpool", "atari/roms") or installed_roms("envpool_assets", "atari/roms")
-
-
-def provides(env_id: str) -> bool:
-    """Whether EnvPool has such an id, decided without importing it."""
-    return env_id in TASKS or has_game(env_id, games())
-
-
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
-    """The environment under an id. Of a game's env_kwargs, `reward_clip` and `episodic_life` set what training sees."""
-    kwargs = without_reserved(options.env_kwargs, RESERVED)
-    task, rules, fires = env_id, None, False
-    if env_id not in TASKS:
-        game = required_rom(env_id, games(), TASKS)
-        task = "".join(word.capitalize() for word in game.split("_")) + "-v5"
-        trained_on = Rules(kwargs.pop("reward_clip", True), kwargs.pop("episodic_life", True))
-        rules, fires = RAW if options.scoring else trained_on, presses_fire(game, kwargs)
-    spec = pool_spec(env_id, task, kwargs)
-    limit = spec.config.max_episode_steps if options.max_episode_steps is None else options.max_episode_steps
-
-    def pool(seeds: Array) -> Any:
-        import envpool
-
-        settings = {**kwargs, "num_envs": len(seeds), "seed": seeds.tolist(), "max_episode_steps": limit + 1}
-        return gym.checked_make(env_id, lambda: envpool.make_gymnasium(task, **settings))
-
-    with ignored_precision_warning():
-        spaces = observation_reader(spec.gymnasium_observation_space), action_writer(spec.gymnasium_action_space)
-
-    def pool_of(count: int) -> EnvPoolEnv:
-        env = EnvPoolEnv(pool, spaces, count, device, env_id, limit, rules, fires)
-        env.solved_at = getattr(spec.config, "reward_threshold", None)
-        return env
-
-    return in_groups(pool_of, num_envs, device)
+ADAPTER = EnvPoolAdapter()
 
 
 @contextmanager

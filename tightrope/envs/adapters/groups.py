@@ -81,7 +81,7 @@ class Grouped(HostEnv):
     def recv(self, group: int = 0) -> Step:
         return self._call(self.members[group].recv)
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
         """What one group returns; if it fails, the processes of all groups are ended."""
         try:
             return function(*arguments)

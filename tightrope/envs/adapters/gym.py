@@ -17,20 +17,12 @@ from ...errors import UsageError, near_matches, one_line
 from ..registry import EnvOptions, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
-from .gym_workers import Workers
+from .gym_workers import SingleEnv, Workers
 from .host import HostEnv
 from .mujoco import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names
-
-
-def provides(env_id: str) -> bool:
-    """Whether Gymnasium has such an id. The module of module:Name-v0 must be imported already: the name may be a file's."""
-    module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
-    if module and module not in sys.modules:
-        return False
-    return name in gymnasium.registry or name in register_ale()
 
 
 def register_ale() -> Mapping[str, Any]:
@@ -44,33 +36,46 @@ def register_ale() -> Mapping[str, Any]:
     return gymnasium.registry
 
 
-def from_id(env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
-    """The environment that Gymnasium has under an id."""
-    base, preset = ALIASES.get(env_id, (env_id, {}))
-    if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
-        raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
-    entry_point = getattr(register_ale().get(base), "entry_point", None)
-    if str(entry_point).startswith("gymnasium.envs.mujoco"):
-        choose_opengl()
-        quieten_warnings()
-    kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
-    if options.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = options.max_episode_steps
+class GymnasiumAdapter:
+    """Makes environments by their ids."""
 
-    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
-        rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
-        return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+    def provides(self, env_id: str) -> bool:
+        """Whether Gymnasium has such an id. The module of module:Name-v0 must be imported already: the name may be a file's."""
+        module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
+        if module and module not in sys.modules:
+            return False
+        return name in gymnasium.registry or name in register_ale()
 
-    if options.vectorization_mode == "sync":
-        return GymEnv(factory, num_envs, device, env_id)
-    if options.vectorization_mode == "async":
-        return in_processes(factory, num_envs, device, env_id)
+    def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
+        """The environment that Gymnasium has under an id."""
+        base, preset = ALIASES.get(env_id, (env_id, {}))
+        if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
+            raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
+        entry_point = getattr(register_ale().get(base), "entry_point", None)
+        if str(entry_point).startswith("gymnasium.envs.mujoco"):
+            choose_opengl()
+            quieten_warnings()
+        kwargs: dict[str, Any] = {**preset, **options.env_kwargs}
+        if options.max_episode_steps is not None:
+            kwargs["max_episode_steps"] = options.max_episode_steps
 
-    def vector(count: int) -> VectorEnv:
-        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-        return checked_make(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+        def factory(drawn: bool) -> SingleEnv:
+            rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
+            return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
 
-    return GymVectorEnv(vector(num_envs), device, env_id, vector)
+        if options.vectorization_mode == "sync":
+            return GymEnv(factory, num_envs, device, env_id)
+        if options.vectorization_mode == "async":
+            return in_processes(factory, num_envs, device, env_id)
+
+        def vector(count: int) -> VectorEnv:
+            mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+            return checked_make(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+
+        return GymVectorEnv(vector(num_envs), device, env_id, vector)
+
+
+ADAPTER = GymnasiumAdapter()
 
 
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
@@ -115,7 +120,7 @@ def from_object(
 
         return GymVectorEnv(vector(num_envs), device, name, vector)
 
-    def factory(drawn: bool) -> gymnasium.Env[Any, Any]:
+    def factory(drawn: bool) -> SingleEnv:
         if isinstance(env, gymnasium.Env):
             return fresh_copy(env, drawn)
         one = checked_make(name, lambda: env(**kwargs))
@@ -127,7 +132,7 @@ def from_object(
     return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 
 
-def fresh_copy(env: gymnasium.Env[Any, Any], drawn: bool) -> gymnasium.Env[Any, Any]:
+def fresh_copy(env: SingleEnv, drawn: bool) -> SingleEnv:
     """Another environment like this one: made again from its spec, otherwise copied."""
     if env.spec is not None:
         spec = env.spec

@@ -29,6 +29,7 @@ from ...errors import EnvError, UsageError, one_line
 from ..step_arrays import NO_ROWS, Array, StepArrays
 from .gym_workers import (
     PIPE_ERRORS,
+    SingleEnv,
     Workers,
     WorkerTimeout,
     capture_errors,
@@ -39,9 +40,10 @@ from .gym_workers import (
 )
 from .host import HostEnv
 from .mujoco import rendering_problem
-from .spaces import action_writer, has_shape_of, observation_reader, space_text, stacked, take_rows
+from .space_members import has_shape_of, space_text, stacked, take_rows
+from .spaces import action_writer, observation_reader
 
-Factory = Callable[[bool], "gymnasium.Env[Any, Any]"]  # called with whether the environment must draw
+Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
 
 
@@ -90,7 +92,7 @@ class GymEnv(HostEnv):
             return StepArrays(obs, reward, terminated, truncated, NO_ROWS, obs[:0])
         return StepArrays(obs, reward, terminated, truncated, np.array(rows), self._rows(finals, rows))
 
-    def _reset_row(self, row: int, seed: int | None = None) -> Any:
+    def _reset_row(self, row: int, seed: int | None = None) -> object:
         """The first observation of a new episode of one environment."""
         try:
             result = self.envs[row].reset(seed=seed)
@@ -143,9 +145,7 @@ class GymEnv(HostEnv):
             env.close()
 
 
-def in_drawing_mode(
-    env: gymnasium.Env[Any, Any], drawn: bool, factory: Callable[..., Any] | None = None
-) -> gymnasium.Env[Any, Any]:
+def in_drawing_mode(env: SingleEnv, drawn: bool, factory: Callable[..., Any] | None = None) -> SingleEnv:
     """The environment, made again with render_mode rgb_array where it must draw and can be made again."""
     if not drawn or env.render_mode == "rgb_array":
         return env
@@ -177,17 +177,12 @@ class GymVectorEnv(HostEnv):
         self.name, self._factory = name, factory
         self.engine: Any = engine
         mode = engine.metadata.get("autoreset_mode")
-        if mode is None:
-            raise UsageError(
-                f"vector env {name!r} does not say how it resets: set metadata['autoreset_mode'] to a member of "
-                "gymnasium.vector.AutoresetMode"
-            )
         try:
             self._mode = AutoresetMode(mode)
         except ValueError:
-            raise UsageError(
-                f"vector env {name!r} declares autoreset_mode {mode!r}: give a member of gymnasium.vector.AutoresetMode"
-            ) from None
+            found = "does not say how it resets" if mode is None else f"declares autoreset_mode {mode!r}"
+            fix = "set metadata['autoreset_mode'] to a member of gymnasium.vector.AutoresetMode"
+            raise UsageError(f"vector env {name!r} {found}: {fix}") from None
         # not a wrapped one, whose step is more than the engine's
         self._in_background = type(engine) in (AsyncVectorEnv, Workers)
         own = type(engine) is SyncVectorEnv or (self._in_background and bool(getattr(engine, "shared_memory", False)))
@@ -203,7 +198,7 @@ class GymVectorEnv(HostEnv):
     def _reset(self, seeds: Array | None) -> Array:
         self._pending[:] = False
         per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        seed: Any = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
+        seed: object = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, self.info = self._call(lambda: self.engine.reset(seed=seed), None)
         return self._read(obs)
 

@@ -6,15 +6,18 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import gymnasium
 from gymnasium import logger
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from ...errors import EnvError, UsageError, plural, warn
 from ...processes import LOOK, Parent, Wait, become_helper, kill, kill_at_exit, killed_after, standing_still
 
+SingleEnv = gymnasium.Env[Any, Any]
 LIMIT = 600.0  # seconds for one reply: a step, a reset, or making the environment
 NOTICE = 60.0  # seconds after which a warning names the environment
 ERROR_SECONDS = 5.0  # for an exception that a worker has announced
@@ -30,7 +33,7 @@ class WorkerTimeout(Exception):
         self.row = row
 
 
-class FailedEnv(gymnasium.Env[Any, Any]):
+class FailedEnv(SingleEnv):
     """Stands in a worker for an environment that could not be made: it hands the reason to the main process."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(1)
@@ -38,18 +41,18 @@ class FailedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def get_wrapper_attr(self, name: str) -> Any:
+    def get_wrapper_attr(self, name: str) -> object:
         raise EnvError(self.reason)
 
 
 class Workers(AsyncVectorEnv):
     """Gymnasium's AsyncVectorEnv with workers that ignore signals and end with this process."""
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], count: int, name: str) -> None:
+    def __init__(self, make: Callable[[], SingleEnv], count: int, name: str) -> None:
         self.make, self.name, self.processes = make, name, []
         parent = Parent.here()
 
-        def in_worker() -> gymnasium.Env[Any, Any]:
+        def in_worker() -> SingleEnv:
             if os.getpid() == parent.pid:  # Gymnasium makes one in this process, too
                 return make()
             become_helper(parent)
@@ -91,7 +94,7 @@ class TimeoutQueue:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def get(self) -> Any:
+    def get(self) -> object:
         return self.inner.get(timeout=ERROR_SECONDS)
 
 
@@ -121,18 +124,18 @@ def capture_errors() -> Iterator[list[str]]:
         logger.error = before
 
 
-def first_dead(engine: Any) -> int | None:
+def first_dead(engine: AsyncVectorEnv) -> int | None:
     """The row of a worker that has died, if there is one."""
     return next((i for i, process in enumerate(engine.processes) if has_died(process)), None)
 
 
-def wait_for_workers(engine: Any, name: str) -> None:
+def wait_for_workers(engine: AsyncVectorEnv, name: str) -> None:
     """Return once every worker has replied or died; WorkerTimeout for the first that is overdue."""
     wait, warned = Wait(), False
     for row, pipe in enumerate(engine.parent_pipes):
         if pipe is None or pipe.closed:
             continue
-        while not readable(pipe):
+        while not has_reply(pipe):
             if wait.over(LIMIT):
                 others = sum(not (pipe is None or pipe.closed or pipe.poll(0)) for pipe in engine.parent_pipes) - 1
                 more = f", nor from {plural(others, 'other')}" if others else ""
@@ -145,19 +148,13 @@ def wait_for_workers(engine: Any, name: str) -> None:
                 )
 
 
-if hasattr(select, "poll"):
-
-    def readable(pipe: Any) -> bool:
-        """Whether there is something to read within LOOK seconds; a tenth of the cost of `pipe.poll`."""
-        poller = select.poll()
-        poller.register(pipe.fileno(), select.POLLIN)
-        return bool(poller.poll(LOOK * 1000))
-
-else:
-
-    def readable(pipe: Any) -> bool:
-        """Whether there is something to read within LOOK seconds."""
-        return bool(pipe.poll(LOOK))
+def has_reply(pipe: Connection) -> bool:
+    """Whether there is something to read within LOOK seconds."""
+    if not hasattr(select, "poll"):
+        return pipe.poll(LOOK)
+    poller = select.poll()  # a tenth of the cost of `pipe.poll`
+    poller.register(pipe.fileno(), select.POLLIN)
+    return bool(poller.poll(LOOK * 1000))
 
 
 def stopped_note(engine: Any, row: int) -> str:
@@ -165,7 +162,7 @@ def stopped_note(engine: Any, row: int) -> str:
     return ", its process is stopped" if standing_still(engine.processes[row].pid) else ""
 
 
-def has_died(process: Any) -> bool:
+def has_died(process: BaseProcess) -> bool:
     process.join(timeout=LOOK)
     return process.exitcode not in (None, 0)
 
@@ -176,7 +173,7 @@ def kill_workers(engine: Any) -> None:
     engine.closed = True
 
 
-def close(engine: Any, name: str) -> None:
+def close(engine: VectorEnv, name: str) -> None:
     """Close a vector environment; workers that take longer than CLOSE_SECONDS are killed, and a warning names them."""
     processes = list(getattr(engine.unwrapped, "processes", []))
     if not processes:

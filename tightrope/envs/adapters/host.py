@@ -157,7 +157,7 @@ class HostEnv:
             return torch.from_numpy(array.copy())
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
-    def _read(self, obs: Any, rows: Array | list[int] | None = None) -> Array:
+    def _read(self, obs: object, rows: Array | list[int] | None = None) -> Array:
         """Rows of the engine's observations. A value outside its space is an EnvError with the environment's number;
         `rows` are these numbers if not all environments are there."""
         from .spaces import NotInSpace
@@ -217,23 +217,22 @@ class HostEnv:
         fix = single if self.backend == "gymnasium" else "record it with backend gymnasium"
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {fix}")
 
-    def encode(self, obs: Any) -> tuple[Tensor, bool]:
+    def encode(self, obs: object) -> tuple[Tensor, bool]:
         """(rows, whether it was a single one) of observations in the form of the environment's own space."""
-        from .spaces import NotInSpace, has_shape_of, shape_mismatch, space_text, stacked
+        from .space_members import has_shape_of, shape_mismatch, space_text, stacked
+        from .spaces import NotInSpace
 
         space = self._observation.space
         if isinstance(obs, Tensor):
             obs = obs.cpu().numpy()
-        single = has_shape_of(space, obs)
+        single, reason = has_shape_of(space, obs), shape_mismatch(space, obs)
         try:
-            rows = self._observation.rows(stacked(space, [obs]) if single else obs)
-            valid = rows.shape[1:] == self.observation.shape and has_shape_of(space, obs if single else first(obs))
+            rows = self._observation.rows(stacked(space, [obs]) if single else obs) if reason is None else None
         except NotInSpace as error:
             raise UsageError(str(error)) from None
         except (KeyError, TypeError, ValueError, IndexError):
-            valid = False
-        if not valid:
-            reason = shape_mismatch(space, obs)
+            rows = None
+        if rows is None or not len(rows) or rows.shape[1:] != self.observation.shape:
             raise UsageError(
                 f"an observation does not fit{'' if reason is None else f', {reason}'}: give one member of "
                 f"{space_text(space)}, or a batch of them"
@@ -286,13 +285,6 @@ def view_like(buffer: Tensor, start: int, array: Array) -> Tensor:
     """The part of a buffer of bytes that holds an array like this one."""
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     return buffer[start : start + array.nbytes].view(dtype).view(array.shape)
-
-
-def first(batch: Any) -> Any:
-    """The first member of a batch."""
-    if isinstance(batch, dict):
-        return {k: first(v) for k, v in batch.items()}
-    return tuple(map(first, batch)) if isinstance(batch, tuple) else np.asarray(batch)[0]
 
 
 def row_seeds(seed: int, count: int) -> Array:

@@ -73,7 +73,7 @@ class Camera:
         self.renderer.close()
 
 
-def camera_for(env: Any, name: str) -> Camera:
+def camera_for(env: object, name: str) -> Camera:
     """A camera for the MuJoCo model that an environment of Brax or Playground was made from."""
     model = getattr(env, "mj_model", None) or getattr(getattr(env, "sys", None), "mj_model", None)
     if model is None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .leaf_writer import root_of
 from .reader import Reader
-from .values import MAX_BYTES, MAX_TEXT, SavedStreams, layout, streams_lock
+from .values import MAX_TEXT, layout
 from .writer import ENCODE, Writer
 
 TEXT, BLOCK = "own", "own."  # keys of a state: the values as JSON, and the memory that they are views of
@@ -25,7 +24,7 @@ MAX_NAMES = 12  # in one warning
 class Record:
     """The attributes of an object at one moment."""
 
-    def __init__(self, thing: Any, skip: frozenset[str] = frozenset()) -> None:
+    def __init__(self, thing: object, skip: frozenset[str] = frozenset()) -> None:
         self.writer = Writer(thing, skip, "first")
         self.texts = self.writer.texts()
         self.contents = {name: block.copy() for name, block in self.writer.blocks.named.items()}
@@ -45,7 +44,7 @@ class Record:
 class FirstRecord(Record):
     """An environment at its first reset: only what has changed since then is saved."""
 
-    def __init__(self, env: Any, skip: frozenset[str]) -> None:
+    def __init__(self, env: object, skip: frozenset[str]) -> None:
         super().__init__(env, skip)
         self.class_values = {kind: class_values(kind) for kind in classes_of(env, self.writer)}
         self.missing: dict[str, str] = {}  # what the last save has left out, by path, and the reason
@@ -58,18 +57,18 @@ def class_values(kind: type) -> Record:
     return Record(SimpleNamespace(**values))
 
 
-def is_definition(value: Any) -> bool:
+def is_definition(value: object) -> bool:
     return callable(value) or hasattr(type(value), "__get__")
 
 
-def classes_of(env: Any, writer: Writer) -> Iterator[type]:
+def classes_of(env: object, writer: Writer) -> Iterator[type]:
     """The user's own classes among those of an environment and its objects."""
     mine = [kind for kind in type(env).__mro__[:-1] if kind.__module__.partition(".")[0] != "tightrope"]
     modules = {kind.__module__ for kind in mine}
     yield from dict.fromkeys([*mine, *(kind for kind in writer.classes.values() if kind.__module__ in modules)])
 
 
-def save_attributes(env: Any, skip: frozenset[str], first: FirstRecord | None) -> dict[str, Tensor]:
+def save_attributes(env: object, skip: frozenset[str], first: FirstRecord | None) -> dict[str, Tensor]:
     """What has changed since the first reset, as tensors for a file. Changes that cannot be saved go to `first.missing`."""
     writer = Writer(env, skip, "save", None if first is None else first.writer)
     if first is None:
@@ -89,7 +88,7 @@ def save_attributes(env: Any, skip: frozenset[str], first: FirstRecord | None) -
     return pack_attributes(writer, names) if names or writer.gone else {}
 
 
-def unsaved_warning(env: Any, entries: Iterable[str]) -> str | None:
+def unsaved_warning(env: object, entries: Iterable[str]) -> str | None:
     """A line that names what the last save of an environment has left out, if that is something new. `entries` are the keys of
     the saved state: an attribute with an entry of its own there is saved by the user's state_dict."""
     first: FirstRecord | None = getattr(env, "_first_record", None)
@@ -108,7 +107,7 @@ def unsaved_warning(env: Any, entries: Iterable[str]) -> str | None:
     )
 
 
-def snapshot_attributes(env: Any, skip: frozenset[str], first: FirstRecord | None) -> dict[str, Tensor]:
+def snapshot_attributes(env: object, skip: frozenset[str], first: FirstRecord | None) -> dict[str, Tensor]:
     """All attributes, changed or not, to be loaded within this process; nothing waits for a device."""
     values = {name: x for name, x in vars(env).items() if name not in skip}
     if not layout(type(env)).slots and all(map(is_simple, values.values())):  # the common case needs no Writer
@@ -117,7 +116,7 @@ def snapshot_attributes(env: Any, skip: frozenset[str], first: FirstRecord | Non
     return pack_attributes(writer, writer.values) if writer.values else {}
 
 
-def is_simple(value: Any) -> bool:
+def is_simple(value: object) -> bool:
     return value is None or type(value) in (bool, str) or (type(value) is int and value.bit_length() < 64)
 
 
@@ -133,7 +132,7 @@ def pack_attributes(writer: Writer, names: Container[str]) -> dict[str, Tensor]:
 
 
 def load_attributes(
-    env: Any, saved: Mapping[str, Tensor], skip: frozenset[str], first: FirstRecord | None = None
+    env: object, saved: Mapping[str, Tensor], skip: frozenset[str], first: FirstRecord | None = None
 ) -> None:
     """Load what was saved of an environment. RuntimeError where that is invalid for this one."""
     contents = {name.removeprefix(BLOCK): x for name, x in saved.items() if name.startswith(BLOCK)}
@@ -150,7 +149,7 @@ def load_attributes(
     reader.load_into(env, skip)
 
 
-def copy_attributes(twin: Any, env: Any, skip: frozenset[str]) -> None:
+def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
     """Give another environment copies of the attributes of this one. Those that cannot be copied are shared."""
     writer = Writer(env, skip, "copy")
     if writer.values:
@@ -161,17 +160,3 @@ def copy_attributes(twin: Any, env: Any, skip: frozenset[str]) -> None:
 def bitwise_equal(a: Tensor, b: Tensor) -> bool:
     same_form = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
     return same_form and torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
-
-
-__all__ = [
-    "MAX_BYTES",
-    "FirstRecord",
-    "SavedStreams",
-    "bitwise_equal",
-    "copy_attributes",
-    "load_attributes",
-    "save_attributes",
-    "snapshot_attributes",
-    "streams_lock",
-    "unsaved_warning",
-]

@@ -11,15 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .values import (
-    GLOBAL_STREAMS,
-    MAX_BYTES,
-    MAX_VALUES,
-    CannotSave,
-    Node,
-    class_name,
-    dtype_node,
-)
+from .values import GLOBAL_STREAMS, MAX_BYTES, MAX_VALUES, CannotSave, Node, class_name, dtype_node
 
 # first: a record of a fresh environment. save: for a file, to be loaded into a fresh one. snapshot: to be loaded in this
 # process. copy: for another environment beside this one.
@@ -35,7 +27,7 @@ def root_of(path: str) -> str:
 class LeafWriter:
     """The base of `Writer`: leaves of the tree, and the objects met so far. `first` is of a fresh environment."""
 
-    def __init__(self, thing: Any, mode: Mode, first: LeafWriter | None = None) -> None:
+    def __init__(self, thing: object, mode: Mode, first: LeafWriter | None = None) -> None:
         self.thing, self.mode, self.first = thing, mode, first
         self.device = torch.device(getattr(thing, "device", "cpu"))
         self.objects: dict[str, Any] = {"": thing}  # by path; those that can change, and constants
@@ -55,13 +47,13 @@ class LeafWriter:
         self.undo: list[Callable[[], Any]] = []
         self.root, self.count, self.number, self.size = "", 0, 0, 0
 
-    def node(self, value: Any, path: str, depth: int) -> Node:
+    def node(self, value: object, path: str, depth: int) -> Node:
         raise NotImplementedError
 
     def items(self, values: Iterable[Any], path: str, depth: int) -> list[Node]:
         return [self.node(value, f"{path}[{i}]", depth + 1) for i, value in enumerate(values)]
 
-    def mark(self, path: str, value: Any) -> bool | int:
+    def mark(self, path: str, value: object) -> bool | int:
         """Whether a fresh environment has this very object at this path, so that it is filled and not replaced; in a snapshot
         the object's id."""
         if self.mode == "save":
@@ -78,7 +70,7 @@ class LeafWriter:
             self.links[self.root].add(owner)
         return ["same", path]
 
-    def remember(self, value: Any, path: str) -> bool | int:
+    def remember(self, value: object, path: str) -> bool | int:
         """Note an object that may be met again; returns its `mark`."""
         self.seen[id(value)], self.objects[path] = path, value
         self.undo.append(lambda: (self.seen.pop(id(value)), self.objects.pop(path)))
@@ -98,12 +90,12 @@ class LeafWriter:
         self.classes[name] = kind
         return name
 
-    def is_known(self, value: Any) -> bool:
+    def is_known(self, value: object) -> bool:
         return id(value) in self.seen or any(value is stream for stream in GLOBAL_STREAMS)
 
     # arrays and tensors -----------------------------------------------------------------------------------------------
 
-    def array(self, value: Any, path: str, depth: int) -> Node:
+    def array(self, value: object, path: str, depth: int) -> Node:
         if type(value) is not np.ndarray:
             raise CannotSave(type(value).__name__)
         if value.dtype.hasobject:
@@ -139,7 +131,7 @@ class LeafWriter:
         return ["tensor", mark, block, *layout, offset // value.element_size(), here, value.requires_grad,
                 kind is not Tensor, grad]  # fmt: skip
 
-    def view(self, value: Any, path: str) -> tuple[str, int]:
+    def view(self, value: object, path: str) -> tuple[str, int]:
         """(name of the block of memory that a value lies in, offset in it)"""
         block = block_of(value)
         if block.borrowed and not self.mark(path, value):
@@ -219,7 +211,7 @@ def array_block(array: np.ndarray[Any, Any]) -> Block:
     whole = root.transpose(order)
     if type(root) is not np.ndarray or not whole.flags.c_contiguous or not root.itemsize:
         raise CannotSave(f"array that is a view of {type(root).__name__}")
-    owner: Any = root.base
+    owner: object = root.base
     borrowed = owner is not None and not isinstance(owner, Tensor)
     return Block(whole.reshape(-1).view(np.uint8), torch.device("cpu"), data_address(root), borrowed)
 

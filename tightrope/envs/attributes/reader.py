@@ -38,16 +38,12 @@ class Reader:
         self.memory: dict[str, Block] = {}
         self.filled: set[Any] = set()  # live objects, and places of live memory, that have been filled
 
-    def load_into(self, thing: Any, skip: frozenset[str]) -> None:
+    def load_into(self, thing: object, skip: frozenset[str]) -> None:
         """Set the attributes of an object. RuntimeError for a name that is not one of a saved attribute."""
         self.built[""] = thing
         for name in [*self.values, *self.gone]:
-            mine = (
-                name not in skip
-                and name not in getattr(type(thing), "_not_saved", ())
-                and values.is_settable(type(thing), name)
-            )
-            if not mine and self.values.get(name) != ["constant"]:
+            reserved = name in skip or name in getattr(type(thing), "_not_saved", ())
+            if (reserved or not values.is_settable(type(thing), name)) and self.values.get(name) != ["constant"]:
                 raise RuntimeError(f"env has nothing of its own called {str(name)[:40]!r}")
         for name, node in self.values.items():
             try:
@@ -86,7 +82,7 @@ class Reader:
             return None
         return found
 
-    def remember(self, path: str, value: Any) -> Any:
+    def remember(self, path: str, value: object) -> Any:
         self.built[path] = value
         self.filled.add(id(value))
         return value
@@ -96,7 +92,7 @@ class Reader:
     def items(self, nodes: list[Node], path: str, depth: int) -> list[Any]:
         return [self.read(node, f"{path}[{i}]", depth + 1) for i, node in enumerate(nodes)]
 
-    def read_tuple(self, path: str, depth: int, named: str | None, nodes: list[Node]) -> Any:
+    def read_tuple(self, path: str, depth: int, named: str | None, nodes: list[Node]) -> object:
         items = self.items(nodes, path, depth)
         if named is None:
             return tuple(items)
@@ -105,12 +101,20 @@ class Reader:
             raise TypeError(named)
         return tuple.__new__(kind, items)
 
-    def read_frozenset(self, path: str, depth: int, nodes: list[Node]) -> Any:
+    def read_frozenset(self, path: str, depth: int, nodes: list[Node]) -> object:
         return frozenset(self.items(nodes, path, depth))
 
     def read_container(
-        self, path: str, depth: int, named: str, mark: Any, nodes: list[Any], extra: Node, attributes: Any, omitted: Any
-    ) -> Any:
+        self,
+        path: str,
+        depth: int,
+        named: str,
+        mark: bool | int,
+        nodes: list[Any],
+        extra: Node,
+        attributes: Any,
+        omitted: Any,
+    ) -> object:
         kind = values.CREATABLE.get(named) or self.classes[named]
         value = self.live_object(path, mark)
         if type(value) is not kind or (isinstance(value, deque) and value.maxlen != extra):
@@ -120,12 +124,10 @@ class Reader:
         self.remember(path, value)
         base: Any = next(base for base in values.CONTAINERS if isinstance(value, base))
         if isinstance(value, defaultdict):
-            factory = (
-                values.FACTORIES.get(extra[1])
-                if extra[0] == "type"
-                else self.read(extra, f"{path}.default_factory", depth)
+            of_type = extra[0] == "type"
+            value.default_factory = (
+                values.FACTORIES.get(extra[1]) if of_type else self.read(extra, f"{path}.default_factory", depth)
             )
-            value.default_factory = factory
         if base in (dict, values.CONTAINERS[0]):
             pairs = []
             for i, (key, node) in enumerate(nodes):
@@ -142,22 +144,22 @@ class Reader:
         self.fill(value, path, depth, attributes, omitted)
         return value
 
-    def read_bytearray(self, path: str, depth: int, mark: Any, text: str) -> Any:
+    def read_bytearray(self, path: str, depth: int, mark: bool | int, text: str) -> object:
         value = self.live_object(path, mark)
         value = self.remember(path, value if type(value) is bytearray else bytearray())
         value[:] = bytes.fromhex(text)
         return value
 
-    def read_enum(self, path: str, depth: int, named: str, member: str) -> Any:
+    def read_enum(self, path: str, depth: int, named: str, member: str) -> object:
         return self.classes[named].__members__[member]  # type: ignore[attr-defined]
 
-    def read_flag(self, path: str, depth: int, named: str, node: Node) -> Any:
+    def read_flag(self, path: str, depth: int, named: str, node: Node) -> object:
         kind = self.classes[named]
         if not issubclass(kind, Flag):
             raise TypeError(named)
         return kind(self.read(node, path, depth + 1))
 
-    def read_object(self, path: str, depth: int, named: str, mark: Any, attributes: Any, omitted: Any) -> Any:
+    def read_object(self, path: str, depth: int, named: str, mark: bool | int, attributes: Any, omitted: Any) -> object:
         kind, value = self.classes[named], self.live_object(path, mark)
         if not values.layout(kind).is_plain:
             raise TypeError(named)
@@ -168,7 +170,7 @@ class Reader:
         self.fill(self.remember(path, value), path, depth, attributes, omitted)
         return value
 
-    def fill(self, value: Any, path: str, depth: int, attributes: dict[str, Node], omitted: list[str]) -> None:
+    def fill(self, value: object, path: str, depth: int, attributes: dict[str, Node], omitted: list[str]) -> None:
         kind = type(value)
         for name, node in attributes.items():
             if name in getattr(kind, "_not_saved", ()) or not (values.is_settable(kind, name) or node == ["constant"]):
@@ -201,9 +203,9 @@ class Reader:
         return self.memory[name]
 
     def read_array(
-        self, path: str, depth: int, mark: Any, name: str, kind: Node, shape: list[int], strides: list[int], offset: int,
+        self, path: str, depth: int, mark: bool | int, name: str, kind: Node, shape: list[int], strides: list[int], offset: int,
         writeable: bool,
-    ) -> Any:  # fmt: skip
+    ) -> object:  # fmt: skip
         dtype, block = values.dtype_from(kind), self.block(name, on_host=True)
         data = block.data.numpy() if isinstance(block.data, Tensor) else block.data
         value = np.ndarray(tuple(shape), dtype, data, offset, tuple(strides))  # which refuses what is outside
@@ -218,9 +220,9 @@ class Reader:
         return self.remember(path, value)
 
     def read_tensor(
-        self, path: str, depth: int, mark: Any, name: str, kind: str, shape: list[int], stride: list[int], offset: int,
+        self, path: str, depth: int, mark: bool | int, name: str, kind: str, shape: list[int], stride: list[int], offset: int,
         here: bool, wants_grad: bool, is_parameter: bool, grad: Node,
-    ) -> Any:  # fmt: skip
+    ) -> object:  # fmt: skip
         dtype = getattr(torch, kind)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(kind)
@@ -238,7 +240,7 @@ class Reader:
         value.grad = None if grad is None else self.read(grad, f"{path}.grad", depth + 1)
         return self.remember(path, value)
 
-    def read_objects(self, path: str, depth: int, mark: Any, shape: list[int], nodes: list[Node]) -> Any:
+    def read_objects(self, path: str, depth: int, mark: bool | int, shape: list[int], nodes: list[Node]) -> object:
         value = self.live_object(path, mark)
         if not isinstance(value, np.ndarray) or value.dtype != object or list(value.shape) != shape:
             if int(np.prod(shape, dtype=object)) != len(nodes):
@@ -249,18 +251,18 @@ class Reader:
             value.flat[i] = item
         return value
 
-    def read_scalar(self, path: str, depth: int, kind: Node, content: str) -> Any:
+    def read_scalar(self, path: str, depth: int, kind: Node, content: str) -> object:
         return np.frombuffer(bytes.fromhex(content), values.dtype_from(kind), 1)[0]
 
     # random generators ------------------------------------------------------------------------------------------------
 
-    def read_generator(self, path: str, depth: int, mark: Any, bits: Node) -> Any:
+    def read_generator(self, path: str, depth: int, mark: bool | int, bits: Node) -> object:
         live, inner = self.live_object(path, mark), self.read(bits, f"{path}.bit_generator", depth + 1)
         if isinstance(live, np.random.Generator) and live.bit_generator is inner:
             return self.remember(path, live)
         return self.remember(path, np.random.Generator(inner))
 
-    def read_bits(self, path: str, depth: int, named: str, mark: Any, where: Any, seeds: Any) -> Any:
+    def read_bits(self, path: str, depth: int, named: str, mark: bool | int, where: object, seeds: Any) -> object:
         value, kind = self.live_object(path, mark), values.BIT_GENERATORS[named]
         if type(value) is not kind:
             entropy, key, pool, children = seeds or [None, [], 4, 0]
@@ -269,7 +271,7 @@ class Reader:
         values.set_stream_position(value, where)
         return self.remember(path, value)
 
-    def read_stream(self, path: str, depth: int, named: str, mark: Any, where: Any, here: bool) -> Any:
+    def read_stream(self, path: str, depth: int, named: str, mark: bool | int, where: object, here: bool) -> object:
         value = self.live_object(path, mark)
         if named not in [kind.__name__ for kind in type(value).__mro__]:
             device = self.live.device if here else "cpu"

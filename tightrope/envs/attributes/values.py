@@ -30,7 +30,7 @@ class CannotSave(Exception):
     """A value that cannot be saved. The message is the reason in a few words."""
 
 
-def fixed_timezone(moment: Any) -> Any:
+def fixed_timezone(moment: Any) -> object:
     """The time zone of a datetime or time, if that is None or a fixed offset."""
     if moment.tzinfo is not None and type(moment.tzinfo) is not datetime.timezone:
         raise CannotSave(f"{type(moment).__name__} in a time zone of rules")
@@ -127,7 +127,7 @@ def layout(kind: type) -> AttributeLayout:
     return found
 
 
-def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(thing: object) -> Iterator[tuple[str, Any]]:
     rebuilt: frozenset[str] = getattr(type(thing), "_not_saved", frozenset())
     place = layout(type(thing))
     for name, value in list(getattr(thing, "__dict__", {}).items()):
@@ -138,7 +138,7 @@ def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
             yield name, entry.__get__(thing)
 
 
-def is_settable(kind: type, name: Any) -> bool:
+def is_settable(kind: type, name: object) -> bool:
     """Whether an attribute of that name can hold a value: its class defines no method or property of that name."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return False
@@ -148,29 +148,23 @@ def is_settable(kind: type, name: Any) -> bool:
     return not (callable(there) or hasattr(type(there), "__get__"))
 
 
-def set_attribute(thing: Any, name: str, value: Any) -> None:
-    entry = layout(type(thing)).slots.get(name)
-    if entry is not None:
-        entry.__set__(thing, value)
-    else:
-        vars(thing)[name] = value
+def set_attribute(thing: object, name: str, value: object) -> None:
+    """Set an attribute in its slot or dictionary, whatever its class does at that."""
+    object.__setattr__(thing, name, value)
 
 
-def remove_attribute(thing: Any, name: str) -> None:
-    entry = layout(type(thing)).slots.get(name)
-    if entry is not None:
-        entry.__delete__(thing)
-    else:
-        vars(thing).pop(name, None)
+def remove_attribute(thing: object, name: str) -> None:
+    with suppress(AttributeError):
+        object.__delattr__(thing, name)
 
 
 # constants ---------------------------------------------------------------------------------------------------------------
 
 
-def is_constant(value: Any, is_known: Callable[[Any], bool], depth: int = 0) -> bool:
+def is_constant(value: object, is_known: Callable[[Any], bool], depth: int = 0) -> bool:
     """Whether nothing in a value can change: a class, a module, a function that captures only constants."""
 
-    def constant(inner: Any) -> bool:
+    def constant(inner: object) -> bool:
         return depth < MAX_DEPTH and (is_known(inner) or is_constant(inner, is_known, depth + 1))
 
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type, ModuleType, Enum, *IMMUTABLES)):
@@ -258,7 +252,7 @@ def check_generator_state(state: Any) -> None:
         raise ValueError(f"a key of {len(inner['key'])} words")
 
 
-def to_plain(state: Any) -> Any:
+def to_plain(state: object) -> object:
     if isinstance(state, dict):
         return {name: to_plain(value) for name, value in state.items()}
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
@@ -267,7 +261,7 @@ def to_plain(state: Any) -> Any:
 class SavedStreams:
     """The positions of the process's random streams and of the generators that an object holds."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: object) -> None:
         sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
         self.before = [(source, stream_position(source)) for source in sources]
 

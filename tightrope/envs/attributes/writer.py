@@ -16,28 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import values
 from .leaf_writer import TOO_LARGE, LeafWriter, Mode
-from .values import (
-    BIT_GENERATORS,
-    CONTAINERS,
-    CREATABLE,
-    FACTORIES,
-    GENERATORS,
-    GLOBAL_STREAMS,
-    IMMUTABLES,
-    MAX_DEPTH,
-    CannotSave,
-    Node,
-    attributes_of,
-    float_node,
-    is_constant,
-    is_settable,
-    layout,
-    stream_position,
-)
+from .values import MAX_DEPTH, CannotSave, Node, attributes_of, is_settable, stream_position
 
 VALUES = frozenset(
-    (*(kind.__name__ for kind in IMMUTABLES), "int", "float", "tuple", "frozenset", "enum", "flag", "scalar")
+    (*(kind.__name__ for kind in values.IMMUTABLES), "int", "float", "tuple", "frozenset", "enum", "flag", "scalar")
 )
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -45,7 +29,7 @@ ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 class Writer(LeafWriter):
     """Writes all attributes of an object but those in `skip`. `first` is of a fresh environment."""
 
-    def __init__(self, thing: Any, skip: frozenset[str], mode: Mode, first: Writer | None = None) -> None:
+    def __init__(self, thing: object, skip: frozenset[str], mode: Mode, first: Writer | None = None) -> None:
         super().__init__(thing, mode, first)
         self.names = [name for name, _ in attributes_of(thing) if name not in skip]
         self.gone = [] if first is None or mode == "snapshot" else [x for x in first.names if x not in self.names]
@@ -58,12 +42,10 @@ class Writer(LeafWriter):
 
     def tree(self, names: Iterable[str]) -> str:
         """The values under these names as JSON, which `Reader` takes."""
-        values = {name: self.values[name] for name in names}
-        used = {block for name in values for block in self.blocks_used[name]}
-        blocks = {
-            name: [self.owners[name], self.block_mark(name), self.view_counts[name] == 1] for name in sorted(used)
-        }
-        return ENCODE({"values": values, "blocks": blocks, "gone": self.gone})
+        written = {name: self.values[name] for name in names}
+        used = sorted({block for name in written for block in self.blocks_used[name]})
+        blocks = {name: [self.owners[name], self.block_mark(name), self.view_counts[name] == 1] for name in used}
+        return ENCODE({"values": written, "blocks": blocks, "gone": self.gone})
 
     def with_links(self, names: Iterable[str]) -> set[str]:
         """These attributes, and those that they share objects or memory with."""
@@ -84,7 +66,7 @@ class Writer(LeafWriter):
     # recursion --------------------------------------------------------------------------------------------------------
 
     def attributes(
-        self, thing: Any, path: str, depth: int, skip: frozenset[str] = frozenset()
+        self, thing: object, path: str, depth: int, skip: frozenset[str] = frozenset()
     ) -> tuple[dict[str, Node], list[str]]:
         """(attributes of an object, names of those that cannot be written)"""
         nodes: dict[str, Node] = {}
@@ -121,27 +103,27 @@ class Writer(LeafWriter):
         if kind is int:
             return value if value.bit_length() < 64 else ["int", hex(value)]
         if kind is float:
-            return float_node(value)
+            return values.float_node(value)
         if depth > MAX_DEPTH:
             raise CannotSave("nested too deeply")
-        if kind in IMMUTABLES:
-            return [kind.__name__, *(self.node(x, path, depth + 1) for x in IMMUTABLES[kind][0](value))]
+        if kind in values.IMMUTABLES:
+            return [kind.__name__, *(self.node(x, path, depth + 1) for x in values.IMMUTABLES[kind][0](value))]
         if id(value) in self.seen:
             return self.link(self.seen[id(value)])
         self.count_values(1)
-        for number, stream in enumerate(GLOBAL_STREAMS):
+        for number, stream in enumerate(values.GLOBAL_STREAMS):
             if value is stream:
                 return ["global", number]
         for kinds, write in WRITERS:
             if isinstance(value, kinds):
                 return write(self, value, path, depth)
-        if is_constant(value, self.is_known):
+        if values.is_constant(value, self.is_known):
             return self.constant(value, path)
-        if not layout(kind).is_plain:
+        if not values.layout(kind).is_plain:
             raise CannotSave("function that captures what changes" if kind.__name__ == "function" else kind.__name__)
         return ["object", self.known_class(kind), self.remember(value, path), *self.attributes(value, path, depth)]
 
-    def constant(self, value: Any, path: str) -> Node:
+    def constant(self, value: object, path: str) -> Node:
         """A value that cannot change: the reader takes the one that the fresh environment has."""
         if self.first is not None and self.mode != "copy":
             then = self.first.objects.get(path)
@@ -159,7 +141,7 @@ class Writer(LeafWriter):
             raise CannotSave(type(value).__name__)
         return ["tuple", self.known_class(type(value)) if named else None, self.items(value, path, depth)]
 
-    def frozenset(self, value: Any, path: str, depth: int) -> Node:
+    def frozenset(self, value: object, path: str, depth: int) -> Node:
         if type(value) is not frozenset:
             raise CannotSave(type(value).__name__)
         return ["frozenset", self.elements(value, path, depth)]
@@ -176,25 +158,23 @@ class Writer(LeafWriter):
         return nodes
 
     def container(self, value: Any, path: str, depth: int) -> Node:
-        kind, base = type(value), next(base for base in CONTAINERS if isinstance(value, base))
+        kind, base = type(value), next(base for base in values.CONTAINERS if isinstance(value, base))
         mark = self.remember(value, path)
-        if CREATABLE.get(kind.__name__) is not kind and not mark:
+        if values.CREATABLE.get(kind.__name__) is not kind and not mark:
             raise CannotSave(f"{kind.__name__} that was replaced")
         extra = None
         if base is deque:
             extra = value.maxlen
         elif isinstance(value, defaultdict):
             factory = value.default_factory
-            free = factory is None or FACTORIES.get(getattr(factory, "__name__", "")) is factory
-            extra = (
-                ["type", factory and factory.__name__]
-                if free
-                else self.node(factory, f"{path}.default_factory", depth + 1)
-            )
-            if not free and not mark:
-                raise CannotSave("defaultdict with a function of its own")
+            free = factory is None or values.FACTORIES.get(getattr(factory, "__name__", "")) is factory
+            extra = ["type", factory and factory.__name__]
+            if not free:
+                extra = self.node(factory, f"{path}.default_factory", depth + 1)
+                if not mark:
+                    raise CannotSave("defaultdict with a function of its own")
         items = self.contents(base, value, path, depth)
-        return ["container", kind.__name__ if kind in CREATABLE.values() else self.known_class(kind), mark, items, extra,
+        return ["container", kind.__name__ if kind in values.CREATABLE.values() else self.known_class(kind), mark, items, extra,
                 *self.attributes(value, path, depth)]  # fmt: skip
 
     def contents(self, base: Any, value: Any, path: str, depth: int) -> list[Node]:
@@ -233,7 +213,7 @@ class Writer(LeafWriter):
         except NotImplementedError:  # random.SystemRandom
             raise CannotSave(type(value).__name__) from None
         mark = self.remember(value, path)
-        kind = next(kind for kind in GENERATORS if isinstance(value, kind))
+        kind = next(kind for kind in values.GENERATORS if isinstance(value, kind))
         if (type(value) is not kind and not mark) or (
             kind is np.random.RandomState and where["bit_generator"] != "MT19937"
         ):
@@ -242,7 +222,7 @@ class Writer(LeafWriter):
 
     def bits(self, value: np.random.BitGenerator, path: str) -> Node:
         name, seeds = type(value).__name__, getattr(value, "seed_seq", None)
-        if BIT_GENERATORS.get(name) is not type(value):
+        if values.BIT_GENERATORS.get(name) is not type(value):
             raise CannotSave(name)
         mark, sequence = self.remember(value, path), None
         if type(seeds) is np.random.SeedSequence:
@@ -263,7 +243,7 @@ WRITERS: tuple[tuple[Any, Callable[[Writer, Any, str, int], Node]], ...] = (
     (np.ndarray, Writer.array),
     (tuple, Writer.tuple),
     (frozenset, Writer.frozenset),
-    (CONTAINERS, Writer.container),
+    (values.CONTAINERS, Writer.container),
     (bytearray, Writer.bytearray),
-    (GENERATORS, Writer.generator),
+    (values.GENERATORS, Writer.generator),
 )

@@ -1,4 +1,4 @@
-"""Finds mistakes in an environment before anyone trains on it: `check(target)` returns a `Report`.
+"""Finds mistakes in an environment before anyone trains on it: `check(target)` returns a `CheckReport`.
 
 Gymnasium's environments are checked as they are, before an adapter converts anything; ours through the Env protocol. An
 `EnvUnderTest` plays an environment of one of these kinds and checks the form of everything it returns; the checks in `CHECKS`
@@ -18,18 +18,17 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make
 from ..adapters.gym_envs import signature_parameters
-from ..attributes import SavedStreams
+from ..attributes.values import SavedStreams
 from ..registry import choose, construct, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import describe_value
 from . import trajectories
-from .env_under_test import CheckAborted, EnvUnderTest
+from .env_under_test import CheckAborted, CheckFinding, CheckReport, EnvUnderTest
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .random_play import play_at_random
-from .report import Finding, Report
 from .tensor_under_test import ProtocolUnderTest, TensorUnderTest
 
-__all__ = ["Finding", "Report", "check"]
+__all__ = ["CheckFinding", "CheckReport", "check"]
 
 TOTAL_SECONDS = 5.0  # after which no further check is begun
 CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by name: the check, and for which kind
@@ -46,7 +45,7 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
 }
 
 
-def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> Report:
+def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> CheckReport:
     """Check an environment, with at most `steps` random steps and for a few seconds.
 
     `target` is an id (made by `backend`), an environment, a vector environment, one of ours, or a class or factory of
@@ -54,7 +53,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     """
     if not (isinstance(target, str) or callable(target) or hasattr(target, "step")):
         raise UsageError(f"env {target!r} is invalid: give an id, an environment, or a class or factory of one")
-    report = Report(target if isinstance(target, str) else id_or_path(target))
+    report = CheckReport(target if isinstance(target, str) else id_or_path(target))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own checks, which this report covers
         try:
@@ -81,7 +80,7 @@ def check(target: Any, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, b
     return report
 
 
-def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> Any:
+def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> object:
     """The environment to check."""
     if isinstance(target, str):
         chosen = choose(target, backend).backend
@@ -96,13 +95,13 @@ def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> Any:
     return target(num_envs=num_envs) if "num_envs" in signature_parameters(target) else target()
 
 
-def add_usage_error(report: Report, error: UsageError) -> None:
-    """Report a mistake in a method of a tensor environment."""
+def add_usage_error(report: CheckReport, error: UsageError) -> None:
+    """CheckReport a mistake in a method of a tensor environment."""
     message, _, fix = str(error).rpartition(": ")
     report.add("error", "methods", message, fix)
 
 
-def kind_under_test(env: Any) -> type[EnvUnderTest]:
+def kind_under_test(env: object) -> type[EnvUnderTest]:
     if isinstance(env, TensorEnv):
         return TensorUnderTest
     if all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
@@ -110,7 +109,7 @@ def kind_under_test(env: Any) -> type[EnvUnderTest]:
     return VectorUnderTest if isinstance(env, VectorEnv) else SingleUnderTest
 
 
-def run_checks(env: Any, report: Report, steps: int, seed: int) -> None:
+def run_checks(env: object, report: CheckReport, steps: int, seed: int) -> None:
     """Run every check that applies, whatever the others find."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
         report.add("error", "make", f"it is {describe_value(env)}, without reset and step", "give an environment")

@@ -1,11 +1,12 @@
-"""An environment of any kind as something that the checks can reset, step and watch."""
+"""An environment of any kind as something that the checks can reset, step and watch, and the report of what they find."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from ...errors import EnvError, UsageError, plural, raised
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..step_arrays import Array
 from ..validate import short_text
-from .report import Level, Report
 from .values import Trace, entry_name, limits, unequal
 
+Level = Literal["error", "warning", "note"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 TRACE_SECONDS, TRACE_STEPS = 0.25, 100  # of each trajectory that is compared with another
 FIXES = {  # by check; those of tensor environments differ where TensorUnderTest says so
     "action": "use a copy of it",
@@ -58,6 +60,69 @@ OLD_STEP = "step() returns 4 values, the interface of the old gym, not 5"
 FIVE_VALUES = "return obs, reward, terminated, truncated, info: terminated where the task ended, truncated by the clock"
 
 
+class CheckFinding(NamedTuple):
+    """One problem of an environment, and how to fix it."""
+
+    level: Level
+    check: str
+    message: str
+    fix: str
+
+
+@dataclass
+class CheckReport:
+    """The findings about one environment, and facts such as the lengths of its episodes."""
+
+    name: str
+    findings: list[CheckFinding] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.of("error")
+
+    def of(self, level: Level) -> list[CheckFinding]:
+        return [finding for finding in self.findings if finding.level == level]
+
+    def has(self, check: str) -> bool:
+        return any(finding.check == check for finding in self.findings)
+
+    def add(self, level: Level, check: str, message: str, fix: str) -> None:
+        """Add a finding, once per check: further ones are mostly consequences of the first."""
+        if not self.has(check):
+            self.findings.append(CheckFinding(level, check, message, fix))
+
+    def lines(self) -> list[str]:
+        """The report as text, errors first."""
+        lines = [self.name, *(f"  {name:<12} {text}" for name, text in fact_lines(self.facts)), ""]
+        for level in LEVELS:
+            for finding in self.of(level):
+                lines += [f"{level:<8} {finding.check}: {finding.message}", f"{'':<8} fix: {finding.fix}"]
+        total = ", ".join(plural(len(self.of(level)), level) for level in LEVELS)
+        return [*lines, f"{total}. {'Nothing here prevents training.' if self.ok else 'Fix the errors first.'}"]
+
+
+def fact_lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(name, text) of each fact there is."""
+    for name in ("engine", "observation", "action"):
+        if name in facts:
+            yield name, str(facts[name])
+    if "steps" in facts:
+        early = ", then its time was over" if facts["stopped_early"] else ""
+        yield "play", f"{plural(facts['steps'], 'random step')}, {plural(facts['episodes'], 'episode')} ended{early}"
+    if facts.get("episodes"):
+        yield "length", "{episode_length:.1f} steps on average, {shortest:,} to {longest:,}".format(**facts)
+    if "reward_mean" in facts:
+        form = "mean {reward_mean:.4g}, std {reward_std:.4g}, {reward_min:.4g} to {reward_max:.4g}"
+        yield "reward", form.format(**facts)
+    if "steps_per_second" in facts:
+        spent = f", {facts['reset_share']:.0%} of the time in resets" if facts.get("reset_share", 0) >= 0.01 else ""
+        yield "speed", f"{facts['steps_per_second']:,.0f} steps/s of the environment alone{spent}"
+    for name, reason in (("checks", ""), ("unfinished", " (it broke)"), ("skipped", " (its time was over)")):
+        if facts.get(name):
+            yield name, ", ".join(facts[name]) + reason
+
+
 class CheckAborted(Exception):
     """The current check cannot continue; the reason is in the report."""
 
@@ -87,7 +152,7 @@ class EnvUnderTest:
     action: Spec | None = None
     restarts_at_once = True  # whether the observation after an end belongs to the next episode
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: Any, report: CheckReport, steps: int, seed: int) -> None:
         self.env, self.report, self.steps, self.seed = env, report, steps, seed
         self.rng = np.random.default_rng(seed)
         self.seconds: dict[str, list[float]] = {"reset": [], "step": []}  # of every call
@@ -101,7 +166,7 @@ class EnvUnderTest:
         """Rows of first observations."""
         raise NotImplementedError
 
-    def step(self, action: Any) -> ObservedStep:
+    def step(self, action: object) -> ObservedStep:
         raise NotImplementedError
 
     # findings --------------------------------------------------------------------------------------------------------
@@ -131,7 +196,7 @@ class EnvUnderTest:
             self.error("finite", f"{name}{entry} is {rows[(row, *place)]} in row {row}, {self.when}")
         return rows
 
-    def watch(self, name: str, value: Any) -> None:
+    def watch(self, name: str, value: object) -> None:
         """Remember a returned value, to see whether it changes later."""
         if self.returned is not None:
             self.returned.append((name, value, copy.deepcopy(value)))
@@ -148,7 +213,7 @@ class EnvUnderTest:
 
     # playing ---------------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, function: Callable[[], Any], action: Any = None) -> Any:
+    def call(self, name: str, function: Callable[[], Any], action: object = None) -> Any:
         """What the environment returns; an exception becomes an error and aborts the current check."""
         began = time.perf_counter()
         try:
@@ -171,7 +236,7 @@ class EnvUnderTest:
         """Seconds of a typical call."""
         return max(float(np.median(self.seconds[name] or [0.0])), 1e-9)
 
-    def random_actions(self) -> Any:
+    def random_actions(self) -> object:
         """Actions (N, ...)."""
         if isinstance(self.action, Box):
             low, high = limits(self.action)

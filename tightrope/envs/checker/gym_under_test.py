@@ -14,18 +14,18 @@ from gymnasium.vector.utils import batch_space
 
 from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
+from ..adapters.space_members import stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
 from ..validate import describe_value, short_text
-from .env_under_test import FIVE_VALUES, OLD_STEP, CheckAborted, EnvUnderTest, ObservedStep
-from .report import Level, Report
+from .env_under_test import FIVE_VALUES, OLD_STEP, CheckAborted, CheckReport, EnvUnderTest, Level, ObservedStep
 from .values import same_numbers, space_violations
 
 
 class GymUnderTest(EnvUnderTest):
     """What single and vector environments have in common."""
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int, seen: Any, acted: Any) -> None:
+    def __init__(self, env: object, report: CheckReport, steps: int, seed: int, seen: Any, acted: Any) -> None:
         super().__init__(env, report, steps, seed)
         self.space: Any = getattr(env, "observation_space", None)
         self.shape: tuple[int, ...] = ()  # of a reward
@@ -49,7 +49,7 @@ class GymUnderTest(EnvUnderTest):
         message, _, fix = str(error).partition(": ")
         self.error("spaces", message, fix)
 
-    def batch(self, obs: Any) -> Any:
+    def batch(self, obs: object) -> object:
         """An observation in the form of vector environments."""
         return obs
 
@@ -57,12 +57,12 @@ class GymUnderTest(EnvUnderTest):
         """Actions as our adapters send them; actions of unsupported spaces as they are."""
         return action if self.action is None else self.writer.batch(action)
 
-    def random_actions(self) -> Any:
+    def random_actions(self) -> object:
         if self.action is None and self.sampled is not None:
             return self.sampled.sample()
         return super().random_actions()
 
-    def read(self, name: str, obs: Any) -> Array:
+    def read(self, name: str, obs: object) -> Array:
         """Rows of numbers from an observation, after it was compared with its space."""
         self.watch(name, obs)
         violations = list(space_violations(self.space, obs))
@@ -91,7 +91,7 @@ class GymUnderTest(EnvUnderTest):
         self._check_info("reset()", info)
         return self.read("the observation of reset()", obs)
 
-    def _reset(self, seed: int | None, options: dict[str, Any]) -> Any:
+    def _reset(self, seed: int | None, options: dict[str, Any]) -> object:
         try:
             return self.env.reset(seed=seed, **options)
         except TypeError as error:
@@ -100,13 +100,13 @@ class GymUnderTest(EnvUnderTest):
             self.error("seed", f"reset() takes no seed: {one_line(error)}")
             return self.env.reset()
 
-    def _check_info(self, name: str, info: Any) -> None:
+    def _check_info(self, name: str, info: object) -> None:
         if not isinstance(info, dict):
             self.error("info", f"the info of {name} is {describe_value(info)}, not a dict")
         elif found := mask_names(info):
             self.note_mask(f"info[{found[0]!r}]")
 
-    def raw_step(self, action: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+    def raw_step(self, action: object) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """The five values of one step; reward and flags as arrays (N,)."""
         sent = self.encode(action)
         before = copy.deepcopy(sent)
@@ -126,7 +126,7 @@ class GymUnderTest(EnvUnderTest):
         flags = self._numbers("terminated", terminated, "b"), self._numbers("truncated", truncated, "b")
         return obs, self._numbers("reward", reward, "iuf"), *flags, info if isinstance(info, dict) else {}
 
-    def _numbers(self, name: str, value: Any, kinds: str) -> Array:
+    def _numbers(self, name: str, value: object, kinds: str) -> Array:
         """The value as an array (N,) of numbers or, for kind b, of bools."""
         kind = bool if kinds == "b" else float
         level: Level | None = "error"
@@ -155,7 +155,7 @@ class GymUnderTest(EnvUnderTest):
 class SingleUnderTest(GymUnderTest):
     """One environment, which the checker resets where an episode ends."""
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: object, report: CheckReport, steps: int, seed: int) -> None:
         seen, acted = getattr(env, "observation_space", None), getattr(env, "action_space", None)
         super().__init__(env, report, steps, seed, seen, acted)
         name = type(getattr(env, "unwrapped", env)).__name__
@@ -163,14 +163,14 @@ class SingleUnderTest(GymUnderTest):
         if not isinstance(env, gymnasium.Env):
             self.error("class", f"{name} is not a gymnasium.Env")
 
-    def batch(self, obs: Any) -> Any:
-        return spaces.stacked(self.space, [obs])
+    def batch(self, obs: object) -> object:
+        return stacked(self.space, [obs])
 
-    def encode(self, action: Any) -> Any:
+    def encode(self, action: object) -> object:
         sent = super().encode(action)
         return sent if self.action is None else sent[0]
 
-    def step(self, action: Any) -> ObservedStep:
+    def step(self, action: object) -> ObservedStep:
         value, reward, terminated, truncated, _ = self.raw_step(action)
         final_obs = obs = self.read("the observation of step()", value)
         if terminated[0] or truncated[0]:
@@ -181,12 +181,12 @@ class SingleUnderTest(GymUnderTest):
 class VectorUnderTest(GymUnderTest):
     """A vector environment, which resets its rows in the way it declares."""
 
-    def __init__(self, env: VectorEnv, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: VectorEnv, report: CheckReport, steps: int, seed: int) -> None:
         super().__init__(env, report, steps, seed, env.single_observation_space, env.single_action_space)
         self.num_envs, self.shape = env.num_envs, (env.num_envs,)
         self.pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them
         self.idle_actions: Array | None = None  # for these rows, while it is checked whether their actions matter
-        self.mode: Any = (env.metadata or {}).get("autoreset_mode")
+        self.mode: object = (env.metadata or {}).get("autoreset_mode")
         try:
             self.mode = AutoresetMode(self.mode)
         except ValueError:
@@ -242,7 +242,7 @@ class VectorUnderTest(GymUnderTest):
         singles = isinstance(final, np.ndarray) and final.dtype == object
         space, result = self.reader.space, obs.copy()
         try:
-            batch = spaces.stacked(space, list(final[rows])) if singles else spaces.take_rows(space, final, rows)
+            batch = stacked(space, list(final[rows])) if singles else take_rows(space, final, rows)
             result[rows] = self.reader.rows(batch).reshape(len(rows), -1)
         except Exception:
             one = final[rows[0]] if singles else final

@@ -13,14 +13,13 @@ from torch import Tensor
 from ...errors import plural
 from ...types import Box, Step
 from ..adapters.host import HostEnv
-from ..attributes import SavedStreams
+from ..attributes.values import SavedStreams
 from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask
 from ..validate import describe_value, short_text
-from .env_under_test import FIXES, CheckAborted, EnvUnderTest, ObservedStep
-from .report import Report
-from .values import entry_name, same_numbers, unequal, value_range
+from .env_under_test import FIXES, CheckAborted, CheckReport, EnvUnderTest, ObservedStep
+from .values import entry_name, same_numbers, spec_range, unequal
 
 
 class ProtocolUnderTest(EnvUnderTest):
@@ -34,7 +33,7 @@ class ProtocolUnderTest(EnvUnderTest):
         "structure": "return a tensor",
     }
 
-    def __init__(self, env: Any, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: Any, report: CheckReport, steps: int, seed: int) -> None:
         super().__init__(env, report, steps, seed)
         self.num_envs, self.observation, self.action = env.num_envs, env.observation, env.action
         self.engine = f"Tightrope, {plural(self.num_envs, 'row')} on {env.device} ({type(env).__name__})"
@@ -47,11 +46,11 @@ class ProtocolUnderTest(EnvUnderTest):
             self.age, self.last_seed = 0, seed
         return self.read("the observation of reset()", self.call("reset", lambda: self.env.reset(seed=seed)))
 
-    def read(self, name: str, tensor: Any) -> Array:
+    def read(self, name: str, tensor: object) -> Array:
         """Rows of an observation."""
         spec = self.env.observation
         rows = self.as_array(name, tensor, spec.dtype, spec.shape).reshape(self.num_envs, -1)
-        low, high = value_range(spec)
+        low, high = spec_range(spec)
         outside = np.argwhere((rows < low) | (rows > high))
         if len(outside):
             row, column = (int(i) for i in outside[0])
@@ -60,7 +59,7 @@ class ProtocolUnderTest(EnvUnderTest):
             self.add("warning" if isinstance(spec, Box) else "error", "bounds", message)
         return self.check_finite(name, rows)
 
-    def as_array(self, name: str, tensor: Any, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
+    def as_array(self, name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
         """A copy of the tensor as an array, after checks of its form."""
         if not isinstance(tensor, Tensor):
             self.error("structure", f"{name} is {describe_value(tensor)}, not a tensor")
@@ -79,7 +78,7 @@ class ProtocolUnderTest(EnvUnderTest):
             raise CheckAborted
         return tensor.detach().cpu().numpy().copy()
 
-    def step(self, action: Any) -> ObservedStep:
+    def step(self, action: object) -> ObservedStep:
         sent = torch.tensor(action).to(self.env.device)  # a copy, which the environment may change
         before = sent.clone()
         self.age += 1
@@ -105,6 +104,14 @@ class ProtocolUnderTest(EnvUnderTest):
             self.error("final_obs", f"row {differing[0]} goes on, but its obs is not its final_obs, {self.when}")
         return super().inspect(step)
 
+    def isolated_step(self) -> ObservedStep:
+        """A random step that leaves the global random streams as they were."""
+        streams = SavedStreams(SimpleNamespace())
+        try:
+            return self.step(self.random_actions())
+        finally:
+            streams.restore()
+
 
 class TensorUnderTest(ProtocolUnderTest):
     """A TensorEnv. As in a run, every seeded reset starts from the same random streams and the same attributes."""
@@ -122,7 +129,7 @@ class TensorUnderTest(ProtocolUnderTest):
         "step": "fix that line; every method must take every action, from every state",
     }
 
-    def __init__(self, env: TensorEnv, report: Report, steps: int, seed: int) -> None:
+    def __init__(self, env: TensorEnv, report: CheckReport, steps: int, seed: int) -> None:
         in_place = sorted(env.try_methods()) if env.pure else []
         super().__init__(env, report, steps, seed)
         self.snapshot = env.snapshot()
@@ -139,11 +146,3 @@ class TensorUnderTest(ProtocolUnderTest):
             np.random.seed(seed % 2**32)
             torch.manual_seed(seed)
         return super().reset(seed)
-
-    def isolated_step(self) -> ObservedStep:
-        """A random step that leaves the global random streams as they were."""
-        streams = SavedStreams(SimpleNamespace())
-        try:
-            return self.step(self.random_actions())
-        finally:
-            streams.restore()

@@ -13,10 +13,9 @@ from ...types import Box, Discrete
 from ..step_arrays import Array
 from ..training_warnings import find_time_limit
 from ..validate import describe_value, draw_frames
-from .env_under_test import TRACE_SECONDS, EnvUnderTest
+from .env_under_test import TRACE_SECONDS, CheckReport, EnvUnderTest, Level
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .random_play import WIDE
-from .report import Level, Report
 from .tensor_under_test import ProtocolUnderTest, TensorUnderTest
 from .values import difference, global_streams, limits, own_streams, same_numbers
 
@@ -151,9 +150,9 @@ def extreme_actions(env: EnvUnderTest) -> None:
             env.step(action)
 
 
-def actions_after_end(env: EnvUnderTest) -> None:
+def actions_after_end(env: VectorUnderTest) -> None:
     """In next-step mode, the action of a row that is only reset changes nothing."""
-    if not isinstance(env, VectorUnderTest) or env.mode is not AutoresetMode.NEXT_STEP:
+    if env.mode is not AutoresetMode.NEXT_STEP:
         return
     actions, traces = env.action_sequence(more=env.report.facts.get("longest", 0)), []
     for side in (0, 1):
@@ -165,32 +164,27 @@ def actions_after_end(env: EnvUnderTest) -> None:
         env.autoreset_error(f"the action of the step after an end matters ({differing})")
 
 
-def spawned_copy(env: EnvUnderTest) -> None:
+def spawned_copy(env: ProtocolUnderTest) -> None:
     """A spawned environment has the same spaces and shares no state. Not for adapters: spawning one may take minutes."""
-    if not isinstance(env, ProtocolUnderTest) or env.is_adapter:
+    if env.is_adapter:
         return
     spawned = env.call("spawn", lambda: env.env.spawn(2, env.seed + 1))
-    child = type(env)(spawned, Report("spawned"), env.steps, env.seed)
-    step_child = (
-        child.isolated_step if isinstance(child, TensorUnderTest) else lambda: child.step(child.random_actions())
-    )
-    form, wanted = (
-        (rows, one.observation, one.action, one.env.device) for rows, one in ((child.num_envs, child), (2, env))
-    )
-    if form != wanted:
+    child = type(env)(spawned, CheckReport("spawned"), env.steps, env.seed)
+    form = child.num_envs, child.observation, child.action, child.env.device
+    if form != (2, env.observation, env.action, env.env.device):
         message = f"spawn(2, seed) gives {child.num_envs} rows of {child.observation} on {child.env.device}"
         env.error("spawn", message)
     actions = env.action_sequence()
     alone = env.trace(env.seed, actions)
     child.reset(env.seed)
-    differing = difference(alone, env.trace(env.seed, actions, between=step_child))
+    differing = difference(alone, env.trace(env.seed, actions, between=child.isolated_step))
     if differing and not env.report.has("determinism"):
         env.error("spawn", f"while a spawned one is stepped too, {differing}")
 
 
-def drawing(env: EnvUnderTest) -> None:
+def drawing(env: TensorUnderTest) -> None:
     """A draw method returns a frame for every row."""
-    if isinstance(env, TensorUnderTest) and env.env.drawable:
+    if env.env.drawable:
         obs = env.env.reset(seed=env.seed)
         try:
             draw_frames(env.env, obs, torch.as_tensor(env.random_actions(), device=obs.device))
@@ -199,7 +193,7 @@ def drawing(env: EnvUnderTest) -> None:
             env.add("warning", "draw", message, fix)
 
 
-def rendered_frames(env: EnvUnderTest) -> None:
+def rendered_frames(env: SingleUnderTest) -> None:
     """A user's environment whose metadata has rgb_array returns pixels from render()."""
     inner = getattr(env.env, "unwrapped", env.env)
     modes = (getattr(inner, "metadata", None) or {}).get("render_modes") or []

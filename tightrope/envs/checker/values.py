@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium.spaces as gs
 import numpy as np
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
+from ..adapters.space_members import entries_of
 from ..attributes.values import GENERATORS, GLOBAL_STREAMS, stream_position
 from ..step_arrays import Array
 from ..validate import describe_value, short_text
-from .report import Level
 
+Violation = tuple[Literal["error", "warning"], str, str]  # level, check and message
 Trace = list[tuple[str, Array]]  # what a trajectory showed, in order, each by its name
 
 
-def same_numbers(one: Any, other: Any) -> bool:
+def same_numbers(one: object, other: Any) -> bool:
     """Whether two arrays, tensors or containers of them hold the same numbers."""
     if isinstance(one, dict):
-        return (
-            isinstance(other, dict) and one.keys() == other.keys() and all(same_numbers(one[k], other[k]) for k in one)
-        )
+        return one.keys() == other.keys() and all(same_numbers(one[k], other[k]) for k in one)
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(same_numbers, one, other))
     a, b = (x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (one, other))
@@ -69,10 +68,10 @@ def limits(spec: Box) -> tuple[Array, Array]:
     return low, high
 
 
-def value_range(spec: Spec) -> tuple[Array, Array]:
+def spec_range(spec: Spec) -> tuple[Array, Array]:
     """The smallest and the largest that each number of an observation can be."""
     if isinstance(spec, Composite):
-        low, high = zip(*(value_range(part) for _, part in spec.parts), strict=True)
+        low, high = zip(*(spec_range(part) for _, part in spec.parts), strict=True)
         return np.concatenate(low), np.concatenate(high)
     if isinstance(spec, Box):
         least, most = limits(spec)
@@ -81,18 +80,15 @@ def value_range(spec: Spec) -> tuple[Array, Array]:
     return np.zeros_like(most), most
 
 
-def space_violations(space: Any, value: Any, place: str = "") -> Iterator[tuple[Level, str, str]]:
+def space_violations(space: object, value: Any, place: str = "") -> Iterator[Violation]:
     """The reasons why a value is not a member of a Gymnasium space: level, check and message."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
-        parts: dict[Any, Any] = dict(space.spaces.items() if isinstance(space, gs.Dict) else enumerate(space.spaces))
+        parts = dict(entries_of(space))
         kind = dict if isinstance(space, gs.Dict) else tuple
         values = dict(enumerate(value)) if isinstance(value, tuple) else value
         if not isinstance(value, kind) or set(values) != set(parts):
-            yield (
-                "error",
-                "structure",
-                f"{at(place)} is {describe_value(value)}, not a {kind.__name__} of {list(parts)}",
-            )
+            message = f"{at(place)} is {describe_value(value)}, not a {kind.__name__} of {list(parts)}"
+            yield "error", "structure", message
             return
         for key, part in parts.items():
             yield from space_violations(part, values[key], f"{place}[{key!r}]")
@@ -113,7 +109,7 @@ def space_violations(space: Any, value: Any, place: str = "") -> Iterator[tuple[
         yield from number_violations(space, value, array, place)
 
 
-def number_violations(space: Any, value: Any, array: Array, place: str) -> Iterator[tuple[Level, str, str]]:
+def number_violations(space: Any, value: object, array: Array, place: str) -> Iterator[Violation]:
     """The reasons why an array of the right shape is not a member of the space: its dtype and its bounds."""
     plain = not isinstance(value, (np.ndarray, np.generic))  # Python's numbers have no dtype to be wrong
     if plain and space.shape:
@@ -147,7 +143,7 @@ def global_streams() -> dict[str, Any]:
     }
 
 
-def own_streams(env: Any) -> list[Any]:
+def own_streams(env: object) -> list[Any]:
     """The positions of the random generators that an environment holds."""
     values = getattr(getattr(env, "unwrapped", env), "__dict__", {}).values()
     return [stream_position(value) for value in values if isinstance(value, GENERATORS)]
