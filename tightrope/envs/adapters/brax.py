@@ -58,10 +58,8 @@ class JaxEnv:
     noise_size = 0
     capturable = False  # JAX launches work of its own, which a CUDA graph of torch cannot hold
     resumable = True
-    skips = False
-    drawable = False
-    pace = 30
-    groups = 0
+    skips = drawable = False
+    pace, groups = 30, 0
 
     def __init__(
         self,
@@ -73,10 +71,8 @@ class JaxEnv:
         name: str | None = None,
     ) -> None:
         check_positive("max_episode_steps", max_episode_steps)
-        self.name = name or id_or_path(env)
-        self.env = env
+        self.name, self.env, self.device = name or id_or_path(env), env, torch.device(device)
         self._camera: Camera | None = None
-        self.device = torch.device(device)
         self._jax = import_package("jax", self.name)
         self._jax_device = jax_device(self._jax, self.device)
         self._begin, self._advance = compile_functions(self._jax, env, branching=self.device.type == "cpu")
@@ -141,10 +137,10 @@ class JaxEnv:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         def loaded(path: object, leaf: Array) -> Array:
             saved, mine = state.get(self._name(path)), from_dlpack(leaf)
-            if saved is None or (saved.shape, saved.dtype) != (mine.shape, as_signed(mine).dtype):
+            like = as_signed(mine)
+            if saved is None or (saved.shape, saved.dtype) != (like.shape, like.dtype):
                 found = "is missing" if saved is None else f"has shape {tuple(saved.shape)} and type {saved.dtype}"
-                expected = f"{tuple(mine.shape)} and {as_signed(mine).dtype}"
-                raise RuntimeError(f"env {self._name(path)} {found}, expected {expected}")
+                raise RuntimeError(f"env {self._name(path)} {found}, expected {tuple(like.shape)} and {like.dtype}")
             return self._array(saved.to(self.device, copy=True).view(mine.dtype))
 
         self._running = self._jax.tree_util.tree_map_with_path(loaded, self._running)
@@ -169,16 +165,14 @@ class JaxEnv:
 
     def _key(self, seed: int) -> Array:
         """A random key from all bits of the seed, of which JAX's own function drops half."""
-        words = self._jax.eval_shape(self._jax.random.PRNGKey, 0).size
-        return self._jax.device_put(np.random.SeedSequence(seed).generate_state(words), self._jax_device)
+        key = np.random.SeedSequence(seed).generate_state(self._jax.eval_shape(self._jax.random.PRNGKey, 0).size)
+        return self._jax.device_put(key, self._jax_device)
 
     def _name(self, path: object) -> str:
         return str(self._jax.tree_util.keystr(path, simple=True, separator="."))
 
 
-def compile_functions(
-    jax: Any, env: Any, branching: bool
-) -> tuple[Callable[..., tuple[JaxState, Array]], Callable[..., tuple[JaxState, tuple[Array, ...]]]]:
+def compile_functions(jax: Any, env: Any, branching: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(begin, advance) of N environments. With `branching`, start states are computed only when an episode has ended;
     on a GPU that would make the host wait for the answer in every step."""
     jnp = jax.numpy
@@ -240,10 +234,8 @@ def jax_device(jax: Any, device: torch.device) -> object:
     try:
         return jax.devices("gpu" if device.type == "cuda" else "cpu")[device.index or 0]
     except RuntimeError:
-        raise UsageError(
-            f"device {device.type} is not one that this JAX can use (it has {jax.default_backend()}): set device, or "
-            'install another, such as pip install "jax[cuda12]"'
-        ) from None
+        fix = f'it has {jax.default_backend()}): set device, or install another, such as pip install "jax[cuda12]"'
+        raise UsageError(f"device {device.type} is not one that this JAX can use ({fix}") from None
 
 
 def as_signed(tensor: Tensor) -> Tensor:  # every file format has signed types
@@ -270,9 +262,6 @@ class BraxAdapter:
             raise UsageError(f"env {env_id!r} cannot be made: {one_line(error)}") from error
         limit = limit if options.max_episode_steps is None else options.max_episode_steps
         return JaxEnv(env, num_envs, device, limit, name=env_id)
-
-
-ADAPTER = BraxAdapter()
 
 
 def from_brax(env_id: str, name: str, kwargs: Mapping[str, Any]) -> tuple[Any, int]:
@@ -305,3 +294,6 @@ def import_package(name: str, env_id: str, extra: str = "brax") -> Any:
     except ModuleNotFoundError:
         install = f'pip install "tightrope[{extra}]"'
         raise UsageError(f"env {env_id!r} needs a package that is not installed: {install}") from None
+
+
+ADAPTER = BraxAdapter()
