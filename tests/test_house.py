@@ -29,11 +29,11 @@ def room_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def imports_of(module: str, anywhere: bool = True) -> Iterator[str]:
-    """Modules and packages, ours by their full names, that a module imports; at its top level only, or anywhere in it."""
+def imports_of(module: str) -> Iterator[str]:
+    """Modules and packages, ours by their full names, that a module imports anywhere in it."""
     tree = ast.parse(MODULES[module].read_text())
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree) if anywhere else tree.body:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -62,7 +62,7 @@ def test_a_room_looks_only_at_rooms_before_it(module: str) -> None:
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
-    graph = {module: {i for i in imports_of(module, anywhere=False) if i in MODULES} for module in MODULES}
+    graph = {module: {i for i in imports_of(module) if i in MODULES} for module in MODULES}
     for package in [m for m, path in MODULES.items() if path.name == "__init__.py"]:
         graph[package].discard(package)
     for module, imported in graph.items():

@@ -24,7 +24,7 @@ from tightrope.files import Place
 from tightrope.logging import Callback
 from tightrope.logging.video import renderer, rollout
 from tightrope.logging.video.rollout import passed
-from tightrope.training.evaluate import evaluate
+from tightrope.training.evaluate import evaluate_policy
 from tightrope.training.reports import clips
 from tightrope.types import Box, Discrete
 
@@ -181,7 +181,7 @@ def test_the_last_one_is_drawn_while_the_agent_is_scored(tmp_path: Path, monkeyp
         while len(videos(tmp_path)) < 2 and time.monotonic() < until:
             time.sleep(0.05)
         seen.extend(videos(tmp_path))
-        return evaluate(*given)
+        return evaluate_policy(*given)
 
     monkeypatch.setattr("tightrope.agent.evaluate_policy", slowly)
     agent.train(run_dir=tmp_path, quiet=True, score_episodes=2)

@@ -73,6 +73,7 @@ class Job:
         self.size, self.has_torchrun = ranks, torchrun is not None
         self.folder = tempfile.TemporaryDirectory()
         self.output = Path(self.folder.name, "output.txt")
+        self.output.touch()  # read while the processes are still starting
         if torchrun is not None:
             words = *TORCHRUN, f"--nproc-per-node={ranks}", *torchrun, *command
             self.processes = [forked(words, env, self.output, cwd)]

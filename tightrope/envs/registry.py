@@ -182,10 +182,20 @@ def not_installed(backend: Backend, env_id: str) -> UsageError:
     )
 
 
-def unknown_env(env_id: str) -> UsageError:
-    from .adapters.gym import register_ale
+def gymnasium_ids() -> Mapping[str, Any]:
+    """Gymnasium's ids with those of ale-py, if that is installed."""
+    import gymnasium
 
-    hint = near_matches(env_id, [*ENVS, *register_ale()])
+    with contextlib.suppress(ImportError):
+        import ale_py
+
+        if "ALE/Pong-v5" not in gymnasium.registry:
+            gymnasium.register_envs(ale_py)
+    return gymnasium.registry
+
+
+def unknown_env(env_id: str) -> UsageError:
+    hint = near_matches(env_id, [*ENVS, *gymnasium_ids()])
     return UsageError(f"unknown env {env_id!r}.{hint} `tightrope envs` lists those with presets")
 
 

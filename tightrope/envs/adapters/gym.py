@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, near_matches, one_line
-from ..registry import EnvOptions, id_or_path, module_and_name
+from ..registry import EnvOptions, gymnasium_ids, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
 from .gym_workers import SingleEnv, Workers
@@ -25,17 +25,6 @@ ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "pygame": "box2d"}  # by the package an error names
 
 
-def register_ale() -> Mapping[str, Any]:
-    """Gymnasium's ids with those of ale-py, if that is installed."""
-    try:
-        import ale_py
-    except ImportError:
-        return gymnasium.registry
-    if "ALE/Pong-v5" not in gymnasium.registry:
-        gymnasium.register_envs(ale_py)
-    return gymnasium.registry
-
-
 class GymnasiumAdapter:
     """Makes environments by their ids."""
 
@@ -44,14 +33,14 @@ class GymnasiumAdapter:
         module, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
         if module and module not in sys.modules:
             return False
-        return name in gymnasium.registry or name in register_ale()
+        return name in gymnasium.registry or name in gymnasium_ids()
 
     def from_id(self, env_id: str, num_envs: int, device: str | torch.device, options: EnvOptions) -> HostEnv:
         """The environment that Gymnasium has under an id."""
         base, preset = ALIASES.get(env_id, (env_id, {}))
         if base.startswith("ALE/") or base.endswith("NoFrameskip-v4"):
             raise UsageError(f"env {env_id!r} is prepared by backend ale or envpool; for its raw frames give a factory")
-        entry_point = getattr(register_ale().get(base), "entry_point", None)
+        entry_point = getattr(gymnasium_ids().get(base), "entry_point", None)
         if str(entry_point).startswith("gymnasium.envs.mujoco"):
             choose_opengl()
             quieten_warnings()
@@ -157,7 +146,7 @@ def checked_make(name: str, make: Callable[[], Any]) -> Any:
         hint = f'pip install "tightrope[{extra}]"' if extra else one_line(error)
         raise UsageError(f"env {name!r} needs a package that is not installed: {hint}") from None
     except gymnasium.error.UnregisteredEnv:
-        raise UsageError(f"unknown env {name!r}.{near_matches(name, register_ale())}") from None
+        raise UsageError(f"unknown env {name!r}.{near_matches(name, gymnasium_ids())}") from None
     except UsageError:
         raise
     except Exception as error:
