@@ -40,7 +40,7 @@ def mark() -> None:
 
 @contextmanager
 def during(what: str, waits: bool = False) -> Iterator[None]:
-    """What is done inside; afterwards it is again what it was before."""
+    """Sets the activity inside, and restores the one before."""
     before = begin(what, waits)
     try:
         yield

@@ -56,7 +56,7 @@ class Agent(AgentBase, metaclass=AgentType):
             )
         if network is not None:
             settings["network"] = user_objects.network_path(network)
-        if isinstance(env, str) and not user_objects.is_path(env):
+        if isinstance(env, str) and not user_objects.is_import_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configured(env, self.algo, settings)
             user_objects.import_training_env(config.run.train_env)
@@ -90,7 +90,7 @@ class Agent(AgentBase, metaclass=AgentType):
         self.config, self.closed = config, False
         self.training: Trainer | None = None  # under way
         self.run: RunDirectory | None = None  # where training is being written
-        self.loaded: Checkpoint | None = None  # what it goes on from, until it has gone on
+        self.loaded: Checkpoint | None = None  # the checkpoint to resume from, until training resumes
         self.notes: list[str] = []  # what the user of a loaded run should know
         count = per_rank_config(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else user_objects.from_user(env, config, count)
@@ -272,7 +272,7 @@ class Agent(AgentBase, metaclass=AgentType):
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
-        run.save_untrained(self.state, resolved(self.config, self.state))
+        run.save_now(self.state, resolved(self.config, self.state))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.env!r}, steps={self.steps:,})"

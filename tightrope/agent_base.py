@@ -18,7 +18,7 @@ from .training.export import Exported, export_policy
 from .training.names import known_arguments, missing_member
 from .training.policy import predict
 from .training.record import RecordedVideo, Shot, record_video
-from .training.scoring import options_of, other_env
+from .training.scoring import evaluation_env, options_of
 from .training.signals import Interrupted
 from .training.user_objects import short_name
 from .types import Env
@@ -82,7 +82,7 @@ class AgentBase:
         where, made_here = self.score_env, False
         if env is not None:
             with apart(seed, self.state.env.device):
-                where, made_here = other_env(env, self.config, self.state.env, options.width(episodes))
+                where, made_here = evaluation_env(env, self.config, self.state.env, options.width(episodes))
             options = replace(options, in_itself=made_here)
         try:
             return evaluate_policy(self.state.policy, where, episodes, seed, options, tick=tick)

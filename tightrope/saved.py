@@ -25,7 +25,7 @@ from .training.devices import available, device_name, name_of_device, resolve_de
 from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .training.policy import Policy, loaded
 from .training.run_directory import directory
-from .training.user_objects import Network, is_path
+from .training.user_objects import Network, is_import_path
 from .types import Settings
 
 MAX_SHOWN = 4  # settings in one line
@@ -90,7 +90,7 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 
 def env_from_name(env: str, config: Config) -> Any:
     """The environment that a user names: module:Class is imported; the run's own id adds nothing."""
-    if is_path(env):
+    if is_import_path(env):
         return user_objects.imported(env)
     if env != config.env:
         raise UsageError(
@@ -192,7 +192,7 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> 
     elif user_objects.needs_import(config.env) or not user_objects.has_id(config.env):  # which may import its module
         env = user_objects.named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (
-        is_path(config.run.train_env) or user_objects.needs_import(config.run.train_env)
+        is_import_path(config.run.train_env) or user_objects.needs_import(config.run.train_env)
     ):
         raise UsageError(f"{path} was trained on {config.run.train_env}, which a file may not import: import it first")
     network = network_for(config, path, network)

@@ -23,7 +23,7 @@ Bound = float | tuple[float, ...]  # of every entry, or of each in row-major ord
 
 @dataclass(frozen=True)
 class Box:
-    """Real vectors (or images) of a fixed shape, between `low` and `high`."""
+    """Arrays of a fixed shape between `low` and `high`: vectors, or images of bytes."""
 
     shape: tuple[int, ...]
     low: Bound = -float("inf")
@@ -264,7 +264,7 @@ class Batch:
         return keys[:, : len(self)].argsort()  # all at once: on a GPU, many sorts cost little more than one
 
     def sizes(self, count: int) -> list[int]:
-        """Of `count` minibatches: equal, to one row where the batch is short of rows that were not real."""
+        """Of `count` minibatches. They differ by at most one row, where rows that were not real are left out of the batch."""
         ends = [len(self) * i // count for i in range(count + 1)]
         return [end - start for start, end in pairwise(ends) if end > start]
 

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from tightrope.engine import Optimizer, Runtime
 from tightrope.engine.closed_form import ClosedForm, has_closed_form
 from tightrope.engine.optimize import autograd
-from tightrope.functional import PPOLoss, VPGLoss
+from tightrope.functional import PPOLoss, PPOTerms, VPGLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Box, Discrete, MultiDiscrete
 
@@ -101,4 +102,39 @@ def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, ru
     optimizer, batch, loss = Optimizer(policy), a_batch(policy), PPOLoss(0.2, 0.5, 0.0, False)
     batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
     runtime.gradient(loss, policy, batch, optimizer)
+    assert runtime.analytic.form is None
+
+
+def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runtime):
+    original = PPOLoss.__call__
+
+    def with_another_term(self, policy, batch):
+        total, terms = original(self, policy, batch)
+        return total + self.ent_coef * policy.value(batch.obs).mean(), terms
+
+    monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
+    policy = a_policy(CHOICE)
+    optimizer, batch = Optimizer(policy), a_batch(policy)
+    runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
+    assert runtime.analytic.form is not None
+    runtime.gradient(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
+    assert runtime.analytic.form is None
+
+
+def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime):
+    closed_form = sys.modules["tightrope.engine.closed_form"]
+    more = NamedTuple("PPOTerms", [*((name, torch.Tensor) for name in PPOTerms._fields), ("another", torch.Tensor)])
+    original = PPOLoss.__call__
+
+    def with_another_term(self, policy, batch):
+        total, terms = original(self, policy, batch)
+        return total, more(*terms, terms.entropy)
+
+    monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
+    policy = a_policy(CHOICE)
+    optimizer, batch = Optimizer(policy), a_batch(policy)
+    assert len(runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)) == len(more._fields)
+    assert runtime.analytic.form is None
+    monkeypatch.setattr(closed_form, "PPOTerms", more)  # which the written-out form has too few for
+    runtime.gradient(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None

@@ -18,7 +18,7 @@ from tightrope.envs import registry as engines
 from tightrope.envs.adapters.gym import GymEnv, checked_make
 from tightrope.envs.registry import BACKENDS, Backend, Choice, choose, make
 from tightrope.training.plan import plan
-from tightrope.training.user_objects import has_id, is_path
+from tightrope.training.user_objects import has_id, is_import_path
 
 
 @pytest.fixture
@@ -303,11 +303,11 @@ def test_a_name_that_is_none_is_refused(here: Path, path: str, said: str) -> Non
 
 
 def test_an_id_with_a_module_is_an_id() -> None:
-    assert is_path("module:Class")
-    assert is_path("package.module:Class")
-    assert not is_path("module:Name-v0")
-    assert not is_path("CartPole-v1")
-    assert not is_path("brax/ant")
+    assert is_import_path("module:Class")
+    assert is_import_path("package.module:Class")
+    assert not is_import_path("module:Name-v0")
+    assert not is_import_path("CartPole-v1")
+    assert not is_import_path("brax/ant")
 
 
 def test_the_command_line_takes_a_name_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

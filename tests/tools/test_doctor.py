@@ -212,7 +212,7 @@ def test_cores_that_a_container_may_not_use_are_not_counted(monkeypatch: pytest.
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
     for module in (machine, import_module("tightrope.engine.threads")):  # which has a class of its name beside it
         monkeypatch.setattr(module, "cpu_limit", lambda: 2.5)
-    result = machine.processor()
+    result = machine.check_cpu()
     assert result.verdict == "ok"
     assert "2 cores to use of 16, by a limit of 2.5" in result.words
 

@@ -22,7 +22,9 @@ class OnPolicyConfig:
     searched: ClassVar[str] = (  # settings that a sweep searches by default, as far as there are such
         "learning_rate num_steps num_minibatches update_epochs gamma gae_lambda clip_coef ent_coef vf_coef max_grad_norm"
     )
-    passes_by: ClassVar[tuple[str, ...]] = ()  # settings: passes over each rollout, minibatches of each; else 1 of both
+    passes_by: ClassVar[
+        tuple[str, ...]
+    ] = ()  # settings of (passes over each rollout, minibatches of each); none: (1, 1)
     by_trajectory: ClassVar[bool] = False  # whether it learns from trajectories and counts them; phases may end early
 
     total_timesteps: int = 500_000
@@ -38,7 +40,7 @@ class OnPolicyConfig:
     anneal_lr: bool = True
     """Decay the learning rate linearly over the run."""
     anneal_fraction: float = 1.0
-    """Fraction of the run over which what decays does."""
+    """Fraction of the run over which schedules decay."""
     gamma: float = 0.99
     """Discount."""
     ent_coef: float = 0.01
@@ -104,7 +106,7 @@ class OnPolicyConfig:
 
     @property
     def decay_steps(self) -> int:
-        """Steps over which what decays does."""
+        """Steps over which schedules decay."""
         whole = self.total_timesteps if self.by_trajectory else self.phases * self.batch_size
         return max(1, round(self.anneal_fraction * whole))
 

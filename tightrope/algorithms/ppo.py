@@ -1,7 +1,8 @@
 """Proximal policy optimisation: Schulman et al. 2017, arXiv:1707.06347. The whole algorithm is on this page.
 
 Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
-advantages are standardised per minibatch, and the value loss carries a factor 1/2. docs/details37.md maps the rest.
+advantages are standardised per minibatch, and the value loss carries a factor 1/2. docs/details37.md maps the
+rest. The equations are in functional/.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class PPOConfig(OnPolicyConfig):
 
 
 class PPOMetrics(NamedTuple):
-    """Means over a phase, as device scalars."""
+    """Of a phase, on the device: means, unless said otherwise."""
 
     terms: PPOTerms
     grad_norm: Tensor
@@ -73,12 +74,12 @@ class PPOMetrics(NamedTuple):
     explained_variance: Tensor
     reward: Tensor  # mean of what a step was paid in training; episodes report the environment's own score
     episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
-    health: Tensor  # (ranks, parts) finite where everything was
+    health: Tensor  # (ranks, parts) an entry that is not finite marks what failed
 
 
 @under_guard
 def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
-    """Train to the end of the plan, one yield per phase. NotFinite where a phase was not: the state is that from before it."""
+    """Train to the end of the plan, one yield per phase. Raises NotFinite, with the state restored to before that phase."""
     return training_loop(state, config, phase, schedule)
 
 
@@ -101,7 +102,7 @@ def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
 @run_as("part")
 @torch.no_grad()
 def estimate(state: PPOState, config: PPOConfig) -> Batch:
-    """The rollout as a batch, with what each action gained over expectation and what the critic should have said."""
+    """The rollout as a batch, with advantages and value targets."""
     policy, rollout = state.policy, state.rollout
     final_value = state.runtime.final_values(policy, rollout)
     next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
@@ -120,7 +121,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
     stopped, numbers, skipped = torch.zeros_like(learning_rate), list[Tensor](), list[Tensor]()
     order = batch.order(shuffle)  # of each pass
-    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # where ranks have to ask each other
+    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # of all ranks; None where there is one
     for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]

@@ -2,6 +2,7 @@
 
 Each environment lives one life per rollout: what happens in a column after its first episode has ended is not learned from. An
 episode that the window or the clock cuts short is kept, with its reward-to-go up to the cut (and V beyond it, with a critic).
+The equations are in functional/.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class VPGConfig(OnPolicyConfig):
 
 
 class VPGMetrics(NamedTuple):
-    """Means over a phase, as device scalars."""
+    """Of a phase, on the device: means, unless said otherwise."""
 
     terms: VPGTerms
     grad_norm: Tensor
@@ -83,12 +84,12 @@ class VPGMetrics(NamedTuple):
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean of what a step was paid in training
     episodes: Tensor  # number, returns, lengths: of lives in the rollout; without full_reset, of episodes that finished
-    health: Tensor  # (ranks, parts) finite where everything was
+    health: Tensor  # (ranks, parts) an entry that is not finite marks what failed
 
 
 @under_guard
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
-    """Train to the end of the plan, one yield per phase. NotFinite where a phase was not: the state is that from before it."""
+    """Train to the end of the plan, one yield per phase. Raises NotFinite, with the state restored to before that phase."""
     return training_loop(state, config, phase)
 
 
@@ -106,7 +107,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
 @run_as("part")
 @torch.no_grad()
 def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tensor) -> Trajectories:
-    """The rollout as trajectories, with their returns and what these are above the baseline."""
+    """The rollout as trajectories, with returns and advantages."""
     runtime, done, used = state.runtime, rollout.done, collected & rollout.real
     alive = alive_mask(done) & used if config.full_reset else used.expand_as(done)
     final_value = runtime.final_values(state.policy, rollout)

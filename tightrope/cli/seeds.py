@@ -16,7 +16,7 @@ from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG
 from ..training.config import Config
 from ..training.devices import name_of_device
-from ..training.user_objects import imported, is_path
+from ..training.user_objects import imported, is_import_path
 from ..types import Settings
 
 MOST_JOBS = 1000
@@ -125,7 +125,7 @@ class SeedTable:
 
 def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Settings], Agent]]:
     """(the usual settings, a maker of untrained agents that differ from them in some)."""
-    if is_path(env):
+    if is_import_path(env):
         own = imported(env)
         first: Agent = agent_class(algo)(env, **given)
         config = first.config

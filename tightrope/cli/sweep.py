@@ -14,7 +14,7 @@ import yaml
 from ..engine.distributed import is_launched
 from ..errors import UsageError, plural, printable
 from ..models.networks import sees_images
-from ..tools.sweep.space import Space, default_space, nearest_point, read_search_space
+from ..tools.sweep.space import Space, default_search_space, nearest_point, read_search_space
 from ..training.config import Config
 from ..training.settings import read_settings
 from ..training.user_objects import check_allowed
@@ -85,7 +85,11 @@ def sweep_main(args: list[str]) -> int:
     agent = make({})  # a broken environment is reported before anything is written
     images = sees_images(agent.state.env.observation)
     agent.close()
-    space = read_search_space(options.search, config, fixed) if options.search else default_space(config, fixed, images)
+    space = (
+        read_search_space(options.search, config, fixed)
+        if options.search
+        else default_search_space(config, fixed, images)
+    )
     if not space:
         raise UsageError("nothing is left to search: drop a flag, or name settings with --search FILE.yaml")
     if options.print_search:

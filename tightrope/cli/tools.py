@@ -15,7 +15,7 @@ from ..tools.probe import probes_for, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
 from ..training.presets import ELSEWHERE, EXPECTED
-from ..training.user_objects import imported, is_path
+from ..training.user_objects import imported, is_import_path
 from ..types import Box
 from .arguments import cli_command, guess, read_with_settings, show_help, wants_help
 
@@ -72,7 +72,7 @@ def check_main(options: CheckOptions) -> int:
             raise UsageError(f"{name} {getattr(options, name)} is too small: give at least 1")
     from ..envs.checker import check
 
-    target = imported(options.target) if is_path(options.target) else options.target
+    target = imported(options.target) if is_import_path(options.target) else options.target
     report = check(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
     print("\n".join(map(printable, report.lines())))
     return 0 if report.ok else 1
@@ -144,7 +144,7 @@ def bench_main(args: list[str]) -> int:
         raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
     if "total_timesteps" in flags:
         raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
-    if not is_path(options.env):
+    if not is_import_path(options.env):
         check_env(options.env, str(flags.get("backend", "auto")))
     from ..tools.bench import HEADER, measure
 

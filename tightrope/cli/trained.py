@@ -16,7 +16,7 @@ from ..training.export import check_file
 from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.scoring import shown_to
-from ..training.user_objects import imported, is_path, named_by_user
+from ..training.user_objects import imported, is_import_path, named_by_user
 from .arguments import cli_command
 
 
@@ -107,7 +107,7 @@ def record_main(options: RecordOptions) -> int:
 
 def own_env(name: str | None) -> Any:
     """The environment that --env names as module:Class."""
-    if name is not None and not is_path(name):
+    if name is not None and not is_import_path(name):
         raise UsageError(f"env {name!r} is not module:Class: drop it, if the run was trained on that id")
     return None if name is None else imported(name)
 

@@ -26,7 +26,7 @@ from ..training.run_directory import begun_before, new_run_dir, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
 from ..training.settings import read_settings
 from ..training.trainer import Outcome
-from ..training.user_objects import check_allowed, imported, is_path, named_by_user
+from ..training.user_objects import check_allowed, imported, is_import_path, named_by_user
 from ..types import Settings
 from .arguments import guess, read_arguments, read_with_settings, show_help, wants_help
 from .seeds import train_seeds
@@ -73,7 +73,7 @@ def train_main(args: list[str]) -> int:
         if is_launched():
             raise UsageError(f"seeds {options.seeds} are processes of their own: start them without torchrun")
         return train_seeds(args, env, algo, given, options.seeds, options.jobs, options.run_dir, options.quiet)
-    config = configure(env, algo, layer, flags) if is_path(env) else configured(env, algo, layer, flags)
+    config = configure(env, algo, layer, flags) if is_import_path(env) else configured(env, algo, layer, flags)
     if options.jobs is not None:
         raise UsageError(f"jobs {options.jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
     begun = begun_before(options.run_dir)
@@ -81,10 +81,10 @@ def train_main(args: list[str]) -> int:
         begun = there_already(options.run_dir)
     if begun is not None:
         given.pop("network", None)
-        own = named_by_user(env) if is_path(env) else None
+        own = named_by_user(env) if is_import_path(env) else None
         return continue_run(begun, own, config.network.network, given, options.quiet)
     run_dir, kind = new_run_dir(options.run_dir, config), agent_class(algo)
-    agent = kind(env, **given) if is_path(env) else kind.from_config(config, network=config.network.network)
+    agent = kind(env, **given) if is_import_path(env) else kind.from_config(config, network=config.network.network)
     return train_to_end(agent, options.quiet, run_dir, run_dir)
 
 
@@ -100,7 +100,7 @@ def read_train(args: list[str]) -> tuple[TrainOptions, Settings, Settings]:
     check_allowed(file, layer, named, options.allow_import)
     if not env:
         raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
-    if is_path(env):
+    if is_import_path(env):
         imported(env)
     else:
         check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))

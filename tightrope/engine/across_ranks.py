@@ -32,7 +32,7 @@ def sum_over_ranks(*parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def variance(x: Tensor) -> Tensor:
-    """The population's."""
+    """Population variance, over all ranks."""
     return pooled_moments(x.flatten(), None)[2] if world().is_distributed else x.var(correction=0)
 
 

@@ -46,7 +46,7 @@ def collect(
 
 
 def array_stepper(env: Any) -> ArrayStepper | None:
-    """How to step an environment over arrays, if it can be. Its class is asked: who wraps one means to be asked himself."""
+    """How to step an environment over arrays, if it can be. Looked up on its class, so that a wrapper is not bypassed."""
     return env.in_arrays() if hasattr(type(env), "in_arrays") else None
 
 

@@ -94,7 +94,7 @@ def join(collectives: bool | None = None) -> World:
 
 
 def number(variable: str, default: int = 0) -> int:
-    """Of an environment variable."""
+    """The value of an environment variable."""
     return int(os.environ.get(variable, default))
 
 

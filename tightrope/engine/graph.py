@@ -106,7 +106,7 @@ class Outputs:
 
 @contextmanager
 def syncs_noted() -> Iterator[list[str]]:
-    """Collects the places at which the host waits for the device, but for the gradient's look at itself."""
+    """Collects the places at which the host waits for the device, except in the check of analytic gradients."""
     noted: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:

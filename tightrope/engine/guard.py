@@ -130,7 +130,7 @@ class Guard:
         return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
 
     def _describe_on(self, rank: int, row: Row, parts: list[str]) -> str:
-        """The line that one rank alone has found, on all ranks."""
+        """The failing rank's line, broadcast to all ranks."""
 
         def line() -> bytes:
             with distributed.local_only():

@@ -56,7 +56,7 @@ class Reading:
 
     @cached_property
     def values(self) -> list[float]:
-        """All the numbers: the scalars, the phase's health, three of its episodes."""
+        """All the numbers: the scalars, the phase's health, and the number, returns and lengths of episodes."""
         self.wait()
         return self.numbers.tolist()
 
@@ -98,9 +98,8 @@ PARTS = (
     "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
 PARAMETER = PARTS.index("parameter")
-LOSSES = (
-    3  # terms: policy loss, value loss, entropy; those that follow are diagnostics, which may overflow in a sound run
-)
+# terms that must be finite: policy loss, value loss, entropy. Those that follow are diagnostics and may overflow.
+LOSSES = 3
 
 
 def health(state: State, learned: Tensor, means: Tensor) -> Tensor:

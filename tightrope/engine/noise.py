@@ -79,7 +79,7 @@ def draw_noise(
 
 
 class Streams:
-    """What a run's streams are, between the times that they are in force."""
+    """The states of a run's random streams while the process uses others."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.device = device

@@ -127,7 +127,7 @@ def clipped_adam(
     if compiling:
         how = dict(foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
         cast(Any, adam)(*o.tensors(), **arguments, **how)
-    else:  # what it comes down to, without four times as long in Python
+    else:  # the same call, without the checks around it: they take four times as long
         o.step.add_(1 if stopped is None else 1 - stopped)
         torch._fused_adam_(*o.tensors(), **arguments)
     return norm

@@ -61,7 +61,7 @@ def cache_key(thing: object, depth: int = 4) -> object:
 
 
 def globals_of(function: object) -> list[object]:
-    """The plain values and the functions of its module that a function names: who replaces one means to be heard."""
+    """The plain values and the functions of its module that a function names, so that a replaced one is noticed."""
     function = inspect.unwrap(function) if callable(function) else None
     if not isinstance(function, FunctionType):
         return []
@@ -103,7 +103,8 @@ def shapes_of(given: Sequence[Tensor]) -> tuple[object, ...]:
 
 
 def made_up(like: Tensor, generator: torch.Generator, simple: bool) -> Tensor:
-    """Random numbers of a tensor's shape and type; 0 and 1 where they are to be simple, which every space has."""
+    """Random numbers of a tensor's shape and type: bytes from 0 to 255, other whole numbers 0 or 1, which every space has. Real
+    numbers are normal, or 0 and 1 where they are to be `simple`."""
     if like.is_floating_point() and not simple:
         return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
     most = 256 if like.dtype == torch.uint8 else 2

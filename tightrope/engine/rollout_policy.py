@@ -92,8 +92,8 @@ class RecordedPolicy:
         self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
-        """Whether the recordings say of other observations what the policy says. A part of a block must be worth the same as
-        in the block: rows are put together there that were not in one step."""
+        """Whether the recordings give what the policy gives, for other observations. Part of a block must give the same values
+        as the whole: a block holds rows of several steps."""
         shown, noise, *_ = made_up_acts(policy, obs, seed)
         block, _, taken, *_ = made_up_acts(policy, many, seed)
         given, expected = [*self.samples(shown.numpy(), noise.numpy())], sample(shown, noise)
@@ -117,7 +117,7 @@ class RecordedPolicy:
 
     @np.errstate(all="ignore")
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """The same of tensors, copied. Where rows are cut into groups, those of a group are the policy's own to act for."""
+        """Actions as tensors of their own. A group of environments, which has fewer rows, is left to the policy itself."""
         if len(obs) != self.rows:
             return (self.policy.distribution(obs).sample(noise),)
         action, _ = self.samples(obs.numpy(), noise.numpy())

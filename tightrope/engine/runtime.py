@@ -1,4 +1,5 @@
-"""The one place that decides how a run is executed. What is executed is always the page.
+"""The one place that decides how a run is executed. What is executed is always the page; a gradient may be written out by hand
+where it agrees with autograd.
 
 A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and what the environment allows:
 

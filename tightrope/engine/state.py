@@ -34,7 +34,7 @@ class State:
     phase: int = 0
     steps: int = 0
     best_score: float = -math.inf  # of the evaluations so far
-    solved: bool = False  # whether the last phase left nothing to be learned
+    solved: bool = False  # whether the task is solved: by stop_when_solved or stop_at_return
     unevaluated: bool = False  # whether the evaluation due after the last phase was given up, and is still to be made
     seconds: float = 0.0  # of training so far, in all processes
     streams: Streams = field(init=False)  # the process's random streams, which environments and networks may draw from
@@ -45,7 +45,7 @@ class State:
 
     @classmethod
     def own(cls) -> tuple[str, ...]:
-        """The beginnings of the names of what is each rank's own, of several."""
+        """Prefixes of the names of what every rank has its own of."""
         return "env.", "streams.", "run.obs", *(f"run.{name}" for name in cls.KEPT)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""One pure function per equation. Nothing here knows of environments, networks or devices."""
+"""One pure function per equation. Losses take the policy as a function; nothing here knows of environments or devices."""
 
 from .estimators import (
     alive_mask,

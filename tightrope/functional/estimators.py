@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-LONG, NARROW = 32, 256  # steps from which on, and environments up to which, sums over time are not taken row by row
+LONG, NARROW = 32, 256  # sums over time double their reach from 32 steps on, for at most 256 environments
 Add = Callable[..., tuple[Tensor, ...]]  # what each of several tensors adds up to over all ranks
 
 

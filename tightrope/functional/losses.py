@@ -62,7 +62,7 @@ def value_loss(value: Float[Tensor, "B"], target: Float[Tensor, "B"]) -> Float[T
 def clipped_value_loss(
     value: Float[Tensor, "B"], old_value: Float[Tensor, "B"], target: Float[Tensor, "B"], clip_coef: float | Tensor
 ) -> Float[Tensor, ""]:
-    """Half the mean of the worse of two squared errors: the value's own, and that of the value kept near its old one."""
+    """Half the mean of the larger of two squared errors: of the value, and of the value clipped to near its old one."""
     old_value, target = old_value.detach(), target.detach()
     clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)  # type: ignore[arg-type]
     return 0.5 * torch.max((value - target).square(), (clipped - target).square()).mean()  # [detail 9]
@@ -132,9 +132,9 @@ class VPGTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class VPGLoss:
-    """-(mean of w log pi (G - b) + c2 S) + c1 L^VF over the steps that were really lived."""
+    """-(mean of w log pi (G - b) + c2 S) + c1 L^VF over the steps that are not padding."""
 
-    reuse_weights: bool
+    use_importance_weights: bool
     weight_clamp: float | None
     vf_coef: float
     ent_coef: float
@@ -142,7 +142,7 @@ class VPGLoss:
     def __call__(self, policy: Policy, batch: Trajectories) -> tuple[Tensor, VPGTerms]:
         distribution, value = policy(batch.obs)
         log_prob = distribution.log_prob(batch.action)
-        if self.reuse_weights:
+        if self.use_importance_weights:
             weight = importance_weights(log_prob, batch.log_prob, self.weight_clamp)
         else:
             weight = torch.ones_like(log_prob)

@@ -45,7 +45,7 @@ class Call(NamedTuple):
         """The call with every array and tensor replaced by `place` of it."""
 
         def moved_leaf(leaf: object) -> object:
-            return place(leaf) if is_memory(leaf) else leaf
+            return place(leaf) if is_array_or_tensor(leaf) else leaf
 
         moved = [pytree.tree_map(moved_leaf, x) if is_container(x) else moved_leaf(x) for x in self.args]
         return self._replace(args=tuple(moved))
@@ -56,7 +56,7 @@ def call_of(function: Function, *args: object, written: int = -1) -> Call:
     return Call(function, args, (written % len(args),))
 
 
-def is_memory(x: object) -> TypeGuard[Memory]:
+def is_array_or_tensor(x: object) -> TypeGuard[Memory]:
     return isinstance(x, (np.ndarray, Tensor))
 
 
@@ -66,10 +66,10 @@ def is_container(x: object) -> bool:
 
 def memory_in(args: Sequence[object]) -> Iterator[Memory]:
     for x in args:
-        if is_memory(x):
+        if is_array_or_tensor(x):
             yield x
         elif is_container(x):
-            yield from (leaf for leaf in pytree.tree_leaves(x) if is_memory(leaf))
+            yield from (leaf for leaf in pytree.tree_leaves(x) if is_array_or_tensor(leaf))
 
 
 def span(x: Memory) -> Span:

@@ -23,7 +23,7 @@ class Access(NamedTuple):
     written: bool
 
 
-class Room(NamedTuple):
+class Buffer(NamedTuple):
     """Where a block is moved to."""
 
     bytes: Array
@@ -81,7 +81,7 @@ class MemoryPlan:
                         self.fixed.add(a.block)
                 self.last[a.block] = i
                 self.uses.setdefault(a.block, []).append((i, a.span))
-        self.rooms: dict[int, Room] = {}
+        self.buffers: dict[int, Buffer] = {}
 
     def result(self) -> list[Call]:
         """The calls over as little memory as they need."""
@@ -92,7 +92,9 @@ class MemoryPlan:
 
     def moved(self, each: Call, touched: list[Access]) -> Call:
         places = {
-            id(a.operand): relocated(a.operand, a.span, self.rooms[a.block]) for a in touched if a.block in self.rooms
+            id(a.operand): relocated(a.operand, a.span, self.buffers[a.block])
+            for a in touched
+            if a.block in self.buffers
         }
         return each.moved(lambda x: places.get(id(x), x)) if places else each
 
@@ -104,7 +106,7 @@ class MemoryPlan:
         if not (target.flags.c_contiguous and source.flags.c_contiguous and target.size):
             return False
         whole, there, block = span(source), span(target), owned(source).start
-        if block in self.fixed or block in self.rooms or self.last[block] != i or whole.start != block:
+        if block in self.fixed or block in self.buffers or self.last[block] != i or whole.start != block:
             return False
         goal = owned(target).start
         if whole.end - whole.start != self.sizes[block] or goal not in self.fixed:
@@ -112,25 +114,25 @@ class MemoryPlan:
         between = [s for j, s in self.uses[goal] if self.first[block] <= j < i]
         if any(s.start < there.end and there.start < s.end for s in between):
             return False
-        self.rooms[block] = Room(target.reshape(-1).view(np.uint8), block)
+        self.buffers[block] = Buffer(target.reshape(-1).view(np.uint8), block)
         return True
 
     def compact(self) -> None:
         """Let a result take the place of one of its size that nobody reads any more."""
         free: dict[int, list[Array]] = {}
-        elsewhere = self.fixed | self.rooms.keys()
+        elsewhere = self.fixed | self.buffers.keys()
         for i, touched in enumerate(self.accesses):
             blocks = {a.block for a in touched} - elsewhere
             new = sorted(b for b in blocks if self.first[b] == i)
             ending = [b for b in blocks if self.last[b] == i and self.first[b] < i]
             early = [b for b in ending if self.overwritable(i, b)]
             for b in early:
-                free.setdefault(self.sizes[b], []).append(self.rooms[b].bytes)
+                free.setdefault(self.sizes[b], []).append(self.buffers[b].bytes)
             for b in new:
                 reused, size = free.get(self.sizes[b]), max(self.sizes[b], 1)
-                self.rooms[b] = Room(reused.pop() if reused else torch.empty(size, dtype=torch.uint8).numpy(), b)
+                self.buffers[b] = Buffer(reused.pop() if reused else torch.empty(size, dtype=torch.uint8).numpy(), b)
             for b in [b for b in ending if b not in early] + [b for b in new if self.last[b] == i]:
-                free.setdefault(self.sizes[b], []).append(self.rooms[b].bytes)
+                free.setdefault(self.sizes[b], []).append(self.buffers[b].bytes)
 
     def overwritable(self, i: int, block: int) -> bool:
         """Whether a call may write its result over an operand: element by element, each read before it is written."""
@@ -145,8 +147,8 @@ class MemoryPlan:
         )  # fmt: skip
 
 
-def relocated(x: Memory, where: Span, room: Room) -> Memory:
-    """A view into a room as x is a view of the block that is moved there."""
+def relocated(x: Memory, where: Span, buffer: Buffer) -> Memory:
+    """A view into a buffer as x is a view of the block that is moved there."""
     given = array(x) if isinstance(x, Tensor) else x
-    view: Array = np.ndarray(given.shape, given.dtype, room.bytes, where.start - room.start, given.strides)
+    view: Array = np.ndarray(given.shape, given.dtype, buffer.bytes, where.start - buffer.start, given.strides)
     return torch.from_numpy(view) if isinstance(x, Tensor) else view

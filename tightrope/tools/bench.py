@@ -30,7 +30,7 @@ from ..files import Place
 from ..logging import MetricsFile
 from ..training.build import build, configured, configured_with
 from ..training.config import Config
-from ..training.user_objects import from_user, import_training_env, imported, is_path
+from ..training.user_objects import from_user, import_training_env, imported, is_import_path
 from ..types import Settings
 
 WARM_UP = 3  # phases: one as written, one that captures, one to be sure
@@ -103,7 +103,7 @@ def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace
 def start_run(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
     """A run whose plan has no end within reach."""
     layers, own = (settings, {"total_timesteps": 2**40}), None
-    if is_path(env):
+    if is_import_path(env):
         config, own = configured_with(imported(env), algo, *layers)
     else:
         config = configured(env, algo, *layers)

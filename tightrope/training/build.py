@@ -31,7 +31,7 @@ from .user_objects import (
     from_user,
     implements_env,
     import_training_env,
-    is_path,
+    is_import_path,
     name_of,
     own_network,
 )
@@ -158,7 +158,7 @@ def close_quietly(env: Env) -> None:
 def resolved(config: Config, state: State) -> Config:
     """The settings with every choice made that was left to us, so that a saved run keeps to it."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
-    if not is_path(config.env) and config.run.backend == "auto":
+    if not is_import_path(config.env) and config.run.backend == "auto":
         backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
         chosen |= {} if backend == "tensor" else {"backend": backend}
     return config.changed(**chosen)

@@ -96,7 +96,7 @@ def check_file(path: Path) -> None:
 
 
 class Frozen(nn.Module):
-    """From what the environment shows to what it takes, and what that was chosen from."""
+    """From observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
         from ..envs.adapters.spaces_only import reader_of, writer_of

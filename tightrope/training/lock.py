@@ -38,7 +38,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     descriptors = _held[run_dir] = []
     try:
         if HAS_LOCKS and not (lock_directory(run_dir, descriptors) and lock_file(run_dir, descriptors)):
-            raise in_use(run_dir, holder(run_dir))
+            raise in_use(run_dir, lock_owner(run_dir))
         yield
     finally:
         release(run_dir)
@@ -49,14 +49,13 @@ def release(*run_dirs: Path) -> None:
         os.close(descriptor)
 
 
-if hasattr(
-    os, "register_at_fork"
-):  # a forked process inherits our open files, may outlive us, and must not keep the locks
+# A forked process inherits our open files, may outlive us, and must not keep the locks.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: release(*_held))
 
 
 def acquire(descriptor: int, kind: int) -> bool:
-    """Lock an open file, unless another process has the lock. A file system without locks counts as locked."""
+    """Lock an open file, unless another process has the lock. True also on a file system that has no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -93,7 +92,7 @@ def lock_file(run_dir: Path, descriptors: list[int]) -> bool:
     return False
 
 
-def holder(run_dir: Path) -> str:
+def lock_owner(run_dir: Path) -> str:
     """The process that `.lock` names."""
     with contextlib.suppress(Unreadable):
         return (Place(run_dir) / LOCK).read(200).decode(errors="replace").strip() or "another process"

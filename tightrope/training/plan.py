@@ -16,7 +16,7 @@ from ..types import Env, Settings
 from .build import engine_for, traits_of
 from .config import Config
 from .presets import EXPECTED, KIND_WORDS, kind_settings
-from .user_objects import is_path
+from .user_objects import is_import_path
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -67,7 +67,7 @@ def engine_of(state: State, config: Config) -> str:
     """Which engine runs the environments, and why."""
     count = f"{world().size} x {state.env.num_envs}" if world().size > 1 else f"{state.env.num_envs}"
     env_id = config.run.train_env or config.env
-    if is_path(env_id):
+    if is_import_path(env_id):
         return f"{count} of {env_id}, as given"
     backend, why = engine_for(env_id, config.run.backend, bool(config.run.env_kwargs))
     if getattr(state.env, "backend", backend) != backend:

@@ -39,7 +39,7 @@ from .persistence import load_config
 from .plan import target_of
 from .presets import Traits
 from .run_directory import METRICS, reason
-from .user_objects import can_be_named, has_id, is_path, short_name
+from .user_objects import can_be_named, has_id, is_import_path, short_name
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -185,7 +185,7 @@ def command(config: Config, usual: Settings) -> str:
     named = {"seed": True, "threads": config.run.threads is not None, "defaults": config.run.defaults != "auto"}
     given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
     network = config.network.network
-    nameless = not is_path(config.env) and not has_id(config.env)
+    nameless = not is_import_path(config.env) and not has_id(config.env)
     if nameless or (network is not None and not can_be_named(network)):
         env = config.env.rpartition(".")[2] if nameless else repr(config.env)
         own = {} if network is None else {"network": network.rpartition(":")[2]}

@@ -21,7 +21,7 @@ from .checkpoint import CONFIG, Checkpoint, newest_serial
 from .config import Config
 from .lock import locked
 from .persistence import rank_state, save_checkpoint, save_config
-from .user_objects import can_be_named, is_path
+from .user_objects import can_be_named, is_import_path
 
 METRICS = "metrics.jsonl"
 RUN_DIR = "run_dir"  # the key under which restarted ranks find the path
@@ -129,7 +129,7 @@ class RunDirectory:
         if not os.path.samestat(os.stat(self.path), os.stat(self.folder)):
             raise FileNotFoundError(errno.ENOENT, "it was removed, and another directory has its name")
 
-    def save_untrained(self, state: State, config: Config) -> None:
+    def save_now(self, state: State, config: Config) -> None:
         """Write a checkpoint while no training is under way, in place of an agent that was only saved there."""
         is_ours = self.saved_steps is not None
         if not is_ours and (Place(self.path) / METRICS).exists():
@@ -193,7 +193,7 @@ class NonZeroRankDirectory(RunDirectory):
         if self.trouble is None:
             self.saved_steps = state.steps
 
-    def save_untrained(self, state: State, config: Config) -> None:
+    def save_now(self, state: State, config: Config) -> None:
         pass
 
 
@@ -211,10 +211,10 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     nameless = "<locals>" in config.env or config.env.startswith("__main__:")
     network = config.network.network
     if nameless or (network is not None and not can_be_named(network)):
-        own = ", env=..." * (nameless or is_path(config.env)) + ", network=..." * (network is not None)
+        own = ", env=..." * (nameless or is_import_path(config.env)) + ", network=..." * (network is not None)
         return f'tr.load("{path}"{own}).learn()'
     words = ["tightrope", "resume", str(path)]
-    words += ["--env", config.env] if is_path(config.env) else []
+    words += ["--env", config.env] if is_import_path(config.env) else []
     words += ["--network", network] if network is not None else []
     return shlex.join([*words, *flags])
 

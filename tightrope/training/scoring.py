@@ -27,11 +27,11 @@ from .evaluate import Evaluation, EvaluationOptions, Tick, evaluate_policy
 from .reports import add_score
 from .run_directory import RunDirectory
 from .signals import Interrupted, Interrupts
-from .user_objects import check_env_object, from_user, imported, is_path, name_of
+from .user_objects import check_env_object, from_user, imported, is_import_path, name_of
 
 SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds of an evaluation
 ASKED_EVERY = 1.0  # seconds after which the rank that evaluates asks the others for signals
-STANDARD_ERRORS, SHARE = 4, 0.2  # greedy and sampled returns that are further apart than both are told apart
+STANDARD_ERRORS, SHARE = 4, 0.2  # a difference of greedy and sampled returns is reported above both limits
 FEWEST = 10  # episodes of a greedy score that is compared
 
 Score = Callable[[Interrupts, Tick], Evaluation]
@@ -56,10 +56,10 @@ def shown_to(callbacks: CallbackList, episodes: int) -> Tick:
     return tick
 
 
-def other_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple[Env, bool]:
+def evaluation_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple[Env, bool]:
     """(an environment of a user's choice to play in, whether it was made here and is to be closed). A class or a factory of
     Gymnasium's makes `num_envs` of them, all that will be played in; of others copies are made."""
-    if isinstance(env, str) and is_path(env):
+    if isinstance(env, str) and is_import_path(env):
         env = imported(env)
     if isinstance(env, str):
         import_module_of(env)

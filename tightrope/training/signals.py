@@ -20,7 +20,7 @@ ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
 
 
 def stop_signals() -> list[int]:
-    """Those that ask us to stop: Ctrl-C, what is not ignored, as under nohup, and notices for which nobody else has a use."""
+    """Signals that ask us to stop: Ctrl-C, those that are not ignored (as under nohup), and notices without another handler."""
     found = [number for number in STOPS if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN]
     for number in NOTICES:
         handler = signal.getsignal(number)

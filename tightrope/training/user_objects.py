@@ -116,21 +116,21 @@ def name_of(env: Any) -> str:
     return id_or_path(env)
 
 
-def is_path(env: str) -> bool:
+def is_import_path(env: str) -> bool:
     """Whether a name is module:Class rather than an id."""
     return ":" in env and not re.search(r"-v\d+$", env)  # Gymnasium's own module:Name-v0 is an id
 
 
 def short_name(env: str) -> str:
     """What people call it: of module:Class, or __main__:function.<locals>.Class, the class alone."""
-    return env.rpartition(":")[2].rpartition(".")[2] if is_path(env) else env
+    return env.rpartition(":")[2].rpartition(".")[2] if is_import_path(env) else env
 
 
 def has_id(env: str) -> bool:
     """Whether some engine, installed or not, has an environment of that name."""
     if env in TENSOR_ENVS:
         return True
-    return not is_path(env) and any(engine.provides(env) for engine in BACKENDS.values())
+    return not is_import_path(env) and any(engine.provides(env) for engine in BACKENDS.values())
 
 
 def imported(path: str, what: str = "env") -> Any:
@@ -156,7 +156,7 @@ def only_in_its_script(path: str) -> bool:
 
 def check_command(env: str) -> str:
     """What looks for mistakes in an environment: a command or, where no command finds it, a line of Python."""
-    if is_path(env) and only_in_its_script(env):
+    if is_import_path(env) and only_in_its_script(env):
         name = short_name(env)
         return f"tightrope.envs.checker.check({'the factory' if '<' in name else name}).lines()"
     return f"`tightrope check {env}`"
@@ -164,7 +164,7 @@ def check_command(env: str) -> str:
 
 def named_by_user(env: str) -> Any:
     """The class behind module:Class. Of Gymnasium's module:Name-v0 the module is imported, and the id says the rest: None."""
-    if is_path(env):
+    if is_import_path(env):
         return imported(env)
     module, _ = module_and_name(env)
     if module:
@@ -174,7 +174,7 @@ def named_by_user(env: str) -> Any:
 
 def import_training_env(train_env: str | None) -> None:
     """Import the module of the training environment's id, if it names one: for settings that the user gave."""
-    if isinstance(train_env, str) and not is_path(train_env):
+    if isinstance(train_env, str) and not is_import_path(train_env):
         import_module_of(train_env)
 
 
@@ -193,7 +193,7 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
 def network_path(network: Network) -> str:
     """module:Class, or module:function, of a network of the user's own."""
     if isinstance(network, str):
-        if not is_path(network):
+        if not is_import_path(network):
             raise UsageError(f"network {network!r} is not module:Class: without one, it is chosen from the spaces")
         return network
     if not callable(network):
@@ -295,4 +295,4 @@ def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
 def needs_import(env: str) -> bool:
     """Whether an id of Gymnasium's kind, module:Name-v0, names a module that has not been imported."""
     module, _ = module_and_name(env)
-    return bool(module) and not is_path(env) and module not in sys.modules
+    return bool(module) and not is_import_path(env) and module not in sys.modules

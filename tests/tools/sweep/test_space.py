@@ -13,7 +13,7 @@ from tightrope.tools.sweep.space import (
     Range,
     check_space,
     decode,
-    default_space,
+    default_search_space,
     fit_divisors,
     nearest_point,
     read_search_space,
@@ -33,7 +33,7 @@ def read(tmp_path: Path, text: str, fixed: tuple[str, ...] = ()) -> Any:
 @pytest.mark.parametrize(("env", "algo"), [*PRESETS, ("Acrobot-v1", "vpg"), ("Unheard-v0", "ppo")])
 def test_every_draw_from_our_ranges_is_a_run(env: str, algo: str) -> None:
     config = configure(env, algo)
-    space = default_space(config, [], images=False)
+    space = default_search_space(config, [], images=False)
     check_space(space, config)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(15):
@@ -43,13 +43,13 @@ def test_every_draw_from_our_ranges_is_a_run(env: str, algo: str) -> None:
 
 
 def test_the_first_trial_is_the_preset_as_near_as_the_ranges_allow() -> None:
-    point = nearest_point(default_space(CARTPOLE, [], images=False), CARTPOLE.flat())
+    point = nearest_point(default_search_space(CARTPOLE, [], images=False), CARTPOLE.flat())
     assert (point["learning_rate"], point["num_steps"], point["hidden_sizes"]) == (0.015, 16, "32 32")
     assert point["ent_coef"] == 1e-6  # 0 has no logarithm
 
 
 def test_what_is_fixed_and_what_images_have_no_use_for_is_not_searched() -> None:
-    space = default_space(CARTPOLE, ["gamma", "learning_rate"], images=True)
+    space = default_search_space(CARTPOLE, ["gamma", "learning_rate"], images=True)
     assert not {"gamma", "learning_rate", "hidden_sizes", "activation"} & space.keys()
 
 
@@ -73,7 +73,7 @@ anneal_lr: [true, false]
 
 
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
-    space = default_space(CARTPOLE, [], images=False)
+    space = default_search_space(CARTPOLE, [], images=False)
     assert read(tmp_path, yaml.safe_dump({name: dimension.as_yaml() for name, dimension in space.items()})) == space
 
 

@@ -18,7 +18,10 @@ from ...models.actor_critic import GaussianHead
 from ..closed_form import is_written_out
 from ..precision import KernelPrecision
 
-SPLITS = {"fp32": "bf16x6", "tf32": "bf16x3"}  # products of bfloat16 pieces: as exact as float32, and than tf32 more so
+SPLITS = {
+    "fp32": "bf16x6",
+    "tf32": "bf16x3",
+}  # products of bfloat16 pieces: as exact as float32, and more exact than tf32
 MOST_INPUTS, MOST_UNITS, MOST_OUTPUTS = 63, 64, 32  # what fits on chip
 HOPPER = (9, 0)  # the compute capability the kernels were written and measured for
 INTERPRETED_PROCESSORS = 2  # stands for a device's multiprocessors where Triton's interpreter runs the kernels

@@ -32,11 +32,11 @@ from .gym_workers import (
     SingleEnv,
     Workers,
     WorkerTimeout,
+    add_worker_timeouts,
     capture_errors,
     close,
     first_dead,
     kill_workers,
-    limit_waits,
 )
 from .host import HostEnv
 from .mujoco import rendering_problem
@@ -191,7 +191,7 @@ class GymVectorEnv(HostEnv):
         spaces = observation_reader(engine.single_observation_space), action_writer(engine.single_action_space)
         self._set_spaces(*spaces, engine.num_envs, device)
         if isinstance(engine.unwrapped, AsyncVectorEnv):
-            limit_waits(engine.unwrapped, name)
+            add_worker_timeouts(engine.unwrapped, name)
         self._pending = np.zeros(self.num_envs, bool)  # rows whose next step only resets them
         self.solved_at = getattr(engine.spec, "reward_threshold", None)
 

@@ -78,7 +78,7 @@ class Workers(AsyncVectorEnv):
         kill_at_exit(self.processes)
 
     def _check_spaces(self) -> None:
-        limit_waits(self, self.name)
+        add_worker_timeouts(self, self.name)
         self.get_attr("render_mode")  # waits until all are made
         super()._check_spaces()  # type: ignore[no-untyped-call]
 
@@ -98,7 +98,7 @@ class TimeoutQueue:
         return self.inner.get(timeout=ERROR_SECONDS)
 
 
-def limit_waits(engine: Any, name: str) -> None:
+def add_worker_timeouts(engine: Any, name: str) -> None:
     """Give an AsyncVectorEnv, ours or a user's, time limits for the replies of its workers."""
     if isinstance(engine.error_queue, TimeoutQueue):
         return

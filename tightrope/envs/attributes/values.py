@@ -207,7 +207,7 @@ INDICES = {
 }  # of NumPy's states and the largest valid value of each: NumPy does not check them
 
 
-def stream_position(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
     """The position of a generator in its stream, in values that JSON has."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes().hex()
@@ -263,13 +263,13 @@ class SavedStreams:
 
     def __init__(self, thing: object) -> None:
         sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
-        self.before = [(source, stream_position(source)) for source in sources]
+        self.before = [(source, generator_state(source)) for source in sources]
 
     def restore(self) -> bool:
         """Set all of them back; returns whether none had been drawn from."""
         untouched = True
         for source, before in self.before:
-            if stream_position(source) != before:
+            if generator_state(source) != before:
                 set_stream_position(source, before)
                 untouched = False
         return untouched

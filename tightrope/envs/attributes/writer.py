@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import values
 from .leaf_writer import TOO_LARGE, LeafWriter, Mode
-from .values import MAX_DEPTH, CannotSave, Node, attributes_of, is_settable, stream_position
+from .values import MAX_DEPTH, CannotSave, Node, attributes_of, generator_state, is_settable
 
 VALUES = frozenset(
     (*(kind.__name__ for kind in values.IMMUTABLES), "int", "float", "tuple", "frozenset", "enum", "flag", "scalar")
@@ -209,7 +209,7 @@ class Writer(LeafWriter):
         if isinstance(value, np.random.BitGenerator):
             return self.bits(value, path)
         try:
-            where = stream_position(value)
+            where = generator_state(value)
         except NotImplementedError:  # random.SystemRandom
             raise CannotSave(type(value).__name__) from None
         mark = self.remember(value, path)
@@ -233,7 +233,7 @@ class Writer(LeafWriter):
             then = self.first.spawn_counts.get(path) if self.first is not None else None
             if self.mode == "save" and mark and then != seeds.n_children_spawned:
                 self.note_missing(f"{path} (how many generators it has spawned)", name)
-        return ["bits", name, mark, stream_position(value), sequence]
+        return ["bits", name, mark, generator_state(value), sequence]
 
 
 WRITERS: tuple[tuple[Any, Callable[[Writer, Any, str, int], Node]], ...] = (

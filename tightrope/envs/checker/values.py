@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...types import Box, Composite, Spec
 from ..adapters.space_members import entries_of
-from ..attributes.values import GENERATORS, GLOBAL_STREAMS, stream_position
+from ..attributes.values import GENERATORS, GLOBAL_STREAMS, generator_state
 from ..step_arrays import Array
 from ..validate import describe_value, short_text
 
@@ -139,11 +139,11 @@ def at(place: str, *index: int) -> str:
 def global_streams() -> dict[str, Any]:
     """The positions of the random generators that all code shares."""
     return {
-        name: stream_position(stream) for name, stream in zip(("random", "numpy", "torch"), GLOBAL_STREAMS, strict=True)
+        name: generator_state(stream) for name, stream in zip(("random", "numpy", "torch"), GLOBAL_STREAMS, strict=True)
     }
 
 
 def own_streams(env: object) -> list[Any]:
     """The positions of the random generators that an environment holds."""
     values = getattr(getattr(env, "unwrapped", env), "__dict__", {}).values()
-    return [stream_position(value) for value in values if isinstance(value, GENERATORS)]
+    return [generator_state(value) for value in values if isinstance(value, GENERATORS)]

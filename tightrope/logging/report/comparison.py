@@ -126,11 +126,11 @@ def run_curve(run: RunRecord, tag: str) -> Curve:
 
 
 def summary_text(groups: Sequence[Group], plot: Plot) -> str:
-    ends = [f"{group.label} ends at {format_number(final_value(group, plot.tags[0]))}" for group in groups]
+    ends = [f"{group.label} ends at {format_number(mean_at_end(group, plot.tags[0]))}" for group in groups]
     return f"{plot.title}: {'; '.join(ends)}"
 
 
-def final_value(group: Group, tag: str) -> float | None:
+def mean_at_end(group: Group, tag: str) -> float | None:
     values = [float(y[-1]) for run in group.runs if len(y := run_curve(run, tag)[1])]
     return float(np.mean(values)) if values else None
 

@@ -62,7 +62,7 @@ def outcome(columns: Columns, settings: Settings, target: Target | None, score: 
         )
         advice = f"Start again with a lower <learning_rate> or a higher <ent_coef>.{clipping}"
         return warning(f"{what}{known}.", advice, "losses/entropy")
-    if constant(columns):  # whether that is good or bad is unknown if there is no target
+    if never_changes(columns):  # whether that is good or bad is unknown if there is no target
         level: Level = "note" if target is None else "warning"
         advice = (
             "If a better return is possible, no episode has found the reward: shape it, or explore more (ent_coef)."
@@ -189,7 +189,7 @@ def near_its_best(columns: Columns) -> bool:
     return found is not None and improved(columns) and found.best - found.end < FLAT * found.range
 
 
-def constant(columns: Columns) -> bool:
+def never_changes(columns: Columns) -> bool:
     """Whether every phase returned the same."""
     value = columns.curve(RETURN)[1]
     return len(value) > 0 and bool(np.ptp(value) <= ROUNDING * np.abs(value).max())

@@ -56,11 +56,11 @@ def header(record: RunRecord) -> str:
         algo.upper() if name else "",
         f'{text(record.name)} · written {html.now()} <span id="age"></span>',
         (style, record.status.name),
-        f"{details}\n{progress}{run_tiles(record)}",
+        f"{details}\n{progress}{summary_tiles(record)}",
     )
 
 
-def run_tiles(record: RunRecord) -> str:
+def summary_tiles(record: RunRecord) -> str:
     columns, scores = record.columns, record.scores
     cells: list[tuple[str, str, str]] = []
     if scores:

@@ -180,7 +180,7 @@ def system() -> Iterator[CheckResult]:
     with contextlib.suppress(OSError):
         name = f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {name}"
     yield CheckResult("system", name)
-    yield processor()
+    yield check_cpu()
     rows = [line.split() for line in file_text(Path("/proc/meminfo")).splitlines()]
     sizes = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
     total, free, limit = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0), memory_limit()
@@ -195,7 +195,7 @@ def system() -> Iterator[CheckResult]:
         yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts=values)
 
 
-def processor() -> CheckResult:
+def check_cpu() -> CheckResult:
     present, usable, limit = os.cpu_count() or 1, cores(), cpu_limit()
     lines = file_text(Path("/proc/cpuinfo")).splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]

@@ -97,7 +97,7 @@ Space = dict[str, Range | Choices]
 # the default space ------------------------------------------------------------------------------------------------------
 
 
-def default_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
+def default_search_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
     """Ranges around the preset or the defaults, without the settings that the user fixed."""
     algorithm, settings = config.algorithm, {f.name for f in fields(config.algorithm)}
     space: Space = {name: dimension_of(name, algorithm) for name in algorithm.searched.split() if name in settings}
