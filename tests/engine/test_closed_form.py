@@ -14,7 +14,7 @@ from tightrope.engine.closed_form import ClosedForm, has_closed_form
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, PPOTerms, VPGLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
-from tightrope.types import Box, Discrete, MultiDiscrete
+from tightrope.types import Batch, Box, Discrete, MultiDiscrete
 
 CASES = list(
     itertools.product((CHOICE, TORQUE), ((16, 8), (16,)), ("tanh", "relu"), (False, True), (False, True), (False, True))
@@ -25,6 +25,12 @@ CASES = list(
 def runtime() -> Runtime:
     """Where numbers cannot be looked at."""
     return Runtime(on_device=True)
+
+
+@pytest.fixture
+def case() -> tuple[ActorCritic, Batch, Optimizer]:
+    policy = a_policy(CHOICE)
+    return policy, a_batch(policy), Optimizer(policy)
 
 
 @pytest.mark.parametrize(("action", "sizes", "activation", "share", "norm", "clip_vloss"), CASES)
@@ -56,9 +62,8 @@ def test_rounding_within_the_clip_interval_costs_no_row_its_gradient():
     torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
 
 
-def test_another_loss_or_policy_is_looked_at_anew(runtime):
-    policy = a_policy(CHOICE)
-    optimizer, batch = Optimizer(policy), a_batch(policy)
+def test_another_loss_or_policy_is_looked_at_anew(runtime, case):
+    policy, batch, optimizer = case
     runtime.gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert runtime.analytic.form is not None
     runtime.gradient(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
@@ -105,7 +110,7 @@ def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, ru
     assert runtime.analytic.form is None
 
 
-def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runtime):
+def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runtime, case):
     original = PPOLoss.__call__
 
     def with_another_term(self, policy, batch):
@@ -113,15 +118,14 @@ def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runti
         return total + self.ent_coef * policy.value(batch.obs).mean(), terms
 
     monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
-    policy = a_policy(CHOICE)
-    optimizer, batch = Optimizer(policy), a_batch(policy)
+    policy, batch, optimizer = case
     runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
     assert runtime.analytic.form is not None
     runtime.gradient(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
 
 
-def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime):
+def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, case):
     closed_form = sys.modules["tightrope.engine.closed_form"]
     more = NamedTuple("PPOTerms", [*((name, torch.Tensor) for name in PPOTerms._fields), ("another", torch.Tensor)])
     original = PPOLoss.__call__
@@ -131,8 +135,7 @@ def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime):
         return total, more(*terms, terms.entropy)
 
     monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
-    policy = a_policy(CHOICE)
-    optimizer, batch = Optimizer(policy), a_batch(policy)
+    policy, batch, optimizer = case
     assert len(runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)) == len(more._fields)
     assert runtime.analytic.form is None
     monkeypatch.setattr(closed_form, "PPOTerms", more)  # which the written-out form has too few for

@@ -133,10 +133,10 @@ def test_nothing_waits_for_what_is_no_file(name: str, kind: str, run: Path, tmp_
     signal.alarm(20)  # ends the tests with an error
     try:
         served(run, films="video" in name)
+        with contextlib.suppress(UsageError):
+            write_report([run], tmp_path / "page.html")
     finally:
         signal.alarm(0)
-    with contextlib.suppress(UsageError):
-        write_report([run], tmp_path / "page.html")
 
 
 def test_the_good_run_is_one(good: Path) -> None:

@@ -35,7 +35,7 @@ TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "tf32": 2e-2}
 class Terms:
     """A loss's terms, handed out as tensors of their own.
 
-    Scalars come from blocks of many rows, for a call of torch's amid those of NumPy costs ten times what it costs otherwise.
+    Scalars come from blocks of many rows: between NumPy calls, a call of torch costs ten times what it costs otherwise.
     """
 
     def __init__(self, terms: object) -> None:

@@ -10,7 +10,7 @@ A `Runtime` is chosen once, when a run is built, from the device, the mode, the 
     max                 both, with fused kernels for small networks
 
 Pages mark what may be captured: `@run_as("phase")` a whole phase, `@run_as("part")` a part of it. A marked function is executed
-by the runtime of the state that it is given, whoever calls it.
+by the runtime of the state that it is given, from the loop and from a direct call alike.
 """
 
 from __future__ import annotations

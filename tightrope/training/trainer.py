@@ -76,7 +76,7 @@ class Trainer:
             self.run.write_config(config)
 
     def phases(self) -> Generator[dict[str, float]]:
-        """Train; yields the metrics of each phase. Whoever leaves early leaves a run that can be resumed."""
+        """Train; yields the metrics of each phase. A loop that is left early leaves a run that can be resumed."""
         state, config, run = self.state, self.config, self.run
         state.solved = False  # or there would be nothing to do
         if run is not None:

@@ -1,3 +1,5 @@
+"""Statistics over the ranks of a run, against their definitions; with one process, the plain computation."""
+
 import statistics
 
 import numpy as np
