@@ -5,12 +5,8 @@
 
 import collections
 import datetime
-import decimal
 import enum
-import fractions
-import functools
 import io
-import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -34,12 +30,6 @@ class Case(NamedTuple):
 class Light(enum.Enum):
     RED = 1
     GREEN = 2
-
-
-class Ways(enum.Flag):
-    LEFT = 1
-    RIGHT = 2
-    UP = 4
 
 
 class Point(NamedTuple):
@@ -160,21 +150,9 @@ def start_shared_memory(env: Any) -> None:
     env.y = env.x.numpy()
 
 
-def lazy_views(env: Any) -> Any:
-    if not hasattr(env, "x"):
-        start_array_views(env)
-    return views(env)
-
-
 def lazy_tensor_views(env: Any) -> Any:
-    if not hasattr(env, "x"):
+    if not hasattr(env, "y"):
         start_tensor_views(env)
-    return views(env)
-
-
-def lazy_shared_memory(env: Any) -> Any:
-    if not hasattr(env, "x"):
-        start_shared_memory(env)
     return views(env)
 
 
@@ -234,11 +212,6 @@ def file_with_lines() -> Any:
     return io.TextIOWrapper(io.BytesIO("".join(f"{i}\n" for i in range(100_000)).encode()))
 
 
-def step_of_class(env: Any) -> Any:
-    type(env).total += 1
-    return type(env).total
-
-
 def forget(env: Any) -> Any:
     """An attribute that is deleted in one step and made in another."""
     if hasattr(env, "x"):
@@ -284,18 +257,9 @@ def robot_step(x: Robot) -> None:
     x.arm[1] += 1
 
 
-def slotted_step(x: Slotted) -> None:
-    x.a += 1
-    x.b[0] -= 1
-
-
 def robots_step(x: list[Robot]) -> None:
     x.append(Robot(len(x) * 0.5))
     robot_step(x[0])
-
-
-def masked() -> Any:
-    return np.ma.masked_array(np.arange(4.0), mask=[0, 1, 0, 0])
 
 
 def structured() -> Any:
@@ -308,33 +272,17 @@ def structured_step(x: Any) -> None:
     x["c"] = str(int(x["a"][0]) % 7)
 
 
-def read_only(x: Any) -> Any:
-    again = x + 1
-    again.flags.writeable = False
-    return again
-
-
-def day(x: datetime.datetime) -> datetime.datetime:
-    return x + datetime.timedelta(hours=7, microseconds=3)
-
-
-UTC = datetime.timezone(datetime.timedelta(hours=2), "CEST")
 CASES = [
     replaced("int", 0, lambda x: x + 1),
     replaced("int of 2^63 and more", 2**63, lambda x: x * 3),
-    replaced("int far below zero", -(2**80), lambda x: x * 7 - 1),
     replaced("bool", False, lambda x: not x),
-    replaced("bool from int", 1, lambda x: True if type(x) is int else 1),
     replaced("float", 0.1, lambda x: x * 1.1),
     replaced("nan, inf, -0.0", 0.0, lambda x: -x if x == 0 else float("nan") if x > 0 else float("-inf")),
-    replaced("inf and back", float("inf"), lambda x: 0.0 if x == float("inf") else float("inf")),
     replaced("complex", 1 + 2j, lambda x: x * (0.5 - 1j)),
     replaced("str", "", lambda x: x + "ä\ud800\0"),
     replaced("bytes", b"", lambda x: x + b"\x00\xff"),
-    changed("bytearray", lambda: bytearray(b"ab"), lambda x: x.append(len(x))),
     replaced("None, later a number", None, lambda x: 1 if x is None else x + 1),
     replaced("None, later a list", None, lambda x: [1] if x is None else [*x, 2]),
-    replaced("a number, later None", 1, lambda x: None if x else 1),
     replaced("tuple", (), lambda x: (*x[-5:], len(x))),
     replaced("named tuple", Point(0.0, 1.0), lambda x: Point(x.y, x.x + 0.5)),
     changed("list", list, lambda x: x.append(len(x) * 0.5)),
@@ -347,71 +295,38 @@ CASES = [
     changed("deque with maxlen", lambda: collections.deque(maxlen=3), lambda x: x.append(sum(x) + 1)),
     changed("Counter", collections.Counter, lambda x: x.update([sum(x.values()) % 3])),
     changed("defaultdict", lambda: collections.defaultdict(list), lambda x: x[len(x)].append(1)),
-    changed(
-        "defaultdict of a function", lambda: collections.defaultdict(lambda: 4), lambda x: x[len(x) % 3] + len(x)
-    ),
     changed("OrderedDict", lambda: collections.OrderedDict(a=1, b=2), lambda x: (x.move_to_end("a"), x.update(b=x["b"] + 1))),
     replaced("enum", Light.RED, lambda x: Light.GREEN if x is Light.RED else Light.RED),
-    replaced("flag", Ways.LEFT, lambda x: x ^ (Ways.RIGHT | Ways.UP)),
-    replaced("None, later an enum", None, lambda x: Light.GREEN if x is Light.RED else Light.RED),
     changed("dataclass", Robot, robot_step, vars),
     replaced("frozen dataclass", Goal(1), lambda x: Goal(x.at + 1)),
     changed("list of dataclasses", lambda: [Robot()], robots_step, lambda x: [vars(r) for r in x]),
     lazy("dataclass made later", Robot, lambda x: (robot_step(x), vars(x))[1]),
-    changed("object with slots", Slotted, slotted_step, lambda x: (x.a, x.b)),
     changed("wrapped environment", lambda: Wrapper(Inner()), lambda x: x.step(), lambda x: x.steps),
     changed("tensor environment inside", lambda: tr.envs.CartPole(2, max_episode_steps=4), inner_step, lambda x: x.state),
     changed("Gymnasium environment inside", gymnasium_env, gymnasium_step, lambda x: None),
     Case("network and optimiser", start_network, network),
-    changed("0-d array in place", lambda: np.array(0.5), bump),
     changed("array in place", lambda: np.arange(4.0), bump),
     replaced("array replaced", lambda: np.arange(4.0), lambda x: np.append(x, len(x))),
     lazy("array made later", lambda: np.zeros((2, 3), np.int16), bump, there=False),
     Case("views of one array", start_array_views, views),
-    Case("views of one array, made later", lambda env: None, lazy_views),
     Case("array and tensor of one memory", start_shared_memory, views),
-    Case("array and tensor of one memory, made later", lambda env: None, lazy_shared_memory),
-    changed("longdouble array", lambda: np.ones(3, np.longdouble) / 3, bump),
-    changed("big-endian array", lambda: np.arange(3, dtype=">i4"), bump),
-    changed("complex array", lambda: np.arange(3) * (1 + 1j), bump),
-    changed("bool array", lambda: np.zeros(3, bool), lambda x: np.logical_not(x, out=x)),
-    changed("masked array", masked, bump),
     replaced("array of strings", np.array(["a", "b"]), lambda x: np.char.add(x, "c")),
     changed("structured array", structured, structured_step),
-    replaced("datetime64 array", np.array(["2020-01-01"], "M8[ns]"), lambda x: x + np.timedelta64(1, "s")),
-    changed("array of objects", lambda: np.array([1, "a", None], object), lambda x: x.__setitem__(0, x[0] * 2**40)),
-    changed("Fortran order", lambda: np.asfortranarray(np.arange(6.0).reshape(2, 3)), bump),
-    replaced("strided array", np.arange(9.0)[::2], lambda x: (np.repeat(x, 2) + 1)[::2]),
-    replaced("read-only array", np.arange(2.0), read_only),
     replaced("numpy scalar", np.float32(0.1), lambda x: x * np.float32(1.1)),
-    replaced("longdouble scalar", np.longdouble(1) / 3, lambda x: x / 3),
-    replaced("datetime64 scalar", np.datetime64("2020-01-01T00:00:00"), lambda x: x + np.timedelta64(1, "s")),
     changed("numpy Generator", lambda: np.random.default_rng(1), lambda x: x.random(), lambda x: None),
-    changed("Generator of MT19937", lambda: np.random.Generator(np.random.MT19937(1)), lambda x: x.normal(), lambda x: None),
     lazy("numpy Generator made later", lambda: np.random.default_rng(5), lambda x: x.random(), there=False),
     changed("Generator that spawns", lambda: np.random.default_rng(1), lambda x: x.spawn(1)[0].random(), lambda x: None),
-    changed("list of Generators", lambda: [np.random.default_rng(i) for i in range(3)], lambda x: [g.random() for g in x],
-            lambda x: None),
     changed("RandomState", lambda: np.random.RandomState(1), lambda x: x.normal(), lambda x: None),
     changed("random.Random", lambda: random.Random(1), lambda x: x.gauss(0, 1), lambda x: None),
-    lazy("random.Random made later", lambda: random.Random(2), lambda x: x.random()),
     changed("torch.Generator", lambda: torch.Generator().manual_seed(1), lambda x: float(torch.rand((), generator=x)),
             lambda x: None),
-    lazy("torch.Generator made later", lambda: torch.Generator().manual_seed(1), lambda x: float(torch.rand((), generator=x))),
     changed("tensor", lambda: torch.zeros(3), bump),
     replaced("tensor replaced", lambda: torch.zeros(3), lambda x: torch.cat([x[-4:], x[-1:] + 1])),
     Case("views of one tensor", start_tensor_views, views),
     Case("views of one tensor, made later", lambda env: None, lazy_tensor_views),
     changed("bfloat16 tensor", lambda: torch.zeros(3, dtype=torch.bfloat16), bump),
-    replaced("transposed tensor", lambda: torch.arange(6.0).view(2, 3).T, lambda x: (x + 1).T.contiguous().T),
     replaced("sparse tensor", lambda: torch.eye(2).to_sparse(), lambda x: (x * 1.5).coalesce()),
-    replaced("Fraction", fractions.Fraction(1, 3), lambda x: x * fractions.Fraction(7, 5)),
-    replaced("Decimal", decimal.Decimal("0.10"), lambda x: x + decimal.Decimal("0.01")),
-    replaced("datetime", datetime.datetime(2020, 1, 1, tzinfo=UTC), day),
-    replaced("timedelta", datetime.timedelta(1), lambda x: x * 2 if x.days < 1000 else -x),
-    replaced("range", range(3), lambda x: range(x.start + 1, x.stop + 2, 2)),
-    replaced("slice", slice(0, 3), lambda x: slice(x.start + 1, None, 2)),
-    replaced("torch.Size", torch.Size([1]), lambda x: torch.Size([*x[-2:], len(x)])),
+    replaced("datetime", datetime.datetime(2020, 1, 1), lambda x: x + datetime.timedelta(1)),
     Case("private, inherited and derived names", start_own_names, own_names),
     Case("attribute that comes and goes", lambda env: setattr(env, "x", 3), forget),
     Case("max_episode_steps", lambda env: None, longer),
@@ -419,12 +334,9 @@ CASES = [
          lambda env: setattr(env, "x", sum if env.x is len else len) or env.x is len),
     changed("generator of a function", lambda: numbers_from(0), next, lambda x: None),
     changed("iterator", lambda: iter(range(10_000)), next, lambda x: None),
-    changed("itertools.count", lambda: itertools.count(), next, lambda x: None),
     changed("open file", file_with_lines, lambda x: x.readline(), lambda x: None),
     changed("closure", closure, lambda x: x(), lambda x: None),
-    changed("partial of a list", lambda: functools.partial(list.append, []), lambda x: (x(1), len(x.args[0])), lambda x: None),
     changed("lock in an object", threading.Event, lambda x: x.clear() if x.is_set() else x.set(), lambda x: x.is_set()),
     changed("set of objects", lambda: {Slotted()}, lambda x: x.add(Slotted()), len),
     changed("more values than are kept", lambda: [0] * 30_000, lambda x: x.append(1), len),
-    Case("attribute of the class", lambda env: None, step_of_class),
 ]  # fmt: skip

@@ -41,7 +41,6 @@ class Walk(TensorEnv):
     pure, time_limit = False, 5
     case: ClassVar[Case]
     limit: ClassVar[int] = 2
-    total: ClassVar[int] = 0
 
     def __init__(self, num_envs: int = 1, device: Any = "cpu", max_episode_steps: int | None = None) -> None:
         type(self).case.start(self)
@@ -91,7 +90,7 @@ def rows(run: Path) -> list[str]:
 
 def kind_of(case: Case) -> type[Walk]:
     """A class of its own, as in another process."""
-    return type("Walk", (Walk,), {"case": case, "total": 0, "__module__": __name__})
+    return type("Walk", (Walk,), {"case": case, "__module__": __name__})
 
 
 def rewards(env: Walk, steps: int) -> list[float]:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..envs.attributes.values import streams_lock
+from ..envs.random_streams import streams_lock
 from ..output import print_line
 from ..types import Env
 from .distributed import world

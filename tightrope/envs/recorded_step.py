@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ..recording import RecordedFunction
-from .attributes import bitwise_equal
-from .attributes.values import SavedStreams, streams_lock
+from .random_streams import SavedStreams, streams_lock
 from .step_arrays import Array, StepArrays
-from .validate import TensorEnvLike, check_choices
+from .validate import TensorEnvLike, bitwise_equal, check_choices
 
 MOST_ROWS = 1024  # up to which NumPy is faster
 TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording is compared

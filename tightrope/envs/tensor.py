@@ -26,7 +26,8 @@ from torch import Tensor
 from ..errors import UsageError, check_positive, checked_seed
 from ..types import Spec, Step
 from . import validate
-from .attributes import FirstRecord, copy_attributes, load_attributes, save_attributes, snapshot_attributes
+from .attribute_writer import Writer
+from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
 from .recorded_step import MOST_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
 from .trial import is_capturing, try_methods, version
@@ -57,8 +58,7 @@ class TensorEnv:
     skips = False
     groups = 0
     _recorded_step: RecordedStep | None = None
-    _first_record: FirstRecord | None = None  # its attributes at the first reset
-    _not_saved: ClassVar = frozenset(("_recorded_step", "_first_record"))  # where it is an attribute of another object
+    _first_record: Writer | None = None  # its attributes at the first reset
 
     def __init__(
         self, num_envs: int = 1, device: str | torch.device = "cpu", max_episode_steps: int | None = None, seed: int = 0
@@ -150,7 +150,7 @@ class TensorEnv:
         """Start every environment anew, finished or not; running episodes are forgotten."""
         self.try_methods()
         if self._first_record is None:
-            self._first_record = FirstRecord(self, UNSAVED)
+            self._first_record = first_record(self, UNSAVED)
         if seed is not None:
             self.generator.manual_seed(checked_seed(seed))
         state = self._apply("initial", self._noise() if noise is None else noise)
@@ -229,8 +229,6 @@ class TensorEnv:
         """Verify the recording before its next use."""
         if (step := vars(self).get("_recorded_step")) is not None:
             step.verified = False
-
-    _after_load = _unverify  # called when it was loaded as an attribute of another object
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

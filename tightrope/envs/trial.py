@@ -11,9 +11,8 @@ from torch import Tensor
 from ..errors import UsageError
 from ..types import Box, Discrete, MultiDiscrete, Spec
 from . import validate
-from .attributes import bitwise_equal
-from .attributes.values import SavedStreams, streams_lock
-from .validate import TensorEnvLike
+from .random_streams import SavedStreams, streams_lock
+from .validate import TensorEnvLike, bitwise_equal
 
 ROWS = (12, 24)  # of the copy: the first that differs from the environment's number; multiples of 2, 3 and 4
 

@@ -277,3 +277,8 @@ def check_spaces(env: TensorEnvLike) -> None:
             kind = f"{type(spec).__module__.partition('.')[0]}.{type(spec).__name__}"
             fix = f"write Box, Discrete or MultiDiscrete, such as {example}"
             raise mistake(env, name, f"is a {kind}, not a space of tightrope.types", fix)
+
+
+def bitwise_equal(a: Tensor, b: Tensor) -> bool:
+    same_form = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+    return same_form and torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))

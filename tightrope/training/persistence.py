@@ -20,8 +20,8 @@ from safetensors.torch import save
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0
 from ..envs.adapters.host import HostEnv
+from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
-from ..envs.attributes.values import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..errors import UsageError, one_line, plural, printable, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
 from ..types import Composite, Env, Settings, Spec

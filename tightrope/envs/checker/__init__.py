@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make
 from ..adapters.gym_envs import signature_parameters
-from ..attributes.values import SavedStreams
+from ..random_streams import SavedStreams
 from ..registry import choose, construct, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import describe_value

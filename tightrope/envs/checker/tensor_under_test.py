@@ -13,7 +13,7 @@ from torch import Tensor
 from ...errors import plural
 from ...types import Box, Step
 from ..adapters.host import HostEnv
-from ..attributes.values import SavedStreams
+from ..random_streams import SavedStreams
 from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask

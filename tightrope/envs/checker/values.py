@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...types import Box, Composite, Spec
 from ..adapters.space_members import entries_of
-from ..attributes.values import GENERATORS, GLOBAL_STREAMS, generator_state
+from ..random_streams import GENERATORS, GLOBAL_STREAMS, generator_state
 from ..step_arrays import Array
 from ..validate import describe_value, short_text
 
