@@ -38,6 +38,9 @@ _SWIMMER: Settings = _MUJOCO | dict(
     num_envs=4, num_steps=512, num_minibatches=32, learning_rate=3e-4, anneal_lr=False, gae_lambda=0.99, log_std_init=0.0,
     gamma=0.9999,  # a stroke pays late
 )  # fmt: skip
+_DOUBLE_PENDULUM: Settings = _MUJOCO | dict(  # noise is kept up, or what it does at the start of an episode is forgotten
+    log_std_init=-0.5, ent_coef=0.03,
+)  # fmt: skip
 _BRAX: Settings = dict(
     total_timesteps=10_000_000, num_envs=4096, num_steps=10, num_minibatches=4, update_epochs=4, learning_rate=1e-3,
     gamma=0.97, ent_coef=1e-3, max_grad_norm=1.0, norm_obs=True, norm_reward=True, hidden_sizes=(256, 256),
@@ -84,6 +87,7 @@ _BRAX_TASKS = ("ant", "hopper", "halfcheetah", "walker2d", "humanoid")
 FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
     (r"Swimmer-v\d", _SWIMMER),
     (r"Hopper-v\d", _HOPPER),
+    (r"InvertedDoublePendulum-v\d", _DOUBLE_PENDULUM),
     (rf"({'|'.join(_MUJOCO_TASKS)})-v\d", _MUJOCO),
     (r"(brax|playground)/\w+", _BRAX),
     (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
