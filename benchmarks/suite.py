@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,29 @@ def jobs_of(suite: dict[str, Any], seeds: str | None, **chosen: list[str]) -> It
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """What makes a run the one it is, whatever machine it is on."""
-    return {name: value for name, value in config.flat().items() if name not in NOT_SETTINGS}
+    """What makes a run the one it is, whatever machine it is on, as a line of results has it."""
+    found = {name: value for name, value in config.flat().items() if name not in NOT_SETTINGS}
+    settings: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return settings
 
 
-def digest_of(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def digest_of(settings: dict[str, Any], algo: str) -> str:
+    """Of the settings that are not at their defaults, so that a setting that is new since a run does not make it another."""
+    usual = defaults(algo)
+    given = {name: value for name, value in settings.items() if name not in usual or value != usual[name]}
+    return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+@cache
+def defaults(algo: str) -> dict[str, Any]:
+    """The defaults of our settings, as a line of results has them."""
+    if algo == "sb3":
+        return {}
+    from tightrope.training.config import config_classes
+
+    found = {name: value for part in config_classes(algo) for name, value in asdict(part()).items()}
+    usual: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return usual
 
 
 def results_of(suite: str | Path) -> Path:
@@ -110,19 +128,21 @@ def results_of(suite: str | Path) -> Path:
 
 
 def lines_of(suite: str | Path) -> list[dict[str, Any]]:
+    """Every run of a suite, oldest first; the digest is that of its settings by the defaults of now."""
     path = results_of(suite)
-    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+    rows = [json.loads(line) for line in path.read_text().splitlines() if line] if path.exists() else []
+    return [row | {"digest": digest_of(row["settings"], row["algo"])} for row in rows]
 
 
 def expected(job: Job) -> str:
     """The digest of the settings with which this job would run now."""
     if job.algo == "sb3":
-        return digest_of(job.settings)
+        return digest_of(job.settings, job.algo)
     import tightrope as tr
     from tightrope.training.build import configured
 
     try:
-        return digest_of(settings_of(configured(job.task, job.algo, job.settings)))
+        return digest_of(settings_of(configured(job.task, job.algo, job.settings)), job.algo)
     except tr.UsageError as error:
         sys.exit(f"{job.task}: {error}")
 

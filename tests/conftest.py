@@ -1,5 +1,6 @@
-"""What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples."""
+"""What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples, no signal ignored."""
 
+import signal
 from collections.abc import Iterator
 
 import jaxtyping
@@ -12,6 +13,8 @@ jaxtyping.install_import_hook("tightrope.functional", "beartype.beartype")  # be
 settings.register_profile("tightrope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("tightrope")
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and SIGHUP under nohup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tightrope.training.build import configured
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -59,6 +61,20 @@ def test_a_killed_suite_goes_on_and_finished_runs_are_not_repeated(small: Path) 
     small.write_text(yaml.safe_dump(other))
     jobs = list(suite.jobs_of(suite.read_suite(str(small)), None, tasks=[], recipes=[]))
     assert len(suite.unfinished(jobs)) == 2  # other settings, other runs
+
+
+def test_a_setting_that_is_new_since_a_run_does_not_repeat_it(small: Path) -> None:
+    job = next(suite.jobs_of(suite.read_suite(str(small)), None, tasks=[], recipes=[]))
+    settings = suite.settings_of(configured(job.task, job.algo, job.settings))
+    older = {name: value for name, value in settings.items() if name != "anneal_fraction"}
+    line = {"recipe": job.recipe, "task": job.task, "algo": job.algo, "seed": job.seed, "settings": older}
+    results = suite.results_of(small)
+    results.parent.mkdir()
+    results.write_text(json.dumps(line) + "\n")
+    assert suite.unfinished([job]) == []
+    line["settings"] = {**settings, "anneal_fraction": 0.5}
+    results.write_text(json.dumps(line) + "\n")
+    assert len(suite.unfinished([job])) == 1
 
 
 def test_a_curve_weighs_episodes_not_phases(tmp_path: Path) -> None:
