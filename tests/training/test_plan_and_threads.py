@@ -51,6 +51,17 @@ def test_the_numbers_of_a_vpg_plan() -> None:
     assert p.parameters == (4 * 120 + 120) + (120 * 84 + 84) + (84 * 2 + 2)
 
 
+@pytest.mark.parametrize(
+    ("backend", "has_gpu", "said"), [("gymnasium", True, True), ("gymnasium", False, False), ("tensor", True, False)]
+)
+def test_the_plan_says_why_a_gpu_is_not_used(
+    backend: str, has_gpu: bool, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = tr.PPO("Acrobot-v1", num_envs=4, device="cpu", backend=backend)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    assert ("faster than cuda" in plan(agent.state, agent.config).lines()[0]) == said
+
+
 def test_a_plan_counts_from_where_the_run_stands() -> None:
     agent = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=320, device="cpu")
     agent.learn(96, quiet=True)

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..engine import State, choose_threads, cores, waits_asleep, why_as_written, world
 from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
@@ -15,6 +17,7 @@ from ..logging import Target
 from ..types import Env, Settings
 from .build import engine_for, traits_of
 from .config import Config
+from .devices import suits_cpu
 from .presets import EXPECTED, KIND_WORDS, kind_settings
 from .user_objects import is_import_path
 
@@ -43,11 +46,12 @@ class TrainingPlan:
     warning: str | None
     stop_at: str | None = None  # what ends it before that
     notes: tuple[str, ...] = ()  # about the environment and the network
+    device_reason: str = ""  # where there is a GPU and it is not used
 
     def lines(self) -> list[str]:
         """The plan in words."""
         threads = f", {plural(self.threads, 'thread')}" if self.device == "cpu" else ""
-        where = f"{self.device}{threads}, {self.runtime}"
+        where = f"{self.device}{threads}{self.device_reason}, {self.runtime}"
         if self.ranks > 1:
             share = f"batch {self.batch // self.ranks:,}, minibatches of {self.minibatch // self.ranks:,}"
             where += f"; on each of {self.ranks} ranks: {share}"
@@ -109,8 +113,14 @@ def plan(state: State, config: Config) -> TrainingPlan:
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*training_warnings(state.env), *runtime_notes(state)),
+        notes=(*training_warnings(state.env), *runtime_notes(state)), device_reason=device_reason(state.env),
     )  # fmt: skip
+
+
+def device_reason(env: Env) -> str:
+    """Why a run is on the CPU of a machine that has a GPU."""
+    chosen = env.device.type == "cpu" and torch.cuda.is_available() and suits_cpu(env)
+    return " (faster than cuda beside an engine that runs on the CPU)" if chosen else ""
 
 
 def runtime_notes(state: State) -> list[str]:
