@@ -31,9 +31,8 @@ _MUJOCO: Settings = dict(
     ent_coef=0.0, norm_obs=True, norm_reward=True,
     log_std_init=-1.0,  # wider, a cheetah ends on its back and learns to run that way; narrower, a walker never learns
 )  # fmt: skip
-_HOPPER: Settings = _MUJOCO | dict(  # smaller steps of a wider policy, or some seeds learn to stand still
-    num_minibatches=32, learning_rate=3e-4, log_std_init=0.0,
-)  # fmt: skip
+_SMALL_STEPS: Settings = _MUJOCO | dict(num_minibatches=32, learning_rate=3e-4)  # for many joints, or for a hopper
+_HOPPER: Settings = _SMALL_STEPS | dict(log_std_init=0.0)  # narrower, some seeds learn to stand still
 _SWIMMER: Settings = _MUJOCO | dict(
     num_envs=4, num_steps=512, num_minibatches=32, learning_rate=3e-4, anneal_lr=False, gae_lambda=0.99, log_std_init=0.0,
     gamma=0.9999,  # a stroke pays late
@@ -88,6 +87,7 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
     (r"Swimmer-v\d", _SWIMMER),
     (r"Hopper-v\d", _HOPPER),
     (r"InvertedDoublePendulum-v\d", _DOUBLE_PENDULUM),
+    (r"(Ant|Humanoid)-v\d", _SMALL_STEPS),
     (rf"({'|'.join(_MUJOCO_TASKS)})-v\d", _MUJOCO),
     (r"(brax|playground)/\w+", _BRAX),
     (r"ALE/\w+-v5|\w+NoFrameskip-v4", _ATARI),
