@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tightrope as tr
-from tightrope.envs.attribute_kinds import class_name
-from tightrope.envs.attributes import first_record, load_attributes, unsaved_warning
+from tightrope.envs.attribute_writer import Writer, class_name
+from tightrope.envs.attributes import load_attributes, unsaved_warning
 from tightrope.envs.random_streams import SavedStreams
 from tightrope.envs.tensor import BASE_ATTRIBUTES, UNSAVED
 
@@ -120,14 +120,14 @@ def test_a_copy_shares_nothing_that_is_kept() -> None:
         it=(x for x in [1]),
     )
     twin: Any = env.spawn(3, seed=0)
-    before = first_record(env, UNSAVED)
+    before = Writer(env, UNSAVED)
     twin.tensor += 1
     twin.values += 1
     twin.array += 1
     assert twin.part.tolist() == twin.slice.tolist() == [1, 1, 1], "views of one memory stay so"
     twin.log[0].append(2)
     twin.rngs[0].random()
-    assert not first_record(env, UNSAVED).changed_since(before)
+    assert not Writer(env, UNSAVED).changed_since(before)
     assert twin.it is env.it, "what cannot be copied is shared"
 
 
@@ -208,27 +208,21 @@ def forged(values: Any, **tensors: Any) -> dict[str, torch.Tensor]:
     return {"own": text} | {f"own.{name}": x for name, x in tensors.items()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "step",
-        "state",
-        "generator",
-        "__class__",
-        "__dict__",
-        "no name",
-        "",
-        "_uses_arrays",
-        "observation",
-        "device",
-        "drawable",
-    ],
-)
+def load(env: Any, saved: dict[str, torch.Tensor]) -> None:
+    load_attributes(env, saved, UNSAVED, Writer(env, UNSAVED))
+
+
+NAMES = [
+    "step", "state", "generator", "__class__", "__dict__", "no name", "", "_uses_arrays", "observation", "device", "drawable",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_stands_for_something_else_is_refused(name: str) -> None:
     env = tr.envs.CartPole(2)
     before = dict(vars(env))
     with pytest.raises(RuntimeError):
-        load_attributes(env, forged({name: 3}), UNSAVED)
+        load(env, forged({name: 3}))
     assert vars(env).keys() == before.keys()
 
 
@@ -259,7 +253,7 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_value_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(RuntimeError):
-        load_attributes(with_attributes(**LIVE), forged({"mine": BAD[name]}, a=BYTES), UNSAVED)
+        load(with_attributes(**LIVE), forged({"mine": BAD[name]}, a=BYTES))
 
 
 @pytest.mark.parametrize(
@@ -268,24 +262,24 @@ def test_a_value_that_is_none_is_refused(name: str) -> None:
 def test_a_position_that_is_none_is_refused_by_the_generator_that_is_there(name: str) -> None:
     env = with_attributes(mine=next(x for x in LIVE.values() if class_name(x) == BAD[name][1]))
     with pytest.raises(RuntimeError):
-        load_attributes(env, forged({"mine": BAD[name]}), UNSAVED)
+        load(env, forged({"mine": BAD[name]}))
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[" * 100_000, b"3", b'{"values": 3, "gone": 3}', b"\xff"])
 def test_a_text_that_is_none_is_refused(text: bytes) -> None:
     with pytest.raises(RuntimeError):
-        load_attributes(tr.envs.CartPole(2), {"own": torch.tensor(list(text), dtype=torch.uint8)}, UNSAVED)
+        load(tr.envs.CartPole(2), {"own": torch.tensor(list(text), dtype=torch.uint8)})
 
 
 def test_a_state_of_an_older_form_is_refused() -> None:
     with pytest.raises(RuntimeError, match="another version"):
-        load_attributes(tr.envs.CartPole(2), {"own.tensor.mine": torch.zeros(2)}, UNSAVED)
+        load(tr.envs.CartPole(2), {"own.tensor.mine": torch.zeros(2)})
 
 
 def test_an_object_of_another_class_is_not_filled() -> None:
     env = with_attributes(robot=KINDS["dataclass"], light=None)
     with pytest.raises(RuntimeError):
-        load_attributes(env, forged({"robot": ["object", "attribute_cases.Slotted", True, {"a": 1}, []]}), UNSAVED)
+        load(env, forged({"robot": ["object", "attribute_cases.Slotted", True, {"a": 1}, []]}))
 
 
 # random streams ---------------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from test_contract import DRAWING, OUTSIDE, Factory, checks_but, copied, random_
 from tightrope.envs.adapters import groups as ours
 from tightrope.envs.adapters.groups import Grouped, in_groups
 from tightrope.envs.adapters.gym import from_object
-from tightrope.envs.adapters.host import DeviceBuffer, HostEnv
+from tightrope.envs.adapters.host import HostEnv
 from tightrope.envs.checker import check as look
 from tightrope.envs.registry import BACKENDS, EnvOptions
+from tightrope.envs.step_arrays import DeviceBuffer
 from tightrope.errors import EnvError
 from tightrope.processes import alive
 from tightrope.types import Env

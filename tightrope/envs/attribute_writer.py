@@ -1,49 +1,99 @@
-"""Writes the attributes of an object as JSON and tensors; see `attributes`."""
+"""Writes the attributes of an object as JSON and tensors, and says which cannot be written; see `attributes`."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+import functools
+import json
+import logging
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .attribute_kinds import (
-    CREATED,
-    ENCODE,
-    HASHED,
-    HEAP_TYPE,
-    MAX_BYTES,
-    MAX_DEPTH,
-    MAX_VALUES,
-    TENSOR,
-    TEXT,
-    CannotSave,
-    Node,
-    class_name,
-    is_constant,
-    is_plain_class,
-    is_settable,
-    root_of,
-)  # fmt: skip
-from .random_streams import GENERATORS, generator_state
+from .random_streams import GENERATORS, GLOBAL_STREAMS, generator_state
 from .validate import bitwise_equal
+
+Node = Any  # None, bool, str, int, float, or a list whose first entry says what it is
+Attributes = tuple[dict[str, Node], list[str]]  # of an object, and the names of those that cannot be saved
+TEXT, TENSOR = "own", "own."  # keys of a state: the values as JSON, and the tensors that they refer to
+MAX_VALUES = 20_000  # of one attribute: all are written in every phase
+MAX_DEPTH = 40
+HEAP_TYPE = 1 << 9  # flag of a class that is written in Python
+MAX_BYTES = 1 << 26  # of all arrays and tensors that a fresh environment does not have
+MAX_TEXT = 1 << 24  # of the rest, as JSON
+CREATED = {kind.__name__: kind for kind in (list, deque, dict, OrderedDict, Counter, set, tuple, frozenset)}
+NUMBERS = (type(None), bool, int, float, complex, str, bytes)
+HASHED = (*NUMBERS, tuple, frozenset, Enum, np.generic)  # keys of dictionaries and elements of sets
+CONSTANTS = (*NUMBERS, type, ModuleType, Enum, torch.dtype, torch.device, np.dtype, np.ufunc, logging.Logger)
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class CannotSave(Exception):
+    """Raised for a value that cannot be saved, with the reason."""
+
+
+def class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def root_of(path: str) -> str:
+    """The attribute that a path begins with."""
+    return path.partition(".")[0].partition("[")[0]
+
+
+def is_settable(kind: type, name: object) -> bool:
+    """Whether an attribute of that name can hold a value: its class defines no method or property of that name."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return False
+    there = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+    return isinstance(there, functools.cached_property) or not (callable(there) or hasattr(type(there), "__get__"))
+
+
+def is_plain_class(kind: type) -> bool:
+    """Whether the attributes of an object of this class are all there is: it is written in Python, without slots."""
+    size = object.__basicsize__ + 8 * (bool(kind.__weakrefoffset__) + bool(kind.__dictoffset__))
+    has_only_attributes = bool(kind.__dictoffset__) and kind.__basicsize__ <= size
+    return has_only_attributes and all(c.__flags__ & HEAP_TYPE for c in kind.__mro__[:-1])
+
+
+def is_constant(value: Any, known: Mapping[int, str], depth: int = 0) -> bool:
+    """Whether nothing in a value can change: a class, a module, a function that captures only constants. `known` are the ids
+    of objects that are saved elsewhere."""
+
+    def constant(inner: object) -> bool:
+        return depth < MAX_DEPTH and (id(inner) in known or is_constant(inner, known, depth + 1))
+
+    if isinstance(value, CONSTANTS) or any(value is stream for stream in GLOBAL_STREAMS):
+        return True  # the process's streams are saved with the run
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(constant, value))
+    if isinstance(value, BuiltinFunctionType):
+        return constant(value.__self__)
+    if isinstance(value, MethodType):
+        return constant(value.__self__) and constant(value.__func__)
+    if isinstance(value, functools.partial):
+        return all(map(constant, (value.func, *value.args, *value.keywords.values())))
+    if not isinstance(value, FunctionType) or vars(value).keys() - {"__wrapped__"}:
+        return False
+    captured = [*vars(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # an empty one
+            captured.append(cell.cell_contents)
+    return all(map(constant, captured))
 
 
 class Writer:
-    """The attributes of an object at one moment, but those in `skip`, as JSON and tensors.
+    """The attributes of an object, but those in `skip`, as JSON and tensors. `first` are those at the first reset: what is
+    still the same object is marked with True, and is to be filled in place."""
 
-    An object that is the same as at the first reset is marked with True: it is to be filled in place. In a snapshot the mark
-    is the object's id, which is only good in this process.
-    """
-
-    def __init__(
-        self, thing: Any, skip: frozenset[str], first: Writer | None = None, snapshot: bool = False, is_first: bool = False
-    ) -> None:  # fmt: skip
-        self.first, self.snapshot, self.is_first = first, snapshot, is_first
+    def __init__(self, thing: Any, skip: frozenset[str], first: Writer | None = None) -> None:
+        self.first = first
         self.device = torch.device(getattr(thing, "device", "cpu"))
         self.objects: dict[str, Any] = {"": thing}  # by path
         self.paths = {id(thing): ""}  # of objects met so far
@@ -59,11 +109,6 @@ class Writer:
         self.names = [name for name in vars(thing) if name not in skip]
         self.gone = [] if first is None else [name for name in first.names if name not in self.names]
 
-    def is_same(self, name: str, first: Writer) -> bool:
-        if name not in first.values or ENCODE(first.values[name]) != ENCODE(self.values[name]):
-            return False
-        return all(bitwise_equal(x, first.tensors[key]) for key, x in self.tensors_of(name).items())
-
     def tensors_of(self, name: str) -> dict[str, Tensor]:
         return {key: x for key, x in self.tensors.items() if key.startswith(f"{name}.")}
 
@@ -77,19 +122,21 @@ class Writer:
 
     def changed_since(self, first: Writer) -> set[str]:
         """The names of attributes that are different now, and of those that share objects with them."""
-        found = {name for name in self.values if not self.is_same(name, first)}
+
+        def is_same(name: str) -> bool:
+            if name not in first.values or ENCODE(first.values[name]) != ENCODE(self.values[name]):
+                return False
+            return all(bitwise_equal(x, first.tensors[key]) for key, x in self.tensors_of(name).items())
+
+        found = {name for name in self.values if not is_same(name)}
         while linked := {name for name in self.values if name not in found and self.links.get(name, set()) & found}:
             found |= linked
         return found
 
     # recursion --------------------------------------------------------------------------------------------------------
 
-    def attributes(
-        self, thing: Any, path: str, depth: int, skip: frozenset[str] = frozenset()
-    ) -> tuple[dict[str, Node], list[str]]:
-        """(attributes of an object, names of those that cannot be saved)"""
-        nodes: dict[str, Node] = {}
-        omitted: list[str] = []
+    def attributes(self, thing: Any, path: str, depth: int, skip: frozenset[str] = frozenset()) -> Attributes:
+        nodes, omitted = dict[str, Node](), list[str]()
         for name, value in list(vars(thing).items()):
             if name in skip:
                 continue
@@ -106,7 +153,7 @@ class Writer:
                 for met, length in kept:
                     while len(met) > length:
                         met.popitem()
-                if path and not self.mark(path, thing):
+                if path and not self.is_first(path, thing):
                     raise  # a new object with a part missing would be worse than none
                 self.missing[where] = str(reason)
                 omitted.append(name)
@@ -133,65 +180,67 @@ class Writer:
         if isinstance(value, np.generic) and not value.dtype.hasobject and np.dtype(value.dtype.str) == value.dtype:
             return ["scalar", value.dtype.str, value.tobytes().hex()]
         if not isinstance(value, (tuple, frozenset)) and is_constant(value, self.paths):
-            return self.constant(value, path)
+            if not self.is_first(path, value):
+                raise CannotSave(f"{kind.__name__} that was replaced")
+            self.objects[path] = value
+            return ["constant"]  # the fresh environment has it
         return self.object_node(value, path, depth)
 
-    def constant(self, value: object, path: str) -> Node:
-        """A value that cannot change: the fresh environment's is taken."""
-        if self.first is not None and self.first.objects.get(path) is not value:
-            raise CannotSave(f"{type(value).__name__} that was replaced")
-        self.objects[path] = value
-        return ["constant"]
-
     def object_node(self, value: Any, path: str, depth: int) -> Node:
-        kind, mark = type(value), self.mark(path, value)
+        kind, mark = type(value), self.is_first(path, value)
         self.objects[path], self.paths[id(value)] = value, path
         if kind is Tensor or kind is torch.nn.Parameter:
             return self.tensor(value, path, mark)
         if kind is np.ndarray:
             return self.array(value, path, mark)
         if isinstance(value, GENERATORS):
-            return self.generator(value, mark)
+            return self.generator(value, path, mark)
         named = isinstance(value, tuple) and kind.__flags__ & HEAP_TYPE
         filled = isinstance(value, (list, deque, dict)) and mark
         if kind in CREATED.values() or ((named or filled) and not getattr(value, "__dict__", None)):
             return self.container(value, path, depth, mark)
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            if not mark:
+                raise CannotSave(f"{kind.__name__} that a fresh environment does not have")
             return ["state", self.known_class(value), self.node(dict(value.state_dict()), f"{path}.state", depth + 1)]
         if not is_plain_class(kind):
             raise CannotSave("function that captures what changes" if kind.__name__ == "function" else kind.__name__)
         return ["object", self.known_class(value), mark, *self.attributes(value, path, depth)]
 
-    def container(self, value: Any, path: str, depth: int, mark: bool | int) -> Node:
+    def container(self, value: Any, path: str, depth: int, mark: bool) -> Node:
         named = self.known_class(value)
         if isinstance(value, dict):
-            keys = [self.element(key, path, depth) for key in value]
+            keys = self.elements(value, path, depth)
             items = [self.node(x, f"{path}[{key!r}]", depth + 1) for key, x in value.items()]
             return ["dict", named, mark, keys, items]
         if isinstance(value, (set, frozenset)):
-            return ["set", named, mark, [self.element(x, path, depth) for x in value]]
+            return ["set", named, mark, self.elements(value, path, depth)]
         items = [self.node(x, f"{path}[{i}]", depth + 1) for i, x in enumerate(value)]
         return ["list", named, mark, items, getattr(value, "maxlen", None)]
 
-    def generator(self, value: Any, mark: bool | int) -> Node:
+    def generator(self, value: Any, path: str, mark: bool) -> Node:
         seeds = getattr(getattr(value, "bit_generator", value), "seed_seq", None)
         if getattr(seeds, "n_children_spawned", 0):
             raise CannotSave("generator that has spawned others")
+        if self.first is not None and type(self.first.objects.get(path)) is not type(value):
+            raise CannotSave("generator that a fresh environment does not have")
         try:
             return ["generator", self.known_class(value), mark, generator_state(value)]
         except NotImplementedError:  # random.SystemRandom
             raise CannotSave(type(value).__name__) from None
 
-    def element(self, value: Any, path: str, depth: int) -> Node:
-        """A key of a dictionary, or an element of a set."""
-        if not isinstance(value, HASHED):
-            raise CannotSave(f"container of {type(value).__name__}")
-        return self.node(value, f"{path}[key]", depth + 1)
+    def elements(self, values: Iterable[Any], path: str, depth: int) -> list[Node]:
+        """The keys of a dictionary, or the elements of a set."""
+        nodes = []
+        for i, value in enumerate(values):
+            if not isinstance(value, HASHED):
+                raise CannotSave(f"container of {type(value).__name__}")
+            nodes.append(self.node(value, f"{path}[key {i}]", depth + 1))
+        return nodes
 
-    def mark(self, path: str, value: object) -> bool | int:
-        if self.snapshot:
-            return id(value)
-        return self.is_first or (self.first is not None and self.first.objects.get(path) is value)
+    def is_first(self, path: str, value: object) -> bool:
+        """Whether this is the object that was there at the first reset."""
+        return self.first is None or self.first.objects.get(path) is value
 
     def known_class(self, value: object) -> str:
         """The name of a class that a fresh environment has an object of, or that may be created anyway."""
@@ -205,18 +254,17 @@ class Writer:
 
     # arrays and tensors -----------------------------------------------------------------------------------------------
 
-    def tensor(self, value: Tensor, path: str, mark: bool | int) -> Node:
-        if value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-            raise CannotSave("tensor that is sparse, quantized or not computed yet")
-        if not value.is_leaf or value.device.type not in ("cpu", self.device.type):
-            raise CannotSave("tensor with a graph for gradients, or on another device")
+    def tensor(self, value: Tensor, path: str, mark: bool) -> Node:
+        odd = value.layout != torch.strided or value.is_quantized or value.is_conj() or value.is_neg()
+        if odd or not value.is_leaf or value.device.type not in ("cpu", self.device.type):
+            raise CannotSave("tensor that is sparse, quantized, not computed yet, part of a graph or on another device")
         if type(value) is torch.nn.Parameter and not mark:
             raise CannotSave("parameter that a fresh environment does not have")
         self.claim_memory(value, value.untyped_storage().data_ptr(), path, mark, value.is_contiguous())
         key = self.add_tensor(value.detach().clone())
         return ["tensor", mark, key, value.device == self.device, value.requires_grad]
 
-    def array(self, value: np.ndarray[Any, Any], path: str, mark: bool | int) -> Node:
+    def array(self, value: np.ndarray[Any, Any], path: str, mark: bool) -> Node:
         root: Any = value
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -226,8 +274,8 @@ class Writer:
             raise CannotSave("array in the memory of another object")
         address = root.__array_interface__["data"][0]
         self.claim_memory(value, address, path, mark, value.flags.c_contiguous and value.flags.writeable)
-        key = self.add_tensor(torch.from_numpy(np.frombuffer(value.tobytes(), np.uint8).copy()))
-        return ["array", mark, key, value.dtype.str, list(value.shape)]
+        content = torch.from_numpy(np.frombuffer(value.tobytes(), np.uint8).copy())
+        return ["array", mark, self.add_tensor(content), value.dtype.str, list(value.shape)]
 
     def add_tensor(self, content: Tensor) -> str:
         key = f"{self.root}.{self.number}"
@@ -235,14 +283,14 @@ class Writer:
         self.tensors[key] = content
         return key
 
-    def claim_memory(self, value: Any, address: int, path: str, mark: bool | int, is_ordinary: bool) -> None:
+    def claim_memory(self, value: Any, address: int, path: str, mark: bool, is_ordinary: bool) -> None:
         """Refuse what would come back as another layout, or as two memories in the place of one."""
         if not value.nbytes:
             return
         other = self.memory.get(address)
         if not mark and not is_ordinary:
             raise CannotSave("not contiguous, or read-only")
-        if other is not None and not (mark and other in self.objects and self.mark(other, self.objects[other])):
+        if other is not None and not (mark and other in self.objects and self.is_first(other, self.objects[other])):
             raise CannotSave(f"shares memory with {other or 'the state'}")
         self.memory.setdefault(address, path)
         if not mark:

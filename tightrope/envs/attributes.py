@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .attribute_kinds import (
+from .attribute_writer import (
     CREATED,
     ENCODE,
     MAX_DEPTH,
@@ -27,27 +27,20 @@ from .attribute_kinds import (
     TENSOR,
     TEXT,
     Node,
+    Writer,
     class_name,
     is_plain_class,
     is_settable,
     root_of,
-)  # fmt: skip
-from .attribute_writer import Writer
+)
 from .random_streams import set_generator_state
 
 MAX_NAMES = 12  # in one warning
 
 
-def first_record(env: object, skip: frozenset[str]) -> Writer:
-    """The attributes of an environment at its first reset."""
-    return Writer(env, skip, is_first=True)
-
-
-def save_attributes(env: object, skip: frozenset[str], first: Writer | None) -> dict[str, Tensor]:
+def save_attributes(env: object, skip: frozenset[str], first: Writer) -> dict[str, Tensor]:
     """What has changed since the first reset, as tensors for a file. What cannot be saved goes to `first.missing`."""
     writer = Writer(env, skip, first)
-    if first is None:
-        return writer.pack(writer.values)
     names, length = set[str](), 0
     first.missing = writer.missing
     for name in writer.changed_since(first):
@@ -59,9 +52,9 @@ def save_attributes(env: object, skip: frozenset[str], first: Writer | None) -> 
     return writer.pack(names)
 
 
-def snapshot_attributes(env: object, skip: frozenset[str], first: Writer | None) -> dict[str, Tensor]:
-    """All attributes, changed or not, to be loaded within this process; nothing waits for a device."""
-    writer = Writer(env, skip, first, snapshot=True)
+def snapshot_attributes(env: object, skip: frozenset[str], first: Writer) -> dict[str, Tensor]:
+    """All attributes, changed or not: nothing waits for a device."""
+    writer = Writer(env, skip, first)
     return writer.pack(writer.values)
 
 
@@ -69,9 +62,7 @@ def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
     """Give another environment copies of the attributes of this one. Those that cannot be copied are shared."""
     copies: dict[int, Any] = {id(env): twin}  # by the id of the original, as deepcopy keeps them
     for view in vars(env).values():
-        if (
-            type(view) is np.ndarray and type(view.base) is np.ndarray
-        ):  # deepcopy would copy the memory once for each view
+        if type(view) is np.ndarray and type(view.base) is np.ndarray:  # deepcopy would copy the memory for each view
             whole = copies.setdefault(id(view.base), view.base.copy(order="K"))
             start = view.__array_interface__["data"][0] - view.base.__array_interface__["data"][0]
             copies[id(view)] = np.ndarray(view.shape, view.dtype, whole, start, view.strides)
@@ -100,33 +91,29 @@ def unsaved_warning(env: object, entries: Iterable[str]) -> str | None:
     )
 
 
-def load_attributes(
-    env: object, saved: Mapping[str, Tensor], skip: frozenset[str], first: Writer | None = None
-) -> None:
+def load_attributes(env: object, saved: Mapping[str, Tensor], skip: frozenset[str], first: Writer) -> None:
     """Load what was saved of an environment. RuntimeError where that is invalid for this one."""
     tensors = {name.removeprefix(TENSOR): x for name, x in saved.items() if name.startswith(TENSOR)}
     if TEXT not in saved:
         if tensors:
             raise RuntimeError("env's own attributes were saved by another version")
         return
-    live = Writer(env, skip, is_first=True)
-    classes = live.classes if first is None else first.classes | live.classes
     try:
-        reader = Reader(saved[TEXT].cpu().numpy().tobytes(), tensors, live, classes)
+        reader = Reader(saved[TEXT].cpu().numpy().tobytes(), tensors, first)
     except Exception as error:
         raise RuntimeError(f"env's own attributes cannot be read: {type(error).__name__}") from None
     reader.load_into(env, skip)
 
 
 class Reader:
-    """Reads one tree of values. `live` has the objects that exist already, which are filled; constants are taken from it."""
+    """Reads one tree of values. `first` has the objects of the first reset, to be filled, and the constants."""
 
-    def __init__(self, text: bytes, tensors: dict[str, Tensor], live: Writer, classes: dict[str, type]) -> None:
+    def __init__(self, text: bytes, tensors: dict[str, Tensor], first: Writer) -> None:
         if len(text) > 2 * MAX_TEXT:
             raise ValueError("too long")
         tree = json.loads(text)
         self.values, self.gone = dict(tree["values"]), list(tree["gone"])
-        self.tensors, self.live, self.classes = tensors, live, classes
+        self.tensors, self.first = tensors, first
         self.built: dict[str, Any] = {}  # by path
 
     def load_into(self, thing: object, skip: frozenset[str]) -> None:
@@ -152,22 +139,22 @@ class Reader:
             raise ValueError("nested too deeply")
         kind, *rest = node
         if kind == "same":
-            return self.built[rest[0]] if rest[0] in self.built else self.live.objects[rest[0]]
+            return self.built[rest[0]] if rest[0] in self.built else self.first.objects[rest[0]]
         if kind == "constant":
-            return self.live.objects[path]
+            return self.first.objects[path]
         return READERS[kind](self, path, depth, *rest)
 
-    def live_object(self, path: str, kind: type, mark: bool | int) -> Any:
-        """The existing object to fill; None if a new one is to be made."""
-        found = self.live.objects.get(path)
-        return found if type(found) is kind and (mark is True or mark == id(found)) else None
+    def first_object(self, path: str, kind: type, mark: bool) -> Any:
+        """The object to fill; None if a new one is to be made."""
+        found = self.first.objects.get(path)
+        return found if mark is True and type(found) is kind else None
 
     def remember(self, path: str, value: object) -> Any:
         self.built[path] = value
         return value
 
-    def items(self, nodes: list[Node], path: str, depth: int) -> list[Any]:
-        return [self.read(node, f"{path}[{i}]", depth + 1) for i, node in enumerate(nodes)]
+    def items(self, nodes: list[Node], path: str, depth: int, place: str = "") -> list[Any]:
+        return [self.read(node, f"{path}[{place}{i}]", depth + 1) for i, node in enumerate(nodes)]
 
     def read_complex(self, path: str, depth: int, real: float, imag: float) -> object:
         return complex(real, imag)
@@ -179,15 +166,13 @@ class Reader:
         return np.frombuffer(bytes.fromhex(content), checked_dtype(dtype), 1)[0]
 
     def read_enum(self, path: str, depth: int, named: str, member: str) -> object:
-        return self.classes[named].__members__[member]  # type: ignore[attr-defined]
+        return self.first.classes[named].__members__[member]  # type: ignore[attr-defined]
 
-    def read_list(
-        self, path: str, depth: int, named: str, mark: bool | int, nodes: list[Node], maxlen: int | None
-    ) -> object:
-        kind = CREATED.get(named) or self.classes[named]
+    def read_list(self, path: str, depth: int, named: str, mark: bool, nodes: list[Node], maxlen: int | None) -> object:
+        kind = CREATED.get(named) or self.first.classes[named]
         if issubclass(kind, tuple):
             return self.remember(path, tuple.__new__(kind, self.items(nodes, path, depth)))
-        value = self.live_object(path, kind, mark)
+        value = self.first_object(path, kind, mark)
         if value is None or getattr(value, "maxlen", maxlen) != maxlen:
             if kind not in (list, deque):
                 raise TypeError(named)
@@ -199,25 +184,23 @@ class Reader:
         base.extend(value, items)
         return value
 
-    def read_set(self, path: str, depth: int, named: str, mark: bool | int, nodes: list[Node]) -> object:
-        items = [self.read(node, path, depth + 1) for node in nodes]
+    def read_set(self, path: str, depth: int, named: str, mark: bool, nodes: list[Node]) -> object:
+        items = self.items(nodes, path, depth, "key ")
         if named == "frozenset":
             return self.remember(path, frozenset(items))
-        value = self.remember(path, self.live_object(path, set, mark) or set())
+        value = self.remember(path, self.first_object(path, set, mark) or set())
         value.clear()
         value.update(items)
         return value
 
-    def read_dict(
-        self, path: str, depth: int, named: str, mark: bool | int, keys: list[Node], nodes: list[Node]
-    ) -> object:
-        kind = CREATED.get(named) or self.classes[named]
-        value = self.live_object(path, kind, mark)
+    def read_dict(self, path: str, depth: int, named: str, mark: bool, keys: list[Node], nodes: list[Node]) -> object:
+        kind = CREATED.get(named) or self.first.classes[named]
+        value = self.first_object(path, kind, mark)
         if value is None and named not in CREATED:
             raise TypeError(named)
         self.remember(path, value := kind() if value is None else value)
-        read = [self.read(key, path, depth + 1) for key in keys]
-        pairs = [(key, self.read(node, f"{path}[{key!r}]", depth + 1)) for key, node in zip(read, nodes, strict=True)]
+        named_nodes = zip(self.items(keys, path, depth, "key "), nodes, strict=True)
+        pairs = [(key, self.read(node, f"{path}[{key!r}]", depth + 1)) for key, node in named_nodes]
         base: Any = OrderedDict if issubclass(kind, OrderedDict) else dict
         base.clear(value)
         for key, inner in pairs:
@@ -225,17 +208,17 @@ class Reader:
         return value
 
     def read_state(self, path: str, depth: int, named: str, node: Node) -> object:
-        value = self.live.objects[path]
+        value = self.first.objects[path]
         if class_name(value) != named:
             raise TypeError(named)
         value.load_state_dict(self.read(node, f"{path}.state", depth + 1))
         return self.remember(path, value)
 
     def read_object(
-        self, path: str, depth: int, named: str, mark: bool | int, attributes: dict[str, Node], omitted: list[str]
+        self, path: str, depth: int, named: str, mark: bool, attributes: dict[str, Node], omitted: list[str]
     ) -> object:
-        kind = self.classes[named]
-        value = self.live_object(path, kind, mark)
+        kind = self.first.classes[named]
+        value = self.first_object(path, kind, mark)
         if not is_plain_class(kind) or (value is None and omitted):
             raise TypeError(named)
         self.remember(path, value := object.__new__(kind) if value is None else value)
@@ -247,35 +230,30 @@ class Reader:
             del vars(value)[name]
         return value
 
-    def read_generator(self, path: str, depth: int, named: str, mark: bool | int, state: object) -> object:
-        value, kind = self.live.objects[path], self.classes[named]
+    def read_generator(self, path: str, depth: int, named: str, mark: bool, state: object) -> object:
+        value, kind = self.first.objects[path], self.first.classes[named]
         if type(value) is not kind:
             raise TypeError(named)
-        if self.live_object(path, kind, mark) is None:
+        if self.first_object(path, kind, mark) is None:
             value = copy.deepcopy(value)
         set_generator_state(value, state)
         return self.remember(path, value)
 
-    def read_array(self, path: str, depth: int, mark: bool | int, key: str, dtype: str, shape: list[int]) -> object:
+    def read_array(self, path: str, depth: int, mark: bool, key: str, dtype: str, shape: list[int]) -> object:
         content = self.tensors[key].cpu().numpy().tobytes()
         value = np.frombuffer(content, checked_dtype(dtype)).reshape(shape)
-        live = self.live_object(path, np.ndarray, mark)
-        if live is None or (live.dtype, live.shape) != (value.dtype, value.shape):
+        found = self.first_object(path, np.ndarray, mark)
+        if found is None or (found.dtype, found.shape) != (value.dtype, value.shape):
             return self.remember(path, value.copy())
-        live[...] = value
-        return self.remember(path, live)
+        found[...] = value
+        return self.remember(path, found)
 
-    def read_tensor(self, path: str, depth: int, mark: bool | int, key: str, here: bool, wants_grad: bool) -> object:
-        content = self.tensors[key]
-        live = self.live.objects.get(path) if mark is not False else None
-        if (
-            isinstance(live, Tensor)
-            and mark in (True, id(live))
-            and (live.dtype, live.shape) == (content.dtype, content.shape)
-        ):
-            live.detach().copy_(content)
-            return self.remember(path, live)
-        new = content.detach().to(self.live.device if here else "cpu", copy=True)
+    def read_tensor(self, path: str, depth: int, mark: bool, key: str, here: bool, wants_grad: bool) -> object:
+        content, found = self.tensors[key], self.first.objects.get(path) if mark is True else None
+        if isinstance(found, Tensor) and (found.dtype, found.shape) == (content.dtype, content.shape):
+            found.detach().copy_(content)
+            return self.remember(path, found)
+        new = content.detach().to(self.first.device if here else "cpu", copy=True)
         return self.remember(path, new.requires_grad_(wants_grad))
 
 

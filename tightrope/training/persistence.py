@@ -20,7 +20,7 @@ from safetensors.torch import save
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0
 from ..envs.adapters.host import HostEnv
-from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
+from ..envs.attribute_writer import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.attributes import unsaved_warning
 from ..errors import UsageError, one_line, plural, printable, warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
@@ -162,7 +162,7 @@ def engine_spaces(env: Env) -> Settings | None:
     """The spaces of an engine outside torch, from which a policy can be loaded without that engine."""
     if not isinstance(env, HostEnv):
         return None
-    from ..envs.adapters.spaces_only import spaces_to_json
+    from ..envs.adapters.space_members import spaces_to_json
 
     return spaces_to_json(env)
 
