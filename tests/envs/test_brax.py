@@ -165,15 +165,6 @@ def test_every_row_is_the_true_one() -> None:
     assert truncations > 50
 
 
-def test_an_env_that_never_ends_is_only_truncated() -> None:
-    env = drift(4, max_episode_steps=5)
-    steps = run(env, random_actions(env, 20))
-    assert not any(step.terminated.any() for step in steps)
-    assert [bool(step.truncated.all()) for step in steps] == [False, False, False, False, True] * 4
-    endless = drift(4)
-    assert not any(step.truncated.any() for step in run(endless, random_actions(endless, 20)))
-
-
 def test_every_episode_starts_afresh() -> None:
     env = walk(8, max_episode_steps=1, seed=3)
     starts = torch.stack([env.reset()[:, 0], *(step.obs[:, 0] for step in run(env, random_actions(env, 50)))])

@@ -244,9 +244,7 @@ def test_bad_sizes_are_refused_in_every_form() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
 @pytest.mark.parametrize("settings", [{"num_envs": 0}, {"num_envs": 2, "max_episode_steps": 0}], ids=["rows", "steps"])
-def test_bad_sizes_are_refused_in_every_mode(
-    mode: str, settings: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
+def test_bad_sizes_are_refused_in_every_mode(mode: str, settings: dict[str, Any]) -> None:
     setting = next(reversed(settings))
     assert f"{setting} 0" in refusal(make, "CartPole-v1", backend="gymnasium", vectorization_mode=mode, **settings)
 

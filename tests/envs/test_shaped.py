@@ -46,15 +46,6 @@ def test_a_cart_moves_like_cartpole(shaped: type[CartPole]) -> None:
     assert torch.equal(env.initial(noise)[:, :4], CartPole().initial(noise[:, :4]))
 
 
-def test_easy_cart_ends_like_cartpole() -> None:
-    state = carts(256)
-    state[:, 2] /= 10
-    ended = EasyCart().terminated(state)
-    assert torch.equal(ended, CartPole().terminated(state))
-    assert ended.any()
-    assert not ended.all()
-
-
 def test_the_shaped_mountain_car_is_the_same_car() -> None:
     state, action, noise = cars(), torch.randint(3, (64,), generator=ANYWHERE), torch.rand(64, 1, generator=ANYWHERE)
     shaped, plain = MountainCarShaped(), MountainCar()
