@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from test_contract import DRAWING, OUTSIDE, Factory, checks_but, random_actions, run, same
+from test_contract import DRAWING, OUTSIDE, Factory, checks_but, lockstep, random_actions, run, same
 
 import tightrope as tr
 from tightrope.envs.adapters import ale
@@ -43,10 +43,10 @@ class Shelf:
 
 
 class Borrowed:
-    """An engine that goes back to its shelf; it keeps what it last said and counts its steps."""
+    """An engine that goes back to its shelf; it keeps what it last said."""
 
     def __init__(self, engine: Any, shelf: list[Any]) -> None:
-        self.engine, self.shelf, self.steps, self.info = engine, shelf, 0, {}
+        self.engine, self.shelf, self.info = engine, shelf, {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
@@ -57,7 +57,6 @@ class Borrowed:
 
     def recv(self) -> Any:
         *answer, self.info = self.engine.recv()
-        self.steps += 1
         return (*answer, self.info)
 
     def __del__(self) -> None:
@@ -139,35 +138,10 @@ def test_spawn_is_independent() -> None:
 
 def test_every_row_is_the_true_one() -> None:
     """Each game in an engine of its own that is only reset when told to: nothing is lost, added or shown too late."""
-    limit, num_envs = 170, 2
-    env = made(num_envs, limit, seed=4)
-    obs = env.reset()
-    alone = [AtariVectorEnv("breakout", 1, reward_clipping=False) for _ in range(num_envs)]
-    starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, row_seeds(4, num_envs), strict=True)]
-    assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])))
-    lives, clock, seen = [int(info["lives"][0]) for _, info in starts], [0] * num_envs, defaultdict(int)
-    begins = [False] * num_envs  # a further life, with FIRE
-    for action in random_actions(env, 450, seed=2):
-        step = env.step(action)
-        for i, engine in enumerate(alone):
-            final, score, over, _, info = engine.step(np.array([1]) if begins[i] else action[i : i + 1].numpy())
-            clock[i] += 1
-            left = int(info["lives"][0])
-            lost, late = 0 < left < lives[i], clock[i] == limit
-            assert step.reward[i] == np.sign(score[0])
-            assert step.terminated[i] == (over[0] or lost)
-            assert step.truncated[i] == (late and not over[0] and not lost)
-            assert torch.equal(step.final_obs[i], torch.from_numpy(final[0]))
-            if over[0] or late:
-                final, info = engine.reset()
-                clock[i] = 0
-            assert torch.equal(step.obs[i], torch.from_numpy(final[0]))
-            lives[i], begins[i] = int(info["lives"][0]), lost and not late
-            seen["over" if over[0] else "late" if late else "lost" if lost else "on"] += 1
-        assert not (step.terminated & step.truncated).any()
-        assert step.real is None
-        assert step.obs.dtype == step.final_obs.dtype == torch.uint8
-    assert all(seen[kind] for kind in ("over", "late", "lost")), dict(seen)
+    alone = [AtariVectorEnv("breakout", 1, reward_clipping=False) for _ in range(2)]
+    starts = [engine.reset(seed=int(seed)) for engine, seed in zip(alone, row_seeds(4, 2), strict=True)]
+    seen = lockstep(made(2, limit=170, seed=4), alone, starts, limit=170, steps=450, clipped=True)
+    assert all(seen[kind] for kind in ("over", "late", "lost")), seen
 
 
 @pytest.mark.parametrize("rules", [Rules(), PLAIN], ids=["training", "scoring"])
@@ -252,60 +226,6 @@ def test_games_without_a_fire_button() -> None:
         assert not presses_fire(rom, {}) or actions[FIRE] == "FIRE", rom
     assert presses_fire("pacman", {"full_action_space": True})
     assert not presses_fire("breakout", {"use_fire_reset": False})
-
-
-def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
-    env = made(2, seed=3)
-    env.reset()
-    before, deaths, games = env.engine.info, torch.zeros(2), torch.zeros(2)
-    for action in random_actions(env, 350, seed=3):
-        step, info = env.step(action), env.engine.info
-        lost = torch.from_numpy(info["lives"] < before["lives"])
-        going = torch.from_numpy(info["episode_frame_number"] == before["episode_frame_number"] + 4)
-        assert torch.equal(step.terminated, lost | ~going)
-        assert torch.equal(step.final_obs[lost & going], step.obs[lost & going])
-        assert env.finished_episodes()[0] == (~going).sum()
-        deaths, games, before = deaths + step.terminated, games + ~going, info
-    assert (games >= 1).all()
-    assert (deaths >= 5 * games).all()
-
-
-def test_each_step_is_one_step_of_the_engine() -> None:
-    env = made(2, limit=90, seed=6)
-    env.reset()
-    before, ended = env.engine.info["episode_frame_number"], 0
-    for count, action in enumerate(random_actions(env, 200, seed=6), 1):
-        env.step(action)
-        frame, over = env.engine.info["episode_frame_number"], env.finished_episodes()[0]
-        ended += int(over)
-        assert env.engine.steps == count
-        assert (frame == before + 4).sum() == env.num_envs - over
-        before = frame
-    assert ended >= 4
-
-
-def test_scoring_plays_the_same_games() -> None:
-    """The rules change what the learner is told, not what happens."""
-    told, scored = made(2, rules=Rules(), seed=8), made(2, rules=PLAIN, seed=8)
-    assert torch.equal(told.reset(), scored.reset())
-    for action in random_actions(told, 250, seed=8):
-        left, right = told.step(action), scored.step(action)
-        assert torch.equal(left.obs, right.obs)
-        assert torch.equal(left.final_obs, right.final_obs)
-    totals = told.finished_episodes()
-    assert torch.equal(totals, scored.finished_episodes())
-    assert totals[0] >= 1
-
-
-def test_lives() -> None:
-    lives, before, over = (
-        np.array([2, 3, 4, 0, 3]),
-        np.array([3, 3, 3, 1, 1]),
-        np.array([False, False, False, False, True]),
-    )
-    told = Rules().terminated(over, lives, before)
-    assert told.tolist() == [True, False, False, False, True]  # at none left, the game itself says when it is over
-    assert PLAIN.terminated(over, lives, before).tolist() == over.tolist()
 
 
 def test_a_life_lost_at_the_time_limit_is_an_end() -> None:

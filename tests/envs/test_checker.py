@@ -45,12 +45,10 @@ def expected(names: str) -> set[tuple[str, str]]:
 class Walk(gymnasium.Env):
     """Sound: a random walk that ends where it leaves the road. Broken by replacing what it returns or how it begins."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space: gs.Space = gs.Box(-10, 10, (2,), np.float32)
     action_space: gs.Space = gs.Discrete(2)
 
-    def __init__(self, render_mode: str | None = None) -> None:
-        self.render_mode = render_mode
+    def __init__(self) -> None:
         self.x, self.t = np.zeros(2), 0
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
@@ -81,9 +79,6 @@ class Walk(gymnasium.Env):
 
     def answer(self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
         return obs, reward, terminated, truncated, info
-
-    def render(self) -> Any:
-        return np.zeros((8, 8, 3), np.uint8)
 
 
 def walk(**changes: Any) -> type[Walk]:
@@ -240,7 +235,6 @@ SINGLES: dict[str, tuple[Any, str]] = {
     "endless": (answering(obs=lambda self, o: np.clip(o, -10, 10), **endless), "warning endless"),
     "endless but limited": (lambda: TimeLimit(answering(obs=lambda self, o: np.clip(o, -10, 10), **endless)(), 10**6), ""),
     "both flags": (answering(truncated=lambda self, t: t or abs(self.x[0]) > 2), "note both flags"),
-    "slow reset": (walk(begin=lambda self: (time.sleep(0.004), Walk.begin(self))[1]), "note reset cost"),
     # actions
     "writes into the action": (pushed(shaking, gs.Box(-1, 1, (1,), np.float32)), "warning action"),
     "refuses the bound": (pushed(timid, gs.Box(-1, 1, (1,), np.float32)), "error step"),
@@ -261,8 +255,6 @@ SINGLES: dict[str, tuple[Any, str]] = {
     ),
     "constant entry": (walk(seen=lambda self: np.array([self.x[0], 1], np.float32)), "note constant entries"),
     "wrapped": (lambda: RecordEpisodeStatistics(Walk()), ""),
-    "draws nothing": (walk(render=lambda self: None), "note render"),
-    "cannot draw": (walk(render=drop), "note render"),
 }  # fmt: skip
 
 
@@ -367,7 +359,7 @@ def test_an_environment_given_is_left_open_and_one_made_is_closed() -> None:
     assert env not in closed
     closed.clear()
     quick(type(env))
-    assert len(closed) == 2  # what was checked, and what was drawn
+    assert len(closed) == 1
 
 
 def test_what_is_no_environment_is_refused() -> None:

@@ -4,6 +4,7 @@ CHECKS hold for every `Env`; an adapter's tests run those that apply, `checks_bu
 engine does not claim to do is skipped with its reason. TENSOR_CHECKS look inside a `TensorEnv`, at its methods and its state.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -128,6 +129,36 @@ def can_draw(env: Env, obs: Tensor) -> bool:
     except UsageError:
         return False
     return True
+
+
+def lockstep(env: Any, alone: list[Any], starts: list[Any], limit: int, steps: int, clipped: bool) -> Counter[str]:
+    """Every field of every row is what an engine of one says that is reset only when told to; returns what was seen."""
+    obs = env.reset()
+    assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])).to(obs.dtype))
+    clock, lives = [0] * len(alone), [int(info.get("lives", [0])[0]) for _, info in starts]
+    begins = [False] * len(alone)  # a further life of a game, with FIRE
+    seen: Counter[str] = Counter()
+    for action in random_actions(env, steps, seed=2):
+        step = env.step(action)
+        for i, engine in enumerate(alone):
+            final, score, over, _, info = engine.step(np.array([1]) if begins[i] else action[i : i + 1].numpy())
+            clock[i] += 1
+            late, left = clock[i] == limit, int(info.get("lives", [0])[0])
+            lost = 0 < left < lives[i]
+            assert step.reward[i] == (np.sign(score[0]) if clipped else score[0])
+            assert step.terminated[i] == (over[0] or lost)
+            assert step.truncated[i] == (late and not over[0] and not lost)
+            assert torch.equal(step.final_obs[i], torch.from_numpy(final[0]).to(obs.dtype))
+            if over[0] or late:
+                final, info = engine.reset()
+                clock[i] = 0
+            assert torch.equal(step.obs[i], torch.from_numpy(final[0]).to(obs.dtype))
+            lives[i], begins[i] = int(info.get("lives", [0])[0]), lost and not over[0] and not late
+            ended = "both" if over[0] and late else "over" if over[0] else "late" if late else "lost"
+            seen[ended if over[0] or late or lost else "on"] += 1
+        assert not (step.terminated & step.truncated).any()
+        assert step.real is None
+    return seen
 
 
 # checks for every Env ------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_contract import DRAWING, OUTSIDE, Factory, checks, checks_but, random_actions, run
+from test_contract import DRAWING, OUTSIDE, Factory, checks, checks_but, lockstep, random_actions, run
 
 from tightrope.envs.adapters import envpool as ours
 from tightrope.envs.adapters.atari import FIRE, title
@@ -25,14 +24,14 @@ envpool = pytest.importorskip("envpool")
 
 
 class Watched:
-    """A pool that keeps what it last said, at a reset and at a step, and counts steps."""
+    """A pool that keeps what it last said, at a reset and at a step."""
 
     def __init__(self, pool: Any) -> None:
-        self.pool, self.steps, self.info, self.start, self.restarted = pool, 0, {}, {}, []
+        self.pool, self.info, self.start = pool, {}, {}
 
     def reset(self, rows: Array | None = None) -> Any:
         obs, info = self.pool.reset(rows)
-        self.start, self.restarted = {k: np.copy(v) for k, v in info.items()}, info["env_id"].tolist()
+        self.start = {k: np.copy(v) for k, v in info.items()}
         return obs, info
 
     def send(self, action: Array) -> None:
@@ -40,7 +39,7 @@ class Watched:
 
     def recv(self) -> Any:
         *answer, info = self.pool.recv()
-        self.info, self.restarted, self.steps = {k: np.copy(v) for k, v in info.items()}, [], self.steps + 1
+        self.info = {k: np.copy(v) for k, v in info.items()}
         return (*answer, info)
 
 
@@ -77,55 +76,13 @@ def test_contract_of_a_game(check: Callable[[Factory], None]) -> None:
 )
 def test_every_row_is_the_true_one(env_id: str, limit: int, steps: int) -> None:
     """Nothing is lost, added or shown too late; what ends by itself at the time limit has ended by itself."""
-    num_envs = 2 if env_id == "Breakout-v5" else 6
-    env = made(env_id, num_envs, limit, seed=4)
-    alone = [
-        envpool.make_gymnasium(env_id, num_envs=1, seed=int(seed), max_episode_steps=10_000)
-        for seed in row_seeds(4, num_envs)
-    ]
-    starts, seen = [pool.reset() for pool in alone], defaultdict(int)
-    obs = env.reset()
-    assert torch.equal(obs, torch.from_numpy(np.concatenate([start for start, _ in starts])).to(obs.dtype))
-    clock, lives = np.zeros(num_envs), [info.get("lives", [0])[0] for _, info in starts]
-    begins = [False] * num_envs  # a life, for which FIRE is pressed
-    for action in random_actions(env, steps, seed=2):
-        step = env.step(action)
-        clock += 1
-        for i, pool in enumerate(alone):
-            given = np.array([FIRE]) if begins[i] else action[i : i + 1].numpy()
-            final, reward, over, _, info = pool.step(given)
-            late, left = clock[i] == limit, info.get("lives", [0])[0]
-            lost = 0 < left < lives[i]
-            assert step.reward[i] == (np.sign(reward[0]) if env_id == "Breakout-v5" else reward[0])
-            assert step.terminated[i] == (over[0] or lost)
-            assert step.truncated[i] == (late and not over[0] and not lost)
-            assert torch.equal(step.final_obs[i], torch.from_numpy(final[0]).to(obs.dtype))
-            if over[0] or late:
-                final, info = pool.reset()
-                clock[i] = 0
-            assert torch.equal(step.obs[i], torch.from_numpy(final[0]).to(obs.dtype))
-            lives[i], begins[i] = info.get("lives", [0])[0], lost and not over[0] and not late
-            seen[
-                "both" if over[0] and late else "over" if over[0] else "late" if late else "lost" if lost else "on"
-            ] += 1
-        assert not (step.terminated & step.truncated).any()
-        assert step.real is None
+    game = env_id == "Breakout-v5"
+    seeds = row_seeds(4, 2 if game else 6)
+    alone = [envpool.make_gymnasium(env_id, num_envs=1, seed=int(seed), max_episode_steps=10_000) for seed in seeds]
+    env = made(env_id, len(seeds), limit, seed=4)
+    seen = lockstep(env, alone, [pool.reset() for pool in alone], limit, steps, clipped=game)
     wanted = {"CartPole-v1": "both over late", "Hopper-v5": "both over late", "Breakout-v5": "over late lost"}
-    assert all(seen[kind] for kind in wanted.get(env_id, "over late").split()), dict(seen)
-
-
-@pytest.mark.parametrize(("env_id", "limit"), [("CartPole-v1", 30), ("Breakout-v5", 100)])
-def test_each_step_is_one_step_of_the_engine(env_id: str, limit: int) -> None:
-    env = made(env_id, 2, limit, seed=6)
-    env.reset()
-    age = np.zeros(2, np.int64)
-    for count, action in enumerate(random_actions(env, 250, seed=6), 1):
-        env.step(action)
-        age += 1
-        assert env.engine.steps == count
-        assert np.array_equal(env.engine.info["elapsed_step"], age)  # 0 in a row that only resets
-        assert env.finished_episodes()[0] == len(env.engine.restarted)
-        age[env.engine.restarted] = 0
+    assert all(seen[kind] for kind in wanted.get(env_id, "over late").split()), seen
 
 
 # games ---------------------------------------------------------------------------------------------------------------

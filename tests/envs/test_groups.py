@@ -16,9 +16,9 @@ from test_contract import DRAWING, OUTSIDE, Factory, checks_but, copied, random_
 from tightrope.envs.adapters import groups as ours
 from tightrope.envs.adapters.groups import Grouped, in_groups
 from tightrope.envs.adapters.gym import from_object
-from tightrope.envs.adapters.host import DeviceBuffer, HostEnv
-from tightrope.envs.checker import check as look
+from tightrope.envs.adapters.host import HostEnv
 from tightrope.envs.registry import BACKENDS, EnvOptions
+from tightrope.envs.step_arrays import DeviceBuffer
 from tightrope.errors import EnvError
 from tightrope.processes import alive
 from tightrope.types import Env
@@ -102,12 +102,6 @@ def test_groups_may_be_sent_and_received_in_any_order(backend: str) -> None:
 @checks_but(*OUTSIDE, *DRAWING)
 def test_contract(check: Callable[[Factory], None]) -> None:
     check(partial(grouped, "envpool"))
-
-
-def test_the_checker_finds_nothing_that_it_does_not_find_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.envs.checker.env_under_test.TRACE_STEPS", 25)
-    found = [[(f.level, f.check) for f in look(make("envpool", 4), steps=200).findings] for make in (plain, grouped)]
-    assert found[0] == found[1]
 
 
 def test_a_spawned_one_has_no_groups_and_draws_as_its_rows_do() -> None:

@@ -151,14 +151,16 @@ def test_who_takes_long_is_named_before_it_is_given_up(
     env.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_for_the_trainer(number: int) -> None:
+    mine = signal.getsignal(number)
     env = FORMS["ours"]()
     env.reset(seed=1)
     for process in env.engine.processes:
         os.kill(process.pid, number)
     env.step(torch.tensor([0, 1, 0]))
     assert all(process.is_alive() for process in env.engine.processes)
+    assert signal.getsignal(number) is mine, "the trainer itself must hear it"
     env.close()
 
 

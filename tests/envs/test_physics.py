@@ -106,17 +106,6 @@ def test_upright_and_hanging_are_equilibria() -> None:
         torch.testing.assert_close(ENV.advance(state, still(1)), state, rtol=0, atol=1e-14)
 
 
-def test_hanging_is_stable_and_upright_is_not() -> None:
-    hanging, upright = one(0, 0, math.pi + 0.02, math.pi - 0.01, 0, 0), one(0, 0, 0.02, -0.01, 0, 0)
-    farthest, fell = 0.0, False
-    for _ in range(500):
-        hanging, upright = ENV.advance(hanging, still(1)), ENV.advance(upright, still(1))
-        farthest = max(farthest, (hanging[0, 2:4] - math.pi).abs().max().item(), hanging[0, 0].abs().item())
-        fell |= upright[0, 2].abs().item() > 1
-    assert farthest < 0.04
-    assert fell
-
-
 def test_starts_hanging() -> None:
     start = CartDoublePendulum(num_envs=1000).state - torch.tensor([0, 0, math.pi, math.pi, 0, 0])
     assert start.abs().max() <= 0.05 + 1e-6
@@ -172,33 +161,12 @@ def test_reward_term_by_term() -> None:
     assert reward_at(3.3, 0, down, down, 0, 0) == pytest.approx(0.1 * (1 - 1.21) - 10)
 
 
-def test_reward_formula() -> None:
-    next_state, action = states(64), actions(64)
-    next_state[:, 0] *= 2
-    x, _, a, b, da, db = next_state.unbind(-1)
-    upright = ((1 + a.cos()) / 2 + (1 + b.cos()) / 2) / 2
-    tip = vmap(bodies)(torch.stack([x, a, b], -1))[:, 2, 1] / (2 * LENGTH)
-    expected = upright + 0.5 * tip.clamp(min=0) + 0.1 * (1 - (x / RAIL) ** 2) - 0.001 * action[:, 0] ** 2
-    expected = expected - 0.002 * (da**2 + db**2) - 10.0 * (x.abs() > RAIL)
-    torch.testing.assert_close(ENV.reward(states(64, seed=1), action, next_state), expected)
-
-
 def test_ends_off_the_rail_only() -> None:
     anywhere = states(64, speed=50.0)
     anywhere[:, 0] = torch.linspace(-3, 3, 64)
     assert not ENV.terminated(anywhere).any()
     assert ENV.terminated(one(3.01, 0, 0, 0, 0, 0)).item()
     assert ENV.terminated(one(-3.01, 0, 0, 0, 0, 0)).item()
-
-
-def test_leaving_the_rail_in_a_step() -> None:
-    env = CartDoublePendulum(num_envs=1)
-    env.state.copy_(one(2.99, 3, math.pi, math.pi, 0, 0))
-    step = env.step(torch.ones(1, 1))
-    assert step.terminated.item()
-    assert step.reward.item() < -9
-    assert step.final_obs[0, 0] > 3
-    assert step.obs[0, 0].abs() <= 0.05
 
 
 @pytest.mark.parametrize("x", [-RAIL, 0.0, RAIL])

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_contract import refusal
 
-from tightrope.envs.adapters import spaces
-from tightrope.envs.adapters.space_members import has_shape_of, space_text, stacked, take_rows
-from tightrope.envs.adapters.spaces import bound
+from tightrope.envs import CartPole
+from tightrope.envs.adapters.space_members import bound, described, has_shape_of, space_text, stacked, take_rows
+from tightrope.envs.adapters.spaces import action_writer, observation_reader, reader_of, space_of, writer_of
 from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec
@@ -121,7 +121,7 @@ def assert_same(left: Any, right: Any) -> None:
 @every_space
 def test_an_observation_becomes_the_numbers_it_holds(name: str) -> None:
     space, spec, numbers = PLAIN[name]
-    read, singles = spaces.observation_reader(space), members(space, 5)
+    read, singles = observation_reader(space), members(space, 5)
     assert spec is None or read.spec == spec
     assert math.prod(read.spec.shape) == max(math.prod(space.shape), 1)
     dtype = read.spec.dtype
@@ -130,35 +130,21 @@ def test_an_observation_becomes_the_numbers_it_holds(name: str) -> None:
         rows = torch.from_numpy(read.rows(batch))
         assert (tuple(rows.shape), rows.dtype) == ((5, *read.spec.shape), read.spec.dtype)
         assert torch.equal(rows, expected.reshape(rows.shape))
-
-
-@every_space
-def test_one_observation_and_a_batch_are_told_apart(name: str) -> None:
-    space = PLAIN[name][0]
-    read, singles = spaces.observation_reader(space), members(space, 3)
-    batch = batched(space, singles)
-    assert all(has_shape_of(read.space, one) for one in singles)
-    assert not has_shape_of(read.space, batch)
+    assert read.rows(batch).flags.c_contiguous
     alone = np.concatenate([read.rows(stacked(space, [one])) for one in singles])
     assert np.array_equal(alone, read.rows(batch))
-
-
-@every_space
-def test_rows_are_what_torch_can_take(name: str) -> None:
-    space = PLAIN[name][0]
-    rows = spaces.observation_reader(space).rows(batched(space, members(space, 2)))
-    assert rows.flags.c_contiguous
-    assert rows.dtype in (np.float32, np.int64, np.uint8)
+    assert all(has_shape_of(read.space, one) for one in singles)
+    assert not has_shape_of(read.space, batch), "one observation and a batch are not told apart"
 
 
 def test_entries_of_pixels_are_told_by_their_bounds_each_of_them() -> None:
     high = np.full((40, 40), 255, np.uint8)
     high[3, 3] = 254
-    assert spaces.observation_reader(gs.Box(np.zeros_like(high), high, dtype=np.uint8)).spec == Box((40, 40))
+    assert observation_reader(gs.Box(np.zeros_like(high), high, dtype=np.uint8)).spec == Box((40, 40))
 
 
 def test_parts_travel_as_one_row_and_come_back_exactly() -> None:
-    read, singles = spaces.observation_reader(NESTED), members(NESTED, 4)
+    read, singles = observation_reader(NESTED), members(NESTED, 4)
     names = [name for name, _ in read.spec.parts]
     assert sorted(names) == sorted(["z", "eye", "hand/0", "hand/1/grip", "hand/1/on", "thumbnail"])
     assert dict(read.spec.parts) == {
@@ -227,7 +213,7 @@ def leaves(space: gs.Space, obs: Any, path: str = "") -> dict[str, np.ndarray]:
 
 @given(any_space(), st.integers(0, 2**31), st.integers(1, 3))
 def test_whatever_the_nesting_nothing_is_lost(space: gs.Space, seed: int, count: int) -> None:
-    read, singles = spaces.observation_reader(space), members(space, count, seed)
+    read, singles = observation_reader(space), members(space, count, seed)
     rows = read.rows(batched(space, singles))
     assert rows.shape == (count, *read.spec.shape)
     assert np.array_equal(rows, read.rows(stacked(space, singles)))
@@ -250,24 +236,22 @@ def test_batches_are_stacked_and_chosen_from_as_gymnasium_does(space: gs.Space, 
     assert_same(take_rows(space, batch, np.array([3, 1])), stacked(space, [singles[3], singles[1]]))
 
 
+STRUCTURE = gs.Dict({"a": gs.Box(-1, 1, (2,)), "b": gs.Tuple([gs.Discrete(3), gs.Discrete(3)])})
+A, B = np.zeros(2), (1, 2)
+
+
 def test_what_fits_has_the_structure_of_the_space() -> None:
-    space = gs.Dict({"a": gs.Box(-1, 1, (2,)), "b": gs.Tuple([gs.Discrete(3), gs.Discrete(3)])})
-    assert has_shape_of(space, {"a": np.zeros(2), "b": (1, 2)})
-    assert has_shape_of(space, {"a": [0.0, 0.0], "b": [1, 2], "more": 3})
-    for wrong in (
-        {"a": np.zeros(2)},
-        {"a": np.zeros(3), "b": (1, 2)},
-        {"a": np.zeros(2), "b": (1,)},
-        np.zeros(2),
-        None,
-    ):
-        assert not has_shape_of(space, wrong)
-    assert not has_shape_of(space, {"a": np.zeros(2), "b": (1, 2, 3)})
-
-
-@pytest.mark.parametrize("obs", [7, None, np.zeros((2, 5)), "ab"])
-def test_only_a_tuple_or_list_fits_a_tuple(obs: Any) -> None:
-    assert not has_shape_of(gs.Tuple([gs.Discrete(3), gs.Discrete(3)]), obs)
+    for fitting in ({"a": A, "b": B}, {"a": [0.0, 0.0], "b": [1, 2], "more": 3}):
+        assert has_shape_of(STRUCTURE, fitting)
+    wrong_parts = [
+        {"a": A},
+        {"a": np.zeros(3), "b": B},
+        {"a": A, "b": (1,)},
+        {"a": A, "b": (1, 2, 3)},
+        {"a": A, "b": 7},
+    ]
+    for wrong in (*wrong_parts, {"a": [[1], [1, 2]], "b": B}, {"a": A, "b": np.zeros((2, 5))}, A, None, "ab"):
+        assert not has_shape_of(STRUCTURE, wrong)
 
 
 # actions -------------------------------------------------------------------------------------------------------------
@@ -302,7 +286,7 @@ def is_member(space: gs.Space, action: Any) -> bool:
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_what_the_policy_chooses_is_a_member_of_the_space(name: str) -> None:
     space, spec = ACTIONS[name]
-    write = spaces.action_writer(space)
+    write = action_writer(space)
     assert write.spec == spec
     head = actor_critic(Box((1,)), spec, NetworkConfig()).head
     generator = torch.Generator().manual_seed(0)
@@ -318,7 +302,7 @@ AWKWARD = gs.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64) 
 
 
 def test_bounds_that_float32_has_not_are_kept_too() -> None:
-    write = spaces.action_writer(AWKWARD)
+    write = action_writer(AWKWARD)
     head = actor_critic(Box((1,)), write.spec, NetworkConfig()).head
     raw = torch.tensor([[-9.0, -9.0], [9.0, 9.0]])
     assert all(AWKWARD.contains(action) for action in write.batch(head.to_env(raw).numpy()))
@@ -329,24 +313,24 @@ def test_every_choice_is_one_member_and_every_member_a_choice(sizes: list[tuple[
     n, start = zip(*sizes, strict=True)
     space = gs.MultiDiscrete(n, start=start)
     choices = np.array(list(itertools.product(*(range(k) for k in n))))
-    written = spaces.action_writer(space).batch(choices)
+    written = action_writer(space).batch(choices)
     assert all(space.contains(action) for action in written)
     expected = itertools.product(*(range(first, first + k) for k, first in sizes))
     assert [tuple(action) for action in written] == list(expected)
-    assert np.array_equal(spaces.observation_reader(space).rows(written), choices), "read back, it is what was written"
+    assert np.array_equal(observation_reader(space).rows(written), choices), "read back, it is what was written"
 
 
 @given(st.integers(1, 9), st.integers(-9, 9))
 def test_a_discrete_action_starts_where_the_space_does(n: int, start: int) -> None:
     space = gs.Discrete(n, start=start)
-    written = spaces.action_writer(space).batch(np.arange(n))
+    written = action_writer(space).batch(np.arange(n))
     assert [int(action) for action in written] == list(range(start, start + n))
-    assert np.array_equal(spaces.observation_reader(space).rows(written), np.arange(n))
+    assert np.array_equal(observation_reader(space).rows(written), np.arange(n))
 
 
 def test_what_was_chosen_is_not_written_over() -> None:
     raw = np.array([0, 1, 2])
-    spaces.action_writer(gs.Discrete(3, start=5)).batch(raw)[:] = 77
+    action_writer(gs.Discrete(3, start=5)).batch(raw)[:] = 77
     assert raw.tolist() == [0, 1, 2]
 
 
@@ -375,53 +359,50 @@ UNSUPPORTED = {
     "(0, 3)": gs.Box(-1, 1, (0, 3)),
     "empty Dict": gs.Dict({}),
     "empty Tuple": gs.Tuple(()),
+    "MultiDiscrete": gs.MultiDiscrete([]),
 }
-NOTHING_IN_IT = gs.MultiDiscrete([])
 
 
 def test_parts_of_one_name_are_refused() -> None:
     space = gs.Dict({"a/b": gs.Discrete(2), "a": gs.Dict({"b": gs.Discrete(3)})})
-    assert "'a/b'" in refusal(spaces.observation_reader, space)
+    assert "'a/b'" in refusal(observation_reader, space)
 
 
 @pytest.mark.parametrize(("space", "wrong"), [(gs.Discrete(3, start=1), 4), (gs.MultiDiscrete([2, 3]), [1, 3])])
 def test_choices_outside_the_space_are_an_error(space: gs.Space, wrong: Any) -> None:
     for inside, obs in ((space, np.array([wrong])), (gs.Dict({"x": space}), {"x": np.array([wrong])})):
         with pytest.raises(EnvError, match="is not in"):
-            spaces.observation_reader(inside).rows(obs)
+            observation_reader(inside).rows(obs)
 
 
 @pytest.mark.parametrize("name", list(UNSUPPORTED))
 def test_other_observations_are_refused_by_name(name: str) -> None:
-    message = refusal(spaces.observation_reader, UNSUPPORTED[name])
+    message = refusal(observation_reader, UNSUPPORTED[name])
     assert name in message
     assert message.startswith("observations ")
     assert ": give " in message
-    inside = refusal(spaces.observation_reader, gs.Dict({"fine": gs.Discrete(2), "eye": gs.Tuple([UNSUPPORTED[name]])}))
+    inside = refusal(observation_reader, gs.Dict({"fine": gs.Discrete(2), "eye": gs.Tuple([UNSUPPORTED[name]])}))
     assert name in inside
     assert inside.startswith("observations 'eye' 0 "), "it says which part it is"
-
-
-@pytest.mark.parametrize("space", [NOTHING_IN_IT])
-def test_an_observation_of_nothing_is_refused(space: gs.Space) -> None:
-    assert "MultiDiscrete" in refusal(spaces.observation_reader, space)
 
 
 @pytest.mark.parametrize(
     ("space", "name"),
     [
-        *((UNSUPPORTED[name], name) for name in ("Text", "Graph", "Sequence", "OneOf", "(0, 3)", "complex64")),
+        *(
+            (UNSUPPORTED[name], name)
+            for name in ("Text", "Graph", "Sequence", "OneOf", "(0, 3)", "complex64", "MultiDiscrete")
+        ),
         (gs.Dict({"a": gs.Discrete(2)}), "Dict"),
         (gs.Tuple([gs.Discrete(2)]), "Tuple"),
         (gs.Box(0, 5, (2,), np.int32), "int32"),
         (gs.Box(0, 255, (40, 40, 3), np.uint8), "uint8"),
         (gs.Box(0, 1, (2,), bool), "bool"),
-        (NOTHING_IN_IT, "MultiDiscrete"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_actions_are_refused_by_name(space: gs.Space, name: str) -> None:
-    message = refusal(spaces.action_writer, space)
+    message = refusal(action_writer, space)
     assert name in message
     assert message.startswith("actions of ")
     assert ": give " in message
@@ -453,7 +434,7 @@ def test_a_space_is_shown_with_bounds_that_mean_something(space: gs.Space[Any], 
 @pytest.mark.parametrize("space", [pixels(40, 40, 3), pixels(3), gs.Discrete(5), gs.MultiDiscrete([300, 300])], ids=str)
 @pytest.mark.parametrize("value", [0.5, math.nan, 1.75])
 def test_numbers_that_are_not_whole_are_named_where_whole_ones_belong(space: gs.Space[Any], value: float) -> None:
-    rows = spaces.observation_reader(space).rows
+    rows = observation_reader(space).rows
     batch = np.ones((2, *space.shape))
     assert rows(batch).shape[0] == 2  # 1.0 is whole
     batch[1] = value
@@ -463,6 +444,84 @@ def test_numbers_that_are_not_whole_are_named_where_whole_ones_belong(space: gs.
 
 
 def test_a_byte_does_not_wrap() -> None:
-    rows = spaces.observation_reader(gs.Dict(image=pixels(40, 40, 3))).rows
+    rows = observation_reader(gs.Dict(image=pixels(40, 40, 3))).rows
     with pytest.raises(EnvError, match=r"an observation is 256 for 'image', which is not in Box\(0, 255"):
         rows({"image": np.full((1, 40, 40, 3), 256)})
+
+
+# as graphs, and back ---------------------------------------------------------------------------------------------------
+
+OBSERVATIONS: dict[str, gs.Space] = {
+    **{name: space for name, (space, *_) in PLAIN.items()},
+    "uint16": gs.Box(0, 1000, (4,), np.uint16),
+    "dict of one": gs.Dict({"only": gs.Box(-1, 1, (2, 2), np.float64)}),
+    "nested": NESTED,
+}
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_observations_are_read_as_arrays_are_and_shown_again(name: str) -> None:
+    space = OBSERVATIONS[name]
+    reader = observation_reader(space)
+    rows = torch.from_numpy(reader.rows(stacked(space, members(space, 6, seed=3))))
+    shown = reader.show(rows.numpy())
+    again = reader.traced([torch.from_numpy(piece) for piece in shown])
+    assert again.dtype == rows.dtype
+    assert torch.equal(again, rows)
+    assert np.array_equal(reader.rows(reader.nested(shown)), rows)
+    for part, piece in zip(reader.parts, shown, strict=True):
+        assert piece.dtype == part.space.dtype
+        assert all(part.space.contains(np.asarray(one, piece.dtype)) for one in piece)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_actions_are_written_as_arrays_are(name: str) -> None:
+    writer = action_writer(ACTIONS[name][0])
+    spec = writer.spec
+    if isinstance(spec, Box):
+        action = torch.randn(6, *spec.shape) * 3
+    else:
+        action = torch.stack([torch.randint(n, (6,)) for n in np.atleast_1d(spec.n)], 1).reshape(6, *spec.shape)
+    want, got = writer.batch(action.numpy()), writer.traced(action).numpy()
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+def test_what_a_tensor_environment_shows_and_takes_is_not_changed() -> None:
+    env = CartPole(3)
+    obs, action = env.reset(seed=0), torch.tensor([0, 1, 1])
+    assert torch.equal(reader_of(env).traced([obs]), obs)
+    assert np.array_equal(reader_of(env).show(obs.numpy()), [obs])
+    assert torch.equal(writer_of(env).traced(action), action)
+
+
+def test_names_are_those_of_the_policys_spec() -> None:
+    reader = observation_reader(NESTED)
+    assert [part.name for part in reader.parts] == [name for name, _ in reader.spec.parts]
+    assert [part.name for part in observation_reader(OBSERVATIONS["vector"]).parts] == ["obs"]
+    assert [part.name for part in observation_reader(OBSERVATIONS["dict of one"]).parts] == ["only"]
+
+
+def test_our_own_specs_have_gymnasiums_names() -> None:
+    assert space_of(Discrete(3)) == gs.Discrete(3)
+    assert space_of(MultiDiscrete((2, 3))) == gs.MultiDiscrete([2, 3])
+    assert space_of(Box((2, 1), (-1.0, -2.0), 4.0)) == gs.Box(np.array([[-1], [-2]], np.float32), np.float32(4), (2, 1))
+    assert space_of(Box((3, 40, 40), 0, 255, torch.uint8)) == pixels(3, 40, 40)
+    assert space_of(Composite((("a", Discrete(2)), ("b", Box((2, 2)))))) == gs.Box(-INF, INF, (5,))
+
+
+def test_a_space_in_words_has_nothing_that_json_lacks() -> None:
+    assert described(gs.Box(np.array([-1, -INF]), np.array([1, INF]), dtype=np.float64)) == {
+        "space": "Box", "shape": [2], "dtype": "float64", "low": [-1.0, None], "high": [1.0, None],
+    }  # fmt: skip
+    assert described(gs.Box(-INF, 1, (2,)))["low"] is None
+    assert described(gs.Discrete(3, start=-1)) == {
+        "space": "Discrete", "shape": [], "dtype": "int64", "n": 3, "start": -1,
+    }  # fmt: skip
+    assert described(gs.MultiBinary(2)) == {"space": "MultiBinary", "shape": [2], "dtype": "int8"}
+
+
+def test_numbers_outside_an_engines_bounds_are_shown_as_they_are() -> None:
+    rows = np.array([[-3.0, 5.0]], np.float32)
+    (shown,) = observation_reader(gs.Box(0, 1, (2,), np.float64)).show(rows)
+    np.testing.assert_array_equal(shown, rows)

@@ -129,7 +129,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "observation elsewhere": (sound(observe=lambda s, x: x.to("meta")),
         "Walk.observe returns a tensor on meta, the environment is on cpu: make tensors"),
     "observation outside": (sound(observation=Discrete(2), observe=lambda s, x: (x[:, 0] > -9).long() * 7),
-        "Walk.observe returns 7 at reset, outside observation Discrete(2)"),
+        "Walk.observe gives observation 7 for env number 0, outside Discrete(2): widen observation"),
     "a table of the environments": (sound(__init__=tabled, advance=lambda s, x, a: x + s.mass),
         "use as many rows as it is given, for evaluation uses copies"),
     "a time limit in words": (sound(time_limit="20"), "Walk.time_limit '20' is not a number of steps"),
@@ -225,22 +225,20 @@ def test_methods_are_tried_once_and_not_at_every_step() -> None:
     assert len(calls) == tried + 5
 
 
-def test_drawing_wrongly_is_one_line(tmp_path: Path) -> None:
-    for draw, words in {
-        lambda s, obs, action=None: torch.zeros(
-            len(obs), 8, 8, 3
-        ): "Walk.draw returns a tensor of shape (1, 8, 8, 3) and torch.float32",
-        lambda s, obs, action=None: np.zeros(
-            (8, 8, 3), np.uint8
-        ): "Walk.draw returns an array of shape (8, 8, 3) and dtype uint8",
-        lambda s, obs, action=None: np.zeros(
-            (5, 8, 8, 3), np.uint8
-        ): "Walk.draw returns shape (5, 8, 8, 3): return one frame per row",
-        lambda s, obs, action=None: obs.nothing: "Walk.draw raises AttributeError: ",
-    }.items():
-        agent = tr.PPO(sound(draw=draw), num_envs=2, num_steps=8, total_timesteps=64)
-        with pytest.raises(UsageError, match=re.escape(words)):
-            agent.record(tmp_path / "film.mp4", episodes=1)
+DRAWN: list[tuple[Any, str]] = [
+    (lambda obs: torch.zeros(len(obs), 8, 8, 3), "returns a tensor of shape (1, 8, 8, 3) and torch.float32"),
+    (lambda obs: np.zeros((8, 8, 3), np.uint8), "returns an array of shape (8, 8, 3) and dtype uint8"),
+    (lambda obs: np.zeros((5, 8, 8, 3), np.uint8), "returns shape (5, 8, 8, 3): return one frame per row"),
+    (lambda obs: obs.nothing, "raises AttributeError: "),
+]
+
+
+@pytest.mark.parametrize(("frames", "words"), DRAWN)
+def test_drawing_wrongly_is_one_line(frames: Any, words: str, tmp_path: Path) -> None:
+    kind = sound(draw=lambda self, obs, action=None: frames(obs))
+    agent = tr.PPO(kind, num_envs=2, num_steps=8, total_timesteps=64)
+    with pytest.raises(UsageError, match=re.escape(f"Walk.draw {words}")):
+        agent.record(tmp_path / "film.mp4", episodes=1)
 
 
 def test_the_command_line_shows_the_line_alone(tmp_path: Path) -> None:
@@ -323,7 +321,7 @@ def test_an_observation_that_leaves_its_space_later_is_named(env: Any, words: st
 
 def test_where_nothing_is_looked_at_the_guard_of_training_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("validate", "recorded_step"):  # as on a device, where looking would be to wait
-        monkeypatch.setattr(f"tightrope.envs.{module}.check_choices", lambda env, obs: None)
+        monkeypatch.setattr(f"tightrope.envs.{module}.check_choices", lambda *_: None)
     agent = tr.PPO(Stairs(num_envs=3), num_steps=16, num_minibatches=1, total_timesteps=96)
     words = "env gave observation 5, outside Discrete(5), at env 1, step 5"
     with pytest.raises(tr.NotFinite, match=re.escape(words)):

@@ -18,8 +18,7 @@ from run_helpers import forge, forge_config, manifest_of, newest
 from torch import Tensor, nn
 
 import tightrope as tr
-from tightrope.envs.adapters.space_members import stacked
-from tightrope.envs.adapters.spaces_only import space_from_json, space_to_json
+from tightrope.envs.adapters.space_members import space_from_json, space_to_json, stacked
 from tightrope.envs.step_arrays import MAX_SPACE_SIZE
 from tightrope.files import canonical
 from tightrope.training.checkpoint import with_hash

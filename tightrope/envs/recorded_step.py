@@ -92,26 +92,22 @@ def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedSt
     """A recording of an environment's step; None unless it gives the same bits as the methods, in this state and a few
     around it, and the methods change nothing."""
     with streams_lock:
-        return _record_step(env, action, noise)
-
-
-def _record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedStep | None:
-    attributes = dict(vars(env))
-    values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
-    values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
-    generator, randomness = torch.Generator().manual_seed(0), SavedStreams(env)
-    try:
-        step, state = RecordedStep(env, action, noise), values["state"]
-        for spread in TEST_SPREADS:
-            around = state + spread * torch.randn(state.shape, generator=generator)
-            drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)
-            if not step.verify(around, action, drawn):
-                return None
-    except Exception:  # what cannot be recorded; a mistake is raised again by the step over tensors
-        return None
-    finally:
-        unchanged, undrawn = restore_attributes(env, attributes, values), randomness.restore()
-    return step if unchanged and undrawn else None
+        attributes = dict(vars(env))
+        values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
+        values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
+        generator, randomness = torch.Generator().manual_seed(0), SavedStreams(env)
+        try:
+            step, state = RecordedStep(env, action, noise), values["state"]
+            for spread in TEST_SPREADS:
+                around = state + spread * torch.randn(state.shape, generator=generator)
+                drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)
+                if not step.verify(around, action, drawn):
+                    return None
+        except Exception:  # what cannot be recorded; a mistake is raised again by the step over tensors
+            return None
+        finally:
+            unchanged, undrawn = restore_attributes(env, attributes, values), randomness.restore()
+        return step if unchanged and undrawn else None
 
 
 def same_bits(a: Tensor, b: Array) -> bool:

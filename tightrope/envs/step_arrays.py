@@ -1,9 +1,11 @@
-"""A step of environments as NumPy arrays: what engines on the host return, and tensor environments that run on arrays.
-And an environment that repeats the steps of a rollout, to run a phase once more where the engine cannot be put back."""
+"""A step of environments as NumPy arrays, which engines on the host return, and its way to a device.
+
+And an environment that repeats the steps of a rollout, to run a phase once more where the engine cannot be put back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,6 +17,7 @@ from ..types import Env, Rollout, Step
 
 Array = np.ndarray[Any, Any]
 MAX_SPACE_SIZE = 1 << 22  # numbers of one observation or action, in spaces that come from a file
+ALIGNMENT = 16  # bytes, so that a number of any type may begin there
 NO_ROWS = np.empty(0, np.int64)
 
 
@@ -57,6 +60,42 @@ class StepArrays(NamedTuple):
 
 # (actions, noise of resets) to the step, which the next call overwrites
 ArrayStepper = Callable[[Array, Array], StepArrays]
+
+
+class DeviceBuffer:
+    """Arrays of fixed shapes, side by side in one buffer on the host and in a copy of it on the device.
+
+    On CUDA the host's buffer is pinned, so that copying does not block. On the CPU there is no copy. No address changes.
+    """
+
+    def __init__(self, arrays: Sequence[Array], device: torch.device) -> None:
+        self.device, self._pinned = device, device.type == "cuda"
+        ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays])
+        self._host = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=self._pinned)
+        on_host = device.type == "cpu"
+        self._device = self._host if on_host else torch.empty_like(self._host, device=device, pin_memory=False)
+        starts = [0, *(int(end) for end in ends[:-1])]
+        self._targets = [view_like(self._host, start, x).numpy() for start, x in zip(starts, arrays, strict=True)]
+        self._tensors = [view_like(self._device, start, x) for start, x in zip(starts, arrays, strict=True)]
+        self._copied: Any = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
+        """The arrays on the device, until the next call."""
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy may not be finished
+        for target, array in zip(self._targets, arrays, strict=True):
+            np.copyto(target, array)  # not torch's copy, whose threads would wait for cores that the engine keeps busy
+        if self._device is not self._host:
+            self._device.copy_(self._host, non_blocking=self._pinned)
+        if self._copied is not None:
+            self._copied.record(torch.cuda.current_stream(self.device))
+        return self._tensors
+
+
+def view_like(buffer: Tensor, start: int, array: Array) -> Tensor:
+    """The part of a buffer of bytes that holds an array like this one."""
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    return buffer[start : start + array.nbytes].view(dtype).view(array.shape)
 
 
 class Replayed:

@@ -30,7 +30,7 @@ from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
 from .recorded_step import MOST_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
-from .trial import is_capturing, try_methods, version
+from .trial import try_methods, writes
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
 BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
@@ -66,7 +66,7 @@ class TensorEnv:
         check_positive("max_episode_steps", max_episode_steps)
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
-        validate.check_time_limit(self)
+        validate.check_numbers(self)
         self._in_place: frozenset[str] | None = None  # methods to call on copies; None before the trial
         self._allocate(num_envs, seed)
 
@@ -86,7 +86,6 @@ class TensorEnv:
         self._for_snapshot = False  # whether snapshot calls state_dict
 
     def _noise(self) -> Tensor:
-        validate.check_noise_size(self)
         return torch.rand(self.num_envs, self.noise_size, generator=self.generator, device=self.device)
 
     # what an environment defines -------------------------------------------------------------------------------------
@@ -139,9 +138,9 @@ class TensorEnv:
             return result.clone()
         if torch.compiler.is_compiling():
             return getattr(self, name)(*arguments)
-        before = [version(x) for x in arguments]
+        before = [writes(x) for x in arguments]
         result = getattr(self, name)(*arguments)
-        if before != [version(x) for x in arguments]:
+        if before != [writes(x) for x in arguments]:
             found = "writes into a tensor it is given, but not in the first trial"
             raise validate.mistake(self, name, found, "return a new tensor")
         return result
@@ -170,7 +169,8 @@ class TensorEnv:
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
         noise = self._noise() if noise is None else noise
-        if self._in_place is None and not (torch.compiler.is_compiling() or is_capturing(self.device)):
+        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if self._in_place is None and not (torch.compiler.is_compiling() or capturing):
             self.try_methods()
         if self._uses_arrays and not torch.compiler.is_compiling():
             arrays = self._replay(action, noise)
@@ -264,9 +264,8 @@ class TensorEnv:
             "finished": self._finished.clone(),
             "generator": self.generator.get_state(),
         }
-        if self._for_snapshot:
-            return mine | snapshot_attributes(self, UNSAVED, self._first_record)
-        return mine | save_attributes(self, UNSAVED, self._first_record)
+        save = snapshot_attributes if self._for_snapshot else save_attributes
+        return mine | save(self, UNSAVED, self._first_record)
 
     def snapshot(self) -> dict[str, Tensor]:
         """A state_dict for this process only, with all attributes, changed or not: comparing them would wait for a device."""

@@ -105,21 +105,17 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
         state = validate.check_state(twin, run("initial", noise))
         twin.state.copy_(state)
         obs = validate.check_observation(twin, run("observe", state))
-        validate.check_values(twin, "observe", obs, "at reset")
+        validate.check_finite(twin, "observe", obs, "at reset")
+        validate.check_choices(twin, obs.cpu(), UsageError)
         action = random_action(twin.action, twin.num_envs, generator)
         after = validate.check_next_state(twin, run("advance", state, action), state)
         reward = validate.check_column(twin, "reward", run("reward", state, action, after), torch.float32)
-        validate.check_values(twin, "reward", reward, "after the first step")
+        validate.check_finite(twin, "reward", reward, "after the first step")
         validate.check_column(twin, "terminated", run("terminated", after), torch.bool)
         validate.check_observation(twin, run("observe", after))
     return frozenset(trial.in_place)
 
 
-def version(tensor: Tensor) -> int:
-    """The number of writes to a tensor."""
+def writes(tensor: Tensor) -> int:
+    """The number of writes to a tensor so far."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-def is_capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

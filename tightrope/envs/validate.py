@@ -53,10 +53,8 @@ class TensorEnvLike(Protocol):
 
 
 def short_text(thing: object) -> str:
-    """The text of a value or space, on one line that is not too long."""
-    from .adapters.space_members import space_text
-
-    text = " ".join(space_text(thing).split())
+    """The text of a value, on one line that is not too long."""
+    text = " ".join(str(thing).split())
     return text if len(text) <= 100 else text[:97] + "..."
 
 
@@ -85,14 +83,11 @@ def mistake(env: TensorEnvLike, name: str, found: str, fix: str) -> UsageError:
 # calling -------------------------------------------------------------------------------------------------------------
 
 
-def check_time_limit(env: TensorEnvLike) -> None:
+def check_numbers(env: TensorEnvLike) -> None:
     limit: object = env.max_episode_steps
+    size: object = env.noise_size
     if not isinstance(limit, (int, type(None))):
         raise mistake(env, f"time_limit {limit!r}", "is not a number of steps", "give an int or None")
-
-
-def check_noise_size(env: TensorEnvLike) -> None:
-    size: object = env.noise_size
     if not isinstance(size, int) or size < 0:
         fix = "set it to the columns of noise that initial uses, 0 or more"
         raise mistake(env, f"noise_size {size!r}", "is invalid", fix)
@@ -217,25 +212,18 @@ def check_observation(env: TensorEnvLike, value: object) -> Tensor:
     return obs
 
 
-def check_values(env: TensorEnvLike, name: str, value: Tensor, when: str) -> None:
-    """Numbers must be finite, and in the range of a discrete observation."""
-    method = name if env._overrides(name) else "initial"
+def check_finite(env: TensorEnvLike, name: str, value: Tensor, when: str) -> None:
     bad = (~value.isfinite()).nonzero()
     if len(bad):
         row, *column = (int(i) for i in bad[0])
         place = f"row {row}" + (f", column {', '.join(map(str, column))}" if column else "")
         fix = "look for a division by 0, a root or a logarithm"
+        method = name if env._overrides(name) else "initial"
         raise mistake(env, method, f"returns {float(value[row, *column])} {when} in {place}", fix)
-    spec = env.observation
-    if name == "observe" and isinstance(spec, (Discrete, MultiDiscrete)):
-        outside = (value < 0) | (value >= torch.as_tensor(spec.n, device=value.device))
-        if outside.any():
-            found = f"returns {int(value[outside][0])} {when}, outside observation {in_short(spec)}"
-            raise mistake(env, method, found, "widen observation")
 
 
-def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray) -> None:
-    """EnvError where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array."""
+def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exception] = EnvError) -> None:
+    """Raise an error where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array."""
     spec = env.observation
     if not isinstance(spec, (Discrete, MultiDiscrete)):
         return
@@ -245,7 +233,7 @@ def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray) -> None:
         row, *column = np.argwhere(outside)[0].tolist()
         method = "observe" if env._overrides("observe") else "advance"
         place = f" in column {column[0]}" if column else ""
-        raise EnvError(
+        raise error(
             f"{type(env).__name__}.{method} gives observation {choices[row, *column]}{place} for env number {row}, outside "
             f"{in_short(spec)}: widen observation, or keep the state inside"
         )

@@ -99,7 +99,7 @@ class Frozen(nn.Module):
     """From observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
-        from ..envs.adapters.spaces_only import reader_of, writer_of
+        from ..envs.adapters.spaces import reader_of, writer_of
 
         super().__init__()
         self.policy, self.reader, self.writer, spec = policy, reader_of(env), writer_of(env), env.observation
@@ -199,7 +199,7 @@ def cause_of(error: BaseException) -> str:
 
 def metadata(frozen: Frozen, env: Env, about: Settings) -> dict[str, str]:
     """What the file says of itself: where it comes from, what it takes and gives; the spaces as JSON."""
-    from ..envs.adapters.spaces_only import described
+    from ..envs.adapters.space_members import described
 
     shown = [words_of(name, part) for name, part in zip(frozen.inputs, frozen.reader.parts, strict=True)]
     return {
@@ -212,7 +212,7 @@ def metadata(frozen: Frozen, env: Env, about: Settings) -> dict[str, str]:
 
 def words_of(name: str, part: Part) -> Settings:
     """An input. Where a row holds several things side by side, also which, in their order."""
-    from ..envs.adapters.spaces_only import described
+    from ..envs.adapters.space_members import described
 
     words = {"name": name, **described(part.space)}
     if isinstance(part.spec, Composite):

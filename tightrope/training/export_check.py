@@ -98,7 +98,7 @@ def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
 @torch.no_grad()
 def differences(content: bytes, names: Sequence[str], policy: ActorCritic, env: Env, rows: Tensor) -> dict[str, float]:
     """The largest absolute difference between a graph and torch, by output; an ExportError where that is too large."""
-    from ..envs.adapters.spaces_only import reader_of
+    from ..envs.adapters.spaces import reader_of
 
     reader, run = reader_of(env), graph_runner(content)
     worst: dict[str, float] = {}

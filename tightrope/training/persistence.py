@@ -162,7 +162,7 @@ def engine_spaces(env: Env) -> Settings | None:
     """The spaces of an engine outside torch, from which a policy can be loaded without that engine."""
     if not isinstance(env, HostEnv):
         return None
-    from ..envs.adapters.spaces_only import spaces_to_json
+    from ..envs.adapters.space_members import spaces_to_json
 
     return spaces_to_json(env)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..engine import stream_seed
 from ..engine.noise import initialising
-from ..envs.adapters.host import HostEnv
+from ..envs.adapters.host import HostEnv, SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..envs.validate import in_short
 from ..errors import UsageError, one_line, warn
@@ -100,14 +100,14 @@ class Policy:
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """What the policy takes, in Gymnasium's words."""
-        from ..envs.adapters.spaces_only import reader_of
+        from ..envs.adapters.spaces import reader_of
 
         return reader_of(self._env).space
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """What it answers with, in Gymnasium's words."""
-        from ..envs.adapters.spaces_only import writer_of
+        from ..envs.adapters.spaces import writer_of
 
         return writer_of(self._env).space
 
@@ -171,7 +171,7 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
 
 def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device) -> Env:
     """What takes the place of the environment: its spaces, as far as the checkpoint has them."""
-    from ..envs.adapters.spaces_only import SpacesOnlyEnv, SpacesOnlyTensorEnv, space_from_json
+    from ..envs.adapters.space_members import space_from_json
 
     manifest = checkpoint.manifest
     spaces = manifest.get("spaces")

@@ -7,9 +7,9 @@ Everything it returns is in Tightrope's one convention: same-step auto-reset wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -17,13 +17,12 @@ from torch import Tensor
 
 from ... import activity
 from ...errors import EnvError, UsageError, check_positive, checked_seed, one_line
-from ...types import Step
-from ..step_arrays import Array, ArrayStepper, StepArrays
+from ...types import Spec, Step
+from ..step_arrays import Array, ArrayStepper, DeviceBuffer, StepArrays
 
 if TYPE_CHECKING:
+    from .space_members import Space
     from .spaces import ActionWriter, ObservationReader
-
-ALIGNMENT = 16  # bytes, so that a number of any type may begin there
 
 
 class HostEnv:
@@ -251,40 +250,36 @@ class HostEnv:
     def close(self) -> None: ...
 
 
-class DeviceBuffer:
-    """Arrays of fixed shapes, side by side in one buffer on the host and in a copy of it on the device.
+class SpacesOnlyEnv(HostEnv):
+    """The spaces of an environment that runs outside torch, where it cannot be run."""
 
-    On CUDA the host's buffer is pinned, so that copying does not block. On the CPU there is no copy. No address changes.
-    """
+    backend = "none"
 
-    def __init__(self, arrays: Sequence[Array], device: torch.device) -> None:
-        self.device, self._pinned = device, device.type == "cuda"
-        ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays])
-        self._host = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=self._pinned)
-        on_host = device.type == "cpu"
-        self._device = self._host if on_host else torch.empty_like(self._host, device=device, pin_memory=False)
-        starts = [0, *(int(end) for end in ends[:-1])]
-        self._targets = [view_like(self._host, start, x).numpy() for start, x in zip(starts, arrays, strict=True)]
-        self._tensors = [view_like(self._device, start, x) for start, x in zip(starts, arrays, strict=True)]
-        self._copied: Any = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
+    def __init__(self, name: str, observation: Space, action: Space, device: torch.device) -> None:
+        from .spaces import action_writer, observation_reader
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
-        """The arrays on the device, until the next call."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the last copy may not be finished
-        for target, array in zip(self._targets, arrays, strict=True):
-            np.copyto(target, array)  # not torch's copy, whose threads would wait for cores that the engine keeps busy
-        if self._device is not self._host:
-            self._device.copy_(self._host, non_blocking=self._pinned)
-        if self._copied is not None:
-            self._copied.record(torch.cuda.current_stream(self.device))
-        return self._tensors
+        self.name = name
+        self._set_spaces(observation_reader(observation), action_writer(action), 1, device)
+
+    def _reset(self, seeds: Array | None) -> NoReturn:
+        raise not_loaded(self.name)
+
+    def _spawn(self, num_envs: int, drawn: bool) -> NoReturn:
+        raise not_loaded(self.name)
 
 
-def view_like(buffer: Tensor, start: int, array: Array) -> Tensor:
-    """The part of a buffer of bytes that holds an array like this one."""
-    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-    return buffer[start : start + array.nbytes].view(dtype).view(array.shape)
+class SpacesOnlyTensorEnv:
+    """The spaces of an environment that takes and returns tensors, where it cannot be run."""
+
+    def __init__(self, name: str, observation: Spec, action: Spec, device: torch.device) -> None:
+        self.name, self.observation, self.action, self.device = name, observation, action, device
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> NoReturn:
+        raise not_loaded(self.name)
+
+
+def not_loaded(name: str) -> UsageError:
+    return UsageError(f"env {name!r} cannot be run: only its spaces were loaded. Give one with tr.load(path, env=...)")
 
 
 def row_seeds(seed: int, count: int) -> Array:

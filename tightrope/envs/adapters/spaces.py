@@ -21,19 +21,13 @@ from torch import Tensor
 
 from ...errors import EnvError, UsageError
 from ...models.networks import IMAGE_SIDE
-from ...types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
+from ...types import Bound, Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from ..step_arrays import Array
-from .space_members import Observation, Space, entries_of, leaves, nested_like, space_text
+from .space_members import Observation, Space, bound, dtype_of, entries_of, leaves, nested_like, space_text
 
 OBSERVATIONS, OBS = "observations", "obs"  # names of the whole, in messages and in a graph
 CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
 NUMPY = {torch.float32: np.float32, torch.int64: np.int64, torch.uint8: np.uint8}
-
-
-def dtype_of(space: Space) -> np.dtype[Any]:
-    """The dtype of a space for a graph, which has no numbers of more than 64 bits."""
-    kind = np.dtype(space.dtype)
-    return np.dtype(np.float64) if kind.itemsize > 8 else kind
 
 
 def in_shape(batch: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -270,7 +264,34 @@ def action_writer(space: Space) -> ActionWriter:
     )
 
 
-def bound(values: Array) -> Bound:
-    """One number where all are the same, otherwise each."""
-    flat = [float(v) for v in values.flatten()]
-    return flat[0] if len(set(flat)) == 1 else tuple(flat)
+# of environments --------------------------------------------------------------------------------------------------------
+
+
+def reader_of(env: Env) -> ObservationReader:
+    """The reader of an environment's observations; of a tensor environment's, one that changes nothing."""
+    if isinstance(reader := getattr(env, "_observation", None), ObservationReader):
+        return reader
+    space, spec = space_of(env.observation), env.observation
+    return ObservationReader(space, spec, (Part(OBS, OBS, space, spec),))
+
+
+def writer_of(env: Env) -> ActionWriter:
+    """The writer of an environment's actions; of a tensor environment's, one that changes nothing."""
+    writer = getattr(env, "_action", None)
+    return writer if isinstance(writer, ActionWriter) else ActionWriter(space_of(env.action), env.action)
+
+
+def space_of(spec: Spec) -> Space:
+    """Gymnasium's name for one of our specs; parts that travel as one row are a row."""
+    if isinstance(spec, Discrete):
+        return gs.Discrete(spec.n)
+    if isinstance(spec, MultiDiscrete):
+        return gs.MultiDiscrete(np.array(spec.n))
+    if isinstance(spec, Composite):
+        return gs.Box(-np.inf, np.inf, spec.shape, np.float32)
+    kind = NUMPY[spec.dtype]
+
+    def each(end: Bound) -> Array:
+        return np.broadcast_to(np.asarray(end, kind), math.prod(spec.shape)).reshape(spec.shape)
+
+    return gs.Box(each(spec.low), each(spec.high), dtype=kind)

@@ -41,7 +41,6 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
     "actions after an end": (trajectories.actions_after_end, VectorUnderTest),
     "spawn": (trajectories.spawned_copy, ProtocolUnderTest),
     "draw": (trajectories.drawing, TensorUnderTest),
-    "render": (trajectories.rendered_frames, SingleUnderTest),
 }
 
 
@@ -61,7 +60,7 @@ def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0
         except UsageError as error:
             if not (isinstance(target, type) and issubclass(target, TensorEnv)):
                 raise
-            add_usage_error(report, error)
+            report.add_usage_error("error", "methods", error)
             return report
         except Exception as error:
             fix = "fix that line: a class or factory is called with nothing, or with num_envs"
@@ -95,12 +94,6 @@ def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> object:
     return target(num_envs=num_envs) if "num_envs" in signature_parameters(target) else target()
 
 
-def add_usage_error(report: CheckReport, error: UsageError) -> None:
-    """CheckReport a mistake in a method of a tensor environment."""
-    message, _, fix = str(error).rpartition(": ")
-    report.add("error", "methods", message, fix)
-
-
 def kind_under_test(env: object) -> type[EnvUnderTest]:
     if isinstance(env, TensorEnv):
         return TensorUnderTest
@@ -118,7 +111,7 @@ def run_checks(env: object, report: CheckReport, steps: int, seed: int) -> None:
     try:
         tested = kind_under_test(env)(env, report, steps, seed)
     except UsageError as error:
-        add_usage_error(report, error)
+        report.add_usage_error("error", "methods", error)
         return
     except Exception as error:
         fix = "set the spaces and, where there are several rows, num_envs in __init__"

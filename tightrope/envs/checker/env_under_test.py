@@ -42,9 +42,7 @@ FIXES = {  # by check; those of tensor environments differ where TensorUnderTest
     "info": "return a dict, if an empty one",
     "no reward": "pay for progress, start nearer to the goal, or be sure that longer play finds it",
     "observation scale": "set norm_obs, or bring entries to a similar size",
-    "render": "return a uint8 array (height, width, 3) in render_mode rgb_array, or take it out of metadata",
     "reset": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
-    "reset cost": "make once what does not change between episodes",
     "restart": "set all state anew in reset, whatever was under way, and return what is seen then",
     "rows": "give each row a stream of its own",
     "seed": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
@@ -91,6 +89,11 @@ class CheckReport:
         """Add a finding, once per check: further ones are mostly consequences of the first."""
         if not self.has(check):
             self.findings.append(CheckFinding(level, check, message, fix))
+
+    def add_usage_error(self, level: Level, check: str, error: Exception) -> None:
+        """Add a finding for an error that ends in its fix."""
+        message, _, fix = str(error).rpartition(": ")
+        self.add(level, check, message, fix)
 
     def lines(self) -> list[str]:
         """The report as text, errors first."""

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
-from ..adapters.space_members import stacked, take_rows
+from ..adapters.space_members import space_text, stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
 from ..validate import describe_value, short_text
@@ -32,22 +32,18 @@ class GymUnderTest(EnvUnderTest):
         self.sampled = copy.deepcopy(getattr(env, "action_space", None))
         if isinstance(self.sampled, gs.Space):
             self.sampled.seed(seed)
-        report.facts |= {"observation": short_text(seen), "action": short_text(acted)}
+        report.facts |= {"observation": short_text(space_text(seen)), "action": short_text(space_text(acted))}
         self.note_mask(find_action_mask(env))
         try:
             self.reader = spaces.observation_reader(seen)
             self.observation = self.reader.spec
         except UsageError as error:
-            self._unsupported(error)
+            report.add_usage_error("error", "spaces", error)
         try:
             self.writer = spaces.action_writer(acted)
             self.action = self.writer.spec
         except UsageError as error:
-            self._unsupported(error)
-
-    def _unsupported(self, error: UsageError) -> None:
-        message, _, fix = str(error).partition(": ")
-        self.error("spaces", message, fix)
+            report.add_usage_error("error", "spaces", error)
 
     def batch(self, obs: object) -> object:
         """An observation in the form of vector environments."""
@@ -198,7 +194,9 @@ class VectorUnderTest(GymUnderTest):
         self.engine = f"Gymnasium, {plural(self.num_envs, 'row')} ({kind}), autoreset {self.mode_name}"
         for name in ("observation_space", "action_space"):
             if getattr(env, name) != batch_space(getattr(env, f"single_{name}"), self.num_envs):
-                message = f"{name} is {short_text(getattr(env, name))}, not {self.num_envs} times single_{name}"
+                message = (
+                    f"{name} is {short_text(space_text(getattr(env, name)))}, not {self.num_envs} times single_{name}"
+                )
                 self.error("spaces", message, f"set it to vector.utils.batch_space(single_{name}, num_envs)")
 
     def autoreset_error(self, observed: str) -> None:

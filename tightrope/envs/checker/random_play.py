@@ -155,11 +155,6 @@ def check_speed(env: EnvUnderTest, play: PlayStatistics) -> None:
     env.report.facts["steps_per_second"] = play.steps / (step + reset)
     if play.lengths and isinstance(env, SingleUnderTest):  # others reset within a step
         env.report.facts["reset_share"] = reset / (step + reset)
-        ratio, length = env.cost("reset") / env.cost("step"), float(np.mean(play.lengths))
-        share = ratio / (ratio + length)
-        if ratio > 20 and share > 0.5:
-            message = f"a reset costs as much as {ratio:.0f} steps, episodes last {length:.0f}: resets take {share:.0%}"
-            env.add("note", "reset cost", message)
 
 
 def check_counts(env: EnvUnderTest, play: PlayStatistics) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
-from ...errors import UsageError, raised
+from ...errors import UsageError
 from ...types import Box, Discrete
 from ..step_arrays import Array
 from ..training_warnings import find_time_limit
-from ..validate import describe_value, draw_frames
+from ..validate import draw_frames
 from .env_under_test import TRACE_SECONDS, CheckReport, EnvUnderTest, Level
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .random_play import WIDE
@@ -189,28 +189,4 @@ def drawing(env: TensorUnderTest) -> None:
         try:
             draw_frames(env.env, obs, torch.as_tensor(env.random_actions(), device=obs.device))
         except UsageError as error:
-            message, _, fix = str(error).rpartition(": ")
-            env.add("warning", "draw", message, fix)
-
-
-def rendered_frames(env: SingleUnderTest) -> None:
-    """A user's environment whose metadata has rgb_array returns pixels from render()."""
-    inner = getattr(env.env, "unwrapped", env.env)
-    modes = (getattr(inner, "metadata", None) or {}).get("render_modes") or []
-    if "rgb_array" not in modes or type(inner).__module__.startswith("gymnasium."):
-        return
-    renderer = env.env
-    try:
-        if getattr(inner, "render_mode", None) != "rgb_array":
-            renderer = type(inner)(render_mode="rgb_array")
-        renderer.reset(seed=env.seed)
-    except Exception:  # its constructor takes other arguments, or it is broken, which other checks report
-        return
-    try:
-        frame = renderer.render()
-        if not (isinstance(frame, np.ndarray) and frame.ndim == 3):
-            env.add("note", "render", f"metadata promises rgb_array, but render() returns {describe_value(frame)}")
-    except Exception as error:
-        env.add("note", "render", f"render() raises {raised(error)}")
-    if renderer is not env.env:
-        renderer.close()
+            env.report.add_usage_error("warning", "draw", error)

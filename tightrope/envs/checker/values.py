@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ...types import Box, Composite, Spec
-from ..adapters.space_members import entries_of
+from ..adapters.space_members import entries_of, space_text
 from ..random_streams import GENERATORS, GLOBAL_STREAMS, generator_state
 from ..step_arrays import Array
 from ..validate import describe_value, short_text
@@ -95,7 +95,11 @@ def space_violations(space: object, value: Any, place: str = "") -> Iterator[Vio
         return
     if not isinstance(space, (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary)):
         if isinstance(space, gs.Space) and not space.contains(value):
-            yield "error", "structure", f"{at(place)} is {describe_value(value)}, not in {short_text(space)}"
+            yield (
+                "error",
+                "structure",
+                f"{at(place)} is {describe_value(value)}, not in {short_text(space_text(space))}",
+            )
         return
     try:
         array = np.asarray(value)

@@ -92,9 +92,5 @@ def _derivative(state: Tensor, force: Tensor) -> Tensor:
         upper * GRAVITY * sin_a - lower * LENGTH * sin_ab * db.square(),
         lower * GRAVITY * sin_b + lower * LENGTH * sin_ab * da.square(),
     )
-    return torch.stack([v, *_reorder(solve_symmetric3(mass, forces), da, db)], -1)
-
-
-def _reorder(acceleration: list[Tensor], da: Tensor, db: Tensor) -> tuple[Tensor, ...]:
-    """(x'', a', b', a'', b''): what follows x' in the derivative of (x, v, a, b, a', b')."""
-    return acceleration[0], da, db, acceleration[1], acceleration[2]
+    dv, dda, ddb = solve_symmetric3(mass, forces)
+    return torch.stack([v, dv, da, db, dda, ddb], -1)
