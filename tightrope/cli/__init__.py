@@ -43,7 +43,7 @@ usage: tightrope COMMAND ...
 
 COMMANDS = {  # and their modules, which have a function such as train_main
     "train": "training", "sweep": "sweep", "resume": "training", "eval": "trained", "record": "trained", "report": "trained",
-    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "doctor",
+    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "tools",
 }  # fmt: skip
 ELSEWHERE = {
     "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
@@ -53,8 +53,6 @@ ELSEWHERE = {
 TRAINING = ("train", "resume", "sweep")  # their results are files: that nobody reads what they print does not end them
 PATIENCE = 2.0  # seconds for leaving in order
 LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-
-
 T = TypeVar("T")
 
 
@@ -124,21 +122,15 @@ def exit_code(args: list[str]) -> int:
             return 141  # 128 + SIGPIPE
         complain(error)
         return 1
-    except UsageError as error:
-        complain(error)
-        return 2
-    except EnvError as error:
+    except (UsageError, EnvError, NotFinite) as error:
         origin: BaseException = error
         while origin.__cause__ is not None:
             origin = origin.__cause__
-        if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
+        if isinstance(error, EnvError) and not isinstance(origin, (EnvError, EOFError, ConnectionError)):
             lines = "".join(traceback.format_exception(origin))  # the environment's own, for its author
             print(printable_lines(lines), end="", file=sys.stderr)
         complain(error)
-        return 1
-    except NotFinite as error:
-        complain(error)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except RankLost as error:
         if not error.printed:
             print(f"tightrope: {error}", file=sys.stderr)
@@ -158,9 +150,9 @@ def complain(error: Exception) -> None:
     if os.environ.keys() >= LAUNCHED:
         from ..engine.distributed import print_error
 
-        return print_error(str(error))
-    print(f"tightrope: {error}", file=sys.stderr)
-    return None
+        print_error(str(error))
+    else:
+        print(f"tightrope: {error}", file=sys.stderr)
 
 
 def dispatch(args: list[str]) -> int:
