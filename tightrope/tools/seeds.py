@@ -204,7 +204,7 @@ class SeedPool:
     waiting: list[Seed] = field(default_factory=list)
 
     def run(self) -> None:
-        """Until all have ended; signals are passed on, once each time."""
+        """Run until all have ended. Signals are passed on, once each time."""
         for seed in self.seeds:
             if seed.finished:
                 seed.code = 0
@@ -220,23 +220,21 @@ class SeedPool:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for process in self.running.values():  # only if something went wrong here
+            for _, process in self.running:  # only if something went wrong here
                 process.terminate()
 
     @property
-    def running(self) -> dict[int, subprocess.Popen[bytes]]:
-        """Processes under way, by the index of their seed."""
-        found = {i: seed.process for i, seed in enumerate(self.seeds) if seed.code is None}
-        return {i: process for i, process in found.items() if process is not None}
+    def running(self) -> list[tuple[Seed, subprocess.Popen[bytes]]]:
+        return [(seed, seed.process) for seed in self.seeds if seed.code is None and seed.process is not None]
 
     def receive(self, number: int, frame: object) -> None:
         """The first signal asks every run to end its phase and save, the second to end at once."""
         self.stopped, self.asked, self.waiting = number, self.asked or time.monotonic(), []
-        for process in self.running.values():
+        for _, process in self.running:
             process.send_signal(number)
 
     def start_some(self) -> None:
-        taken = {self.seeds[i].slot for i in self.running}
+        taken = {seed.slot for seed, _ in self.running}
         for slot in [slot for slot in range(len(self.variables)) if slot not in taken]:
             if self.waiting and self.stopped is None:
                 seed = self.waiting.pop(0)
@@ -244,15 +242,12 @@ class SeedPool:
                 seed.start(self.words, self.variables[slot])
 
     def end_some(self) -> None:
-        for i, process in self.running.items():
-            seed = self.seeds[i]
+        for seed, process in self.running:
             seed.code = process.poll()
             if seed.code is None and self.stopped is not None:
                 self.give_up(seed, process)
-            elif seed.code == 0:
-                self.lines.say(f"seed {seed.seed}: {seed.last_words()}")
-            elif seed.code is not None and self.stopped is None:
-                self.lines.say(f"seed {seed.seed}: failed: {seed.last_words()}")
+            elif seed.code is not None and (seed.code == 0 or self.stopped is None):
+                self.lines.say(f"seed {seed.seed}: {'failed: ' if seed.code else ''}{seed.last_words()}")
 
     def give_up(self, seed: Seed, process: subprocess.Popen[bytes]) -> None:
         """Kill a run that has not ended long after it was asked to: it has what it saved last."""

@@ -92,13 +92,13 @@ def test_a_study_of_another_sweep_is_refused(sweep: Command) -> None:
 
 
 def test_trials_that_diverge_or_do_not_fit_are_pruned_and_the_others_go_on(sweep: Command) -> None:
-    Path("search.yaml").write_text("learning_rate: [0.001, 1e30]\nnum_steps: [16, 128]\nnum_envs: [8, 128]\n")
-    flags = "--total-timesteps 8192 --evaluations 1 --seeds-per-trial 1 --eval-episodes 2 --search search.yaml"
+    Path("search.yaml").write_text("learning_rate: [0.001, 1e30]\nnum_steps: [16, 64]\nnum_envs: [8, 128]\n")
+    flags = "--total-timesteps 4096 --evaluations 1 --seeds-per-trial 1 --eval-episodes 2 --search search.yaml"
     code, out, err = sweep(f"--trials 12 {flags}")
     assert (code, err, len(trials())) == (0, "", 12)
     ended = {trial.user_attrs.get(OUTCOME, trial.state.name).split(":")[0] for trial in trials()}
     assert ended == {"COMPLETE", "diverged", "does not fit"}
-    assert "does not fit: total_timesteps 8192 is less than one phase" in out
+    assert "does not fit: total_timesteps 4096 is less than one phase" in out
 
 
 def test_if_no_trial_is_completed_there_is_no_preset(sweep: Command) -> None:

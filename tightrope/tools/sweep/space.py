@@ -126,12 +126,7 @@ def dimension_of(name: str, config: Any) -> Range | Choices:
     if isinstance(usual, bool):
         return Choices((False, True))
     low, high, log = RANGES.get(name) or (float(f"{usual / 10:.3g}"), float(f"{min(10 * usual, 0.1):.3g}"), True)
-    return range_with(usual or low, low, high, log)
-
-
-def range_with(usual: Any, low: Any, high: Any, log: bool = False) -> Range:
-    """The range, widened to include the usual value."""
-    return Range(min(low, usual), max(high, usual), log)
+    return Range(min(low, usual or low), max(high, usual or low), log)  # widened to include the usual value
 
 
 def choices_with(usual: Any, values: Iterable[Any]) -> Choices:
