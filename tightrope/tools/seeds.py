@@ -91,7 +91,7 @@ class Seed:
         python = [sys.executable, "-m", "tightrope"]
         if not (self.run_dir / CONFIG).exists():
             return [*python, "train", *words, "--seed", str(self.seed), "--run-dir", str(self.run_dir), "--quiet"]
-        config = load_config(self.run_dir)
+        config = load_config(self.run_dir)  # resumed with its own number of threads, which changes the last digits
         own = ["--env", config.env] if ":" in config.env else []
         own += ["--network", config.network.network] if config.network.network is not None else []
         return [*python, "resume", str(self.run_dir), *own, "--quiet"]
