@@ -31,6 +31,7 @@ NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") i
 AFTER_STOP = 5.0  # seconds that a helper has left for its answer once we were asked to stop
 LOOK = 0.5  # seconds between looks at a helper that does not answer
 LINE_LENGTH = 300  # letters of an error
+LATER = 5  # seconds after its time limit, when isolated code ends by itself
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 PARENT = "TIGHTROPE_PARENT"  # environment variable: who started this process and wants it to end with itself
 SET_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
@@ -235,9 +236,10 @@ class ProcessResult(NamedTuple):
 
 
 def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult:
-    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most."""
+    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most, even if we die."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    words, variables = [sys.executable, "-c", code], {**inherited, **environment}
+    alarm = f"import signal; getattr(signal, 'alarm', int)({int(seconds) + LATER})\n"  # Windows has none
+    words, variables = [sys.executable, "-c", alarm + code], {**inherited, **environment}
     try:
         done = subprocess.run(words, env=variables, capture_output=True, text=True, errors="replace", timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -120,7 +120,7 @@ def as_checks(results: list[CheckResult]) -> list[Check]:
     return [Check(result.part, result.name, lambda result=result: result) for result in results]
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [30, 60, 200])
 def test_a_terminal_of_any_width_shows_every_word(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,14 +297,11 @@ def test_an_opengl_that_fails_is_a_warning_with_what_to_install(monkeypatch: pyt
 # devices ----------------------------------------------------------------------------------------------------------------
 
 
-def test_training_that_fails_or_changes_nothing_means_that_no_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_changes_nothing_means_that_no_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = replace(devices.ALGORITHMS["ppo"], loop=lambda state, config: iter(()))
     monkeypatch.setitem(devices.ALGORITHMS, "ppo", idle)
     result = devices.training("cpu")
     assert (result.verdict, "changed by 0" in result.words) == ("broken", True)
-    monkeypatch.setattr(devices, "build", raises(RuntimeError("no kernel image is available")))
-    result = devices.training("cpu")
-    assert (result.verdict, "no kernel image" in result.words) == ("broken", True)
 
 
 def test_a_device_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,17 +338,13 @@ def test_a_gpu_that_torch_cannot_use(
         ("something else", "train without"),
     ],
 )
-def test_a_compilation_that_fails_has_a_fix(error: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(False, error, error))
-    result = devices.compilation("cpu", quick=False)
-    assert (result.verdict, fix in result.fix) == ("absent", True)
-
-
-def test_a_compilation_that_works_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: ProcessResult(True, "12.5", ""))
-    result = devices.compilation("cpu", quick=False)
-    assert result.facts == {"works": True, "seconds": 12.5}
-    assert "12.5 s" in result.words
+def test_a_compilation_has_a_time_or_a_fix(error: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([ProcessResult(False, error, error), ProcessResult(True, "12.5", "")])
+    monkeypatch.setattr(devices, "run_isolated", lambda *_, **__: next(results))
+    failed, worked = (devices.compilation("cpu", quick=False) for _ in range(2))
+    assert (failed.verdict, fix in failed.fix) == ("absent", True)
+    assert worked.facts == {"works": True, "seconds": 12.5}
+    assert "12.5 s" in worked.words
 
 
 # ranks ------------------------------------------------------------------------------------------------------------------
@@ -371,8 +364,6 @@ GPU0 = dict(device="cuda:0", model="H200")
     [
         ([{}, {}], []),
         ([{}, {"versions": {"tightrope": "other"}}], ["tightrope: differs: 1 on rank 0, other on rank 1"]),
-        ([{}, {"versions": {"torch": "other"}}], ["torch: differs: 2 on rank 0, other on rank 1"]),
-        ([{}, {"versions": {"python": "other"}}], ["python: differs: 3 on rank 0, other on rank 1"]),
         ([GPU0, {"device": "cuda:1", "model": "A100"}], ["devices: differs: H200 on rank 0, A100 on rank 1"]),
         ([GPU0, {**GPU0, "host": "b"}], []),
         ([{}, {"work": 3e-3}, {}], ["rank 1: 3.0 times as slow as the others at the same work, and holds them up"]),

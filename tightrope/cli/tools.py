@@ -215,7 +215,7 @@ def print_report(to_do: Sequence[Check], width: int | None = None) -> list[Check
 
     from ..tools.doctor import run_check
 
-    console = Console(width=width, highlight=False, markup=False)
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
     found: list[CheckResult] = []
     for check in to_do:
         with console.status(f"checking {check.name}"):

@@ -161,7 +161,7 @@ class SeedLines:
         from rich.live import Live
 
         self.seeds, self.total = seeds, total
-        self.console = Console(quiet=quiet, soft_wrap=True, markup=False, highlight=False)
+        self.console = Console(quiet=quiet, soft_wrap=True, markup=False, emoji=False, highlight=False)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> SeedLines:
