@@ -1,7 +1,6 @@
 """Several seeds side by side: which seeds, where they run, what is left when one fails or all are stopped."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_helpers import start_command
 
 import tightrope as tr
 from tightrope.errors import UsageError
@@ -93,20 +93,11 @@ def test_threads_follow_the_number_of_runs_side_by_side(
     assert command[command.index("--threads") + 1] == str(threads)
 
 
-def train(*words: str) -> "subprocess.Popen[str]":
-    root = str(Path(tr.__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, "-m", "tightrope", "train", "CartPole-v1", *words],
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     folder = tmp_path / "many"
-    process = train(*FLAGS, "--seeds", "451,452", "--jobs", "2", "--run-dir", str(folder))
+    process = start_command(
+        "train", "CartPole-v1", *FLAGS, "--seeds", "451,452", "--jobs", "2", "--run-dir", str(folder)
+    )
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 0, complaints
     assert "2 seeds, 2 at once, 1 thread each" in said
@@ -119,7 +110,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
 
     # once more: what is done is left alone, and one seed that fails does not stop another
     (folder / "seed0453").write_text("in the way")
-    process = train(*FLAGS, "--seeds", "451-454", "--run-dir", str(folder))
+    process = start_command("train", "CartPole-v1", *FLAGS, "--seeds", "451-454", "--run-dir", str(folder))
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "seed 451: is done already" in said
@@ -132,7 +123,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     folder = tmp_path / "many"
     words = ["--total-timesteps", "16384", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
     words += ["--seeds", "1-3", "--jobs", "2", "--run-dir", str(folder)]
-    process = train(*words)
+    process = start_command("train", "CartPole-v1", *words)
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in (1, 2)]
     deadline = time.monotonic() + 60
     while not all(seed.progress()[0] > 0 for seed in seeds) and time.monotonic() < deadline:
@@ -146,7 +137,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
         assert (seed.run_dir / "checkpoints").is_dir()
         assert "goes on" in seed.last_words()
 
-    process = train(*words)
+    process = start_command("train", "CartPole-v1", *words)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
