@@ -1,7 +1,9 @@
 """What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples, no signal ignored."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import jaxtyping
 import pytest
@@ -32,3 +34,33 @@ def unchecked_shapes() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tightrope(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command line, given in one or several pieces."""
+
+    def run(*words: str) -> Done:
+        from tightrope.cli import main
+
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([word for piece in words for word in piece.split()])
+        return Done(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,6 +1,8 @@
-"""What tests of runs share: advancing them, comparing their states and metrics, forging their checkpoints."""
+"""What tests of runs share: starting and advancing them, comparing their states and metrics, forging their checkpoints."""
 
 import json
+import os
+import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -19,6 +21,14 @@ from forgery import forge, forge_config, forge_tensors, manifest_of, newest
 
 __all__ = ["forge", "forge_config", "forge_tensors", "manifest_of", "newest"]
 AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
+
+
+def start_command(*words: str, variables: dict[str, str] | None = None, **options: Any) -> "subprocess.Popen[str]":
+    """`tightrope` with some words, in a process of its own."""
+    own = {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1", **(variables or {})}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [sys.executable, "-m", "tightrope", *words]
+    return subprocess.Popen(command, env={**os.environ, **own}, text=True, **streams)
 
 
 def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:
@@ -42,8 +52,9 @@ def assert_same_state(one: Any, other: Any, but: tuple[str, ...] = ("run.seconds
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics file, without what the clock says."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    """The metrics file, if there is one yet, without what the clock says."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
     return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
 
 

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
+from run_helpers import start_command
 
 import tightrope as tr
 from tightrope.cli import COMMANDS, main
@@ -22,13 +23,7 @@ TINY = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidd
 BUDGET = ["--total-timesteps", "64"]
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Tightrope = Callable[..., Done]
+Tightrope = Callable[..., Any]  # the fixture
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +34,6 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-@pytest.fixture
-def tightrope(capsys: pytest.CaptureFixture[str]) -> Tightrope:
-    def run(*args: str) -> Done:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main(args)
-        return Done(stop.value.code, *capsys.readouterr())  # type: ignore[arg-type]
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that other commands may look at."""
@@ -57,12 +41,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
     settings: dict[str, Any] = dict(num_envs=4, num_steps=8, total_timesteps=64, hidden_sizes=(8,), seed=2)
     tr.PPO("CartPole-v1", **settings).learn(run_dir=path, quiet=True)
     return str(path)
-
-
-def process(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
-    command = [sys.executable, "-m", "tightrope", *args]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, **options)
 
 
 def settings_of_run(path: str = "run") -> dict[str, Any]:
@@ -556,17 +534,19 @@ def test_a_mistake_gets_one_line_and_leaves_nothing_behind(
 
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = process("train", "CartPole-v1", "--num-minibatches", "7", cwd=tmp_path / "here")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"tightrope: num_minibatches 7 .*\n", done.stderr)
+    process = start_command("train", "CartPole-v1", "--num-minibatches", "7", cwd=tmp_path / "here")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert re.fullmatch(r"tightrope: num_minibatches 7 .*\n", err)
     assert not list((tmp_path / "here").iterdir())
 
 
 def test_training_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = process("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run", cwd=tmp_path / "here")
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1].endswith("run in run")
-    assert len(done.stderr.splitlines()) == 2  # progress, and not a warning more
+    process = start_command("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run", cwd=tmp_path / "here")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.splitlines()[-1].endswith("run in run")
+    assert len(err.splitlines()) == 2  # progress, and not a warning more
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

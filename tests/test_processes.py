@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tightrope import processes
-from tightrope.processes import Wait, alive, fork, kill, standing_still, stop_request
+from tightrope.processes import Wait, alive, fork, kill, run_isolated, standing_still, stop_request
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, /proc")
@@ -172,3 +172,19 @@ def test_a_stopped_helper_is_seen_and_killed() -> None:
     until(lambda: standing_still(helper.pid))
     kill([helper])
     assert not alive(helper.pid)
+
+
+@pytest.mark.parametrize(
+    ("code", "worked", "line"),
+    [
+        ("print('a'); print('b')", True, "b"),
+        ("raise ValueError('odd')", False, "ValueError: odd"),
+        ("import sys; sys.excepthook = lambda *_: print('a.BError: odd\\n\\nread more', file=sys.stderr); 1 / 0",
+         False, "a.BError: odd"),
+        ("import os; os.abort()", False, "its process died of SIGABRT"),
+        ("import time; time.sleep(60)", False, "not done after 1 s"),
+    ],
+)  # fmt: skip
+def test_isolated_code_may_fail_crash_or_hang(code: str, worked: bool, line: str) -> None:
+    done = run_isolated(code, 1.0 if "sleep" in code else 30.0)
+    assert (done.worked, done.line) == (worked, line)

@@ -80,3 +80,13 @@ def print_line(line: str, error: bool = False, end: str = "\n") -> None:
         guard = Guarded(stream)
         guard.write(f"{line}{end}")
         guard.flush()
+
+
+def format_bytes(count: float) -> str:
+    power = max((p for p in range(5) if count >= 0.9995 * 1000**p), default=0)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def format_seconds(seconds: float) -> str:
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("us", 1e-6))
+    return f"{seconds / size:.3g} {unit}"

@@ -13,6 +13,7 @@ import ctypes
 import multiprocessing
 import multiprocessing.util  # its handler at exit, which waits for children, then runs after ours, which kills them
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,9 @@ STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if ha
 NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)]
 AFTER_STOP = 5.0  # seconds that a helper has left for its answer once we were asked to stop
 LOOK = 0.5  # seconds between looks at a helper that does not answer
+LINE_LENGTH = 300  # letters of an error
+LATER = 5  # seconds after its time limit, when isolated code ends by itself
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 PARENT = "TIGHTROPE_PARENT"  # environment variable: who started this process and wants it to end with itself
 SET_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
 _helpers: WeakSet[BaseProcess] = WeakSet()
@@ -218,3 +222,33 @@ def _state(pid: int) -> str:
     except OSError:
         return ""
     return stat.rpartition(")")[2].split()[0]
+
+
+# code that may crash ----------------------------------------------------------------------------------------------------
+
+
+class ProcessResult(NamedTuple):
+    """How a process ended: its last line, or its error; and all that it printed."""
+
+    worked: bool
+    line: str
+    output: str
+
+
+def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult:
+    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most, even if we die."""
+    inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    alarm = f"import signal; getattr(signal, 'alarm', int)({int(seconds) + LATER})\n"  # Windows has none
+    words, variables = [sys.executable, "-c", alarm + code], {**inherited, **environment}
+    try:
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, errors="replace", timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return ProcessResult(False, f"not done after {seconds:g} s", "")
+    output = done.stdout + done.stderr
+    if done.returncode < 0:
+        return ProcessResult(False, f"its process died of {signal.Signals(-done.returncode).name}", output)
+    # the exception that a traceback ends with, whatever a library prints after it
+    raised = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
+    lines = done.stdout.splitlines() if done.returncode == 0 else raised or done.stderr.splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ProcessResult(done.returncode == 0, last[:LINE_LENGTH], output)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from tightrope.cli import main
 
 SMALL = "--num-envs 2 --num-steps 8 --num-minibatches 1 --total-timesteps 16 --eval-episodes 1 --video-every 0 --quiet"
 CODE = """
@@ -52,20 +51,13 @@ CONFIGS = {
 
 
 @pytest.fixture(autouse=True)
-def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def evil(own_directory: Path) -> Iterator[None]:
     Path("evil_file.py").write_text(CODE)
     yield
     sys.modules.pop("evil_file", None)
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is not None:
         gymnasium.registry.pop("Theirs-v0", None)
-
-
-def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(words.split())
-    return int(stop.value.code or 0), capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -76,9 +68,9 @@ def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         *(("sweep CartPole-v1 --trials 1", config) for config in CONFIGS if not config.startswith("env")),
     ],
 )
-def test_a_file_imports_nothing(command: str, config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_imports_nothing(command: str, config: str, tightrope: Callable[..., Any]) -> None:
     Path("my.yaml").write_text(CONFIGS[config])
-    code, complaint = run(f"{command} --config my.yaml {SMALL}", capsys)
+    code, _, complaint = tightrope(f"{command} --config my.yaml {SMALL}")
     assert (code, complaint.count("\n")) == (2, 1)
     assert "my.yaml" in complaint
     assert f"--allow-import {'os' if config.startswith('standard') else 'evil_file'}" in complaint
@@ -86,25 +78,25 @@ def test_a_file_imports_nothing(command: str, config: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("config", ["env", "env id", "train_env id", "network"])
-def test_a_module_that_is_allowed_is_imported(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_is_allowed_is_imported(config: str, tightrope: Callable[..., Any]) -> None:
     Path("my.yaml").write_text(CONFIGS[config])
-    code, complaint = run(f"train --config my.yaml --allow-import other evil_file {SMALL} --run-dir run", capsys)
+    code, _, complaint = tightrope(f"train --config my.yaml --allow-import other evil_file {SMALL} --run-dir run")
     assert (code, complaint) == (0, "")
     assert Path("imported").exists()
 
 
-def test_what_the_command_line_names_too_needs_no_other_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_command_line_names_too_needs_no_other_word(tightrope: Callable[..., Any]) -> None:
     Path("my.yaml").write_text("env: evil_file:Env\nnetwork: evil_file:Net\n")
     words = f"--config my.yaml {SMALL} --network evil_file:Net --run-dir"
-    assert run(f"train evil_file:Env {words} a", capsys) == (0, "")
-    assert run(f"train CartPole-v1 {words} b", capsys) == (0, "")  # which wins over the file
+    assert tightrope(f"train evil_file:Env {words} a").code == 0
+    assert tightrope(f"train CartPole-v1 {words} b").code == 0  # which wins over the file
 
 
 @pytest.mark.parametrize("name", ["call", "NoNet", "Env", "torch"])
 @pytest.mark.parametrize("flags", ["--network evil_file:{}", "--config my.yaml --allow-import evil_file"])
-def test_nothing_but_a_class_of_networks_is_called(flags: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_but_a_class_of_networks_is_called(flags: str, name: str, tightrope: Callable[..., Any]) -> None:
     Path("my.yaml").write_text(f"network: evil_file:{name}\n")
-    code, complaint = run(f"train CartPole-v1 {flags.format(name)} {SMALL}", capsys)
+    code, _, complaint = tightrope(f"train CartPole-v1 {flags.format(name)} {SMALL}")
     assert (code, complaint.count("\n")) == (2, 1)
     assert f"network 'evil_file:{name}' is not a class of nn.Module" in complaint
     assert not Path("called").exists()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore
 
 import tightrope as tr
-from tightrope.cli import main, seeds
+from tightrope.cli import training
 from tightrope.engine import distributed
 from tightrope.envs.adapters import gym
 
+pytestmark = pytest.mark.usefixtures("own_directory")
+Command = Callable[..., Any]
 ESCAPES = "d\x1b]0;owned\x07\x1b[31m"
 NO_TEXT = os.fsdecode(b"d\xff\xfe")
 SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 1 --total-timesteps 160 --eval-episodes 1 --device cpu"
@@ -36,44 +40,30 @@ class Rude(gymnasium.Env):
 """
 
 
-def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    out = capsys.readouterr()
-    return int(stop.value.code or 0), out.out + out.err
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize("name", [ESCAPES, NO_TEXT])
-def test_a_sweep_in_such_a_directory(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"--trials 1 {SMALL} --evaluations 1 --seeds-per-trial 1"
-    code, text = said(["sweep", "CartPole-v1", *words.split(), "--sweep-dir", name], capsys)
-    assert code == 0, text
-    assert "\x1b" not in text
+def test_a_sweep_in_such_a_directory(name: str, tightrope: Command) -> None:
+    done = tightrope(f"sweep CartPole-v1 --trials 1 {SMALL} --evaluations 1 --seeds-per-trial 1 --sweep-dir", name)
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out + done.err
     assert (Path(name) / "best.yaml").exists()
 
 
-def test_seeds_in_such_a_directory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(seeds.many.SeedPool, "run", lambda crowd: [setattr(one, "code", 0) for one in crowd.seeds])
-    monkeypatch.setattr(seeds.many, "compare", lambda seeds, folder: (folder / "comparison.html", "the words"))
-    code, text = said(["train", "CartPole-v1", *SMALL.split(), "--seeds", "1-2", "--run-dir", ESCAPES], capsys)
-    assert code == 0, text
-    assert "the words" in text
-    assert "\x1b" not in text
+def test_seeds_in_such_a_directory(monkeypatch: pytest.MonkeyPatch, tightrope: Command) -> None:
+    monkeypatch.setattr(training.SeedPool, "run", lambda pool: [setattr(one, "code", 0) for one in pool.seeds])
+    monkeypatch.setattr(training, "compare", lambda seeds, folder: (folder / "comparison.html", "the words"))
+    done = tightrope(f"train CartPole-v1 {SMALL} --seeds 1-2 --run-dir", ESCAPES)
+    assert done.code == 0, done.err
+    assert "the words" in done.out
+    assert "\x1b" not in done.out + done.err
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
-def test_what_an_environment_raises(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / f"rude_{command}.py").write_text(ENV)
-    flags = [*SMALL.split(), "--run-dir", "run"] if command == "train" else []
-    code, text = said([command, f"rude_{command}:Rude", *flags], capsys)
-    assert code == 1
-    assert "\\x1b[31m" in text
-    assert "\x1b" not in text
+def test_what_an_environment_raises(command: str, tightrope: Command) -> None:
+    Path(f"rude_{command}.py").write_text(ENV)
+    done = tightrope(command, f"rude_{command}:Rude", f"{SMALL} --run-dir run" if command == "train" else "")
+    assert done.code == 1
+    assert "\\x1b[31m" in done.out + done.err
+    assert "\x1b" not in done.out + done.err
 
 
 @pytest.mark.parametrize("error", [tr.EnvError, tr.NotFinite, tr.UsageError])

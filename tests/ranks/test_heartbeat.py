@@ -54,36 +54,28 @@ def test_who_is_busy_is_not_missed_and_who_ends_in_good_order_neither() -> None:
 works, waits = partial(RankActivity, activity.STEPPING, False), partial(RankActivity, "exchanging messages", True)
 
 
-@pytest.mark.parametrize("stuck", [0, 1, 2, 4])
-def test_the_rank_without_progress_is_found_if_another_waits(stuck: int) -> None:
-    reports = {rank: waits(LATE) for rank in range(5)} | {stuck: works(RANK_TIMEOUT + 60)}
-    assert find_stalled(reports, RANK_TIMEOUT) == (
-        stuck,
-        "has made no progress for 1860 s while stepping its environments, and other ranks wait for it (rank_timeout 1800)",
-    )
+STUCK = (
+    "has made no progress for 1860 s while stepping its environments, and other ranks wait for it (rank_timeout 1800)"
+)
+ALL_WAIT = "wait for each other, for 1804 s, as when each runs other code"
 
 
 @pytest.mark.parametrize(
-    "reports",
+    ("reports", "found"),
     [
-        [waits(50 * LATE), works(RANK_TIMEOUT - 1), waits(50 * LATE)],
-        [works(9 * LATE), works(9 * LATE), waits(RANK_TIMEOUT - 1)],
-        [waits(RANK_TIMEOUT + 1), waits(LATE)],
-        [waits(LATE), waits(1)],
+        *((dict.fromkeys(range(5), waits(LATE)) | {stuck: works(RANK_TIMEOUT + 60)}, (stuck, STUCK)) for stuck in (0, 4)),
+        ({rank: waits(LATE + rank) for rank in range(3)}, (None, ALL_WAIT)),
+        ({0: waits(50 * LATE), 1: works(RANK_TIMEOUT - 1), 2: waits(50 * LATE)}, None),  # slow but working
+        ({0: works(9 * LATE), 1: works(9 * LATE), 2: waits(RANK_TIMEOUT - 1)}, None),  # nobody waits for long
+        ({0: waits(RANK_TIMEOUT + 1), 1: waits(LATE)}, None),  # all wait, reports of two moments
+        ({0: waits(LATE), 1: waits(1)}, None),  # messages still arrive
     ],
-    ids=["slow but working", "nobody waits for long", "all wait, reports of two moments", "messages still arrive"],
-)
-def test_no_rank_is_at_fault_while_there_is_progress_or_nobody_waits(reports: list[RankActivity]) -> None:
-    assert find_stalled(dict(enumerate(reports)), RANK_TIMEOUT) is None
-
-
-def test_without_a_limit_no_rank_is_at_fault() -> None:
-    assert find_stalled({0: waits(1e9), 1: works(1e9)}, float("inf")) is None
-
-
-def test_ranks_that_all_wait_are_told_so() -> None:
-    found = find_stalled({rank: waits(LATE + rank) for rank in range(3)}, RANK_TIMEOUT)
-    assert found == (None, "wait for each other, for 1804 s, as when each runs other code")
+)  # fmt: skip
+def test_a_rank_is_at_fault_if_it_makes_no_progress_and_another_waits(
+    reports: dict[int, RankActivity], found: tuple[int | None, str] | None
+) -> None:
+    assert find_stalled(reports, RANK_TIMEOUT) == found
+    assert find_stalled(reports, float("inf")) is None, "without a limit"
 
 
 def test_progress_is_any_piece_of_work_begun_or_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+from run_helpers import rows
 
 import tightrope as tr
 
@@ -76,7 +76,7 @@ def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
         assert first["weights"] == second["weights"]  # ranks agree
         assert first["obs"] != second["obs"]  # but each has envs of its own
         assert [first["envs"], second["envs"]] == [3, 3]
-        assert numbers(folder / f"whole-{algo}") == numbers(folder / f"half-{algo}")
+        assert rows(folder / f"whole-{algo}") == rows(folder / f"half-{algo}")
 
     alone = tr.load(tmp_path / "others-ppo")
     assert alone.state.env.num_envs == 6
@@ -88,12 +88,6 @@ def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
     assert [row["ppo"]["envs"] for row in three] == [2] * 3
     assert three[0]["ppo"]["steps"] == 576
     assert len({json.dumps(row["vpg"]["weights"]) for row in three}) == 1
-
-
-def numbers(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, but for the clock."""
-    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in row.items() if k not in ("time", "charts/SPS")} for row in rows]
 
 
 @pytest.mark.gpu

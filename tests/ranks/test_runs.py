@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import rows
 
 import tightrope as tr
 from tightrope.training.build import per_rank_config
@@ -19,11 +19,6 @@ from .launcher import Job
 
 SMALL = "--num-envs 4 --num-steps 16 --num-minibatches 2 --total-timesteps 640 --device cpu"
 FOREVER = "--total-timesteps 100000000"
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def train(run: Path, flags: str, env: str = "CartPole-v1", **options: Any) -> Job:

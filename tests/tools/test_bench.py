@@ -2,13 +2,13 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tightrope.cli import main
 from tightrope.engine.rollout_policy import RecordedPolicy
 from tightrope.envs import CartPole
 from tightrope.tools.bench import Marks, measure
@@ -27,28 +27,20 @@ def test_a_phase_is_split_into_its_parts(algo: str, settings: dict[str, Any]) ->
     assert found.syncs == found.graphs == 0
 
 
-def test_a_slow_environment_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = CartPole.step
+@pytest.mark.parametrize(
+    ("owner", "method", "part"), [(CartPole, "step", "environment"), (RecordedPolicy, "choose", "policy")]
+)
+def test_what_is_slow_shows(owner: type[Any], method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(owner, method)
 
-    def dawdle(self: CartPole, *args: Any) -> Any:
+    def slow(self: Any, *args: Any) -> Any:
         time.sleep(0.01)
-        return step(self, *args)
+        return original(self, *args)
 
-    monkeypatch.setattr(CartPole, "step", dawdle)
+    monkeypatch.setattr(owner, method, slow)
     found = measure("CartPole-v1", "ppo", SMALL, seconds=0.1)
-    assert found.split["environment"] > 0.7
+    assert found.split[part] > 0.7
     assert found.phase > 0.08
-
-
-def test_a_slow_policy_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    choose = RecordedPolicy.choose
-
-    def dawdle(self: RecordedPolicy, *args: Any) -> Any:
-        time.sleep(0.01)
-        return choose(self, *args)
-
-    monkeypatch.setattr(RecordedPolicy, "choose", dawdle)
-    assert measure("CartPole-v1", "ppo", SMALL, seconds=0.1).split["policy"] > 0.7
 
 
 def test_steps_are_those_that_were_taken() -> None:
@@ -73,16 +65,14 @@ def test_time_belongs_to_the_innermost_part() -> None:
 
 
 def test_the_command_prints_a_row_per_size_and_writes_a_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tightrope: Callable[..., Any], own_directory: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     flags = "--num-envs 4 8 --num-steps 8 --num-minibatches 2 --seconds 0.05 --device cpu --profile"
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", "CartPole-v1", *flags.split()])
-    assert stop.value.code == 0
-    lines = capsys.readouterr().out.splitlines()
+    done = tightrope("bench CartPole-v1", flags)
+    assert done.code == 0
+    lines = done.out.splitlines()
     assert [line.split()[:3] for line in lines if " x " in line and "ms" in line] == [["4", "x", "8"], ["8", "x", "8"]]
-    trace = json.loads((tmp_path / "trace-CartPole-v1-4-auto.json").read_text())
+    trace = json.loads((own_directory / "trace-CartPole-v1-4-auto.json").read_text())
     assert any("aten::" in event.get("name", "") for event in trace["traceEvents"])
 
 
@@ -99,14 +89,10 @@ def test_the_command_prints_a_row_per_size_and_writes_a_trace(
         ("CartPole-v1 --accelerate graph --device cpu", "accelerate graph needs a CUDA device"),
     ],
 )
-def test_mistakes_are_one_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["bench", *words.split()])
-    out = capsys.readouterr()
-    assert stop.value.code == 2
-    assert out.out == ""
-    assert said in out.err
-    assert out.err.count("\n") == 1
+def test_mistakes_are_one_line(words: str, said: str, tightrope: Callable[..., Any]) -> None:
+    done = tightrope("bench", words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert said in done.err
 
 
 @pytest.mark.gpu

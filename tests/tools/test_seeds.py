@@ -1,11 +1,11 @@
 """Several seeds side by side: which seeds, where they run, what is left when one fails or all are stopped."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_helpers import start_command
 
 import tightrope as tr
-from tightrope.cli import main
 from tightrope.errors import UsageError
-from tightrope.tools.seeds import Seed, SeedPool, compare, read_seeds, slots
+from tightrope.tools.seeds import Seed, SeedLines, SeedPool, compare, process_variables, read_seeds
 from tightrope.training.reports import add_score
 
 RULE = import_module("tightrope.engine.threads")  # which has a class of its name beside it
@@ -41,16 +41,20 @@ def test_what_are_no_seeds_is_refused(text: str) -> None:
 def test_gpus_are_dealt_out_and_shared_where_more_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots("cuda", 1, None)] == ["0", "1"]
-    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots("cuda", 1, 3)] == ["0", "1", "0"]
+
+    def dealt(jobs: int | None) -> list[str]:
+        return [variables["CUDA_VISIBLE_DEVICES"] for variables in process_variables("cuda", 1, jobs)]
+
+    assert dealt(None) == ["0", "1"]
+    assert dealt(3) == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-x")
-    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots("cuda", 1, None)] == ["4", "GPU-x"]
+    assert dealt(None) == ["4", "GPU-x"]
 
 
 def test_cores_are_dealt_out_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tightrope.tools.seeds.cores", lambda: 8)
-    assert [len(slots("cpu", threads, None)) for threads in (None, 1, 3, 16)] == [8, 8, 2, 1]
-    assert len(slots("cpu", 1, 5)) == 5
+    assert [len(process_variables("cpu", threads, None)) for threads in (None, 1, 3, 16)] == [8, 8, 2, 1]
+    assert len(process_variables("cpu", 1, 5)) == 5
 
 
 class Pictures(gymnasium.Env[Any, Any]):
@@ -69,42 +73,31 @@ class Pictures(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("flags", "jobs", "threads"),
     [
-        (["--seeds", "1-4"], 4, 2), (["--seeds", "1-20"], 8, 1), (["--seeds", "1-4", "--jobs", "2"], 2, 4),
-        (["--seeds", "1-4", "--jobs", "16"], 4, 2), (["--seeds", "1-4", "--threads", "3"], 2, 3),
-        (["--seeds", "1"], 1, 8),
+        ("--seeds 1-4", 4, 2), ("--seeds 1-20", 8, 1), ("--seeds 1-4 --jobs 2", 2, 4), ("--seeds 1", 1, 8),
+        ("--seeds 1-4 --jobs 16", 4, 2), ("--seeds 1-4 --threads 3", 2, 3),
     ],
 )  # fmt: skip
 def test_threads_follow_the_number_of_runs_side_by_side(
-    flags: list[str], jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str, jobs: int, threads: int, tightrope: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
     monkeypatch.setattr(RULE, "cpu_limit", lambda: None)
     started: list[SeedPool] = []
     monkeypatch.setattr(SeedPool, "run", lambda pool: started.append(pool))
-    words = [f"{__name__}:Pictures", "--device", "cpu", "--num-envs", "2", "--num-steps", "8", *flags]
-    with pytest.raises(SystemExit):
-        main(["train", *words, "--run-dir", str(tmp_path / "many")])
+    words = f"{__name__}:Pictures --device cpu --num-envs 2 --num-steps 8 --run-dir {tmp_path}/many"
+    tightrope("train", words, flags)
     (pool,) = started
-    assert len(pool.places) == jobs
+    assert len(pool.variables) == jobs
     command = pool.seeds[0].command(pool.words)
     assert command.count("--threads") == 1
     assert command[command.index("--threads") + 1] == str(threads)
 
 
-def train(*words: str) -> "subprocess.Popen[str]":
-    root = str(Path(tr.__file__).parent.parent)
-    return subprocess.Popen(
-        [sys.executable, "-m", "tightrope", "train", "CartPole-v1", *words],
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     folder = tmp_path / "many"
-    process = train(*FLAGS, "--seeds", "451,452", "--jobs", "2", "--run-dir", str(folder))
+    process = start_command(
+        "train", "CartPole-v1", *FLAGS, "--seeds", "451,452", "--jobs", "2", "--run-dir", str(folder)
+    )
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 0, complaints
     assert "2 seeds, 2 at once, 1 thread each" in said
@@ -117,7 +110,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
 
     # once more: what is done is left alone, and one seed that fails does not stop another
     (folder / "seed0453").write_text("in the way")
-    process = train(*FLAGS, "--seeds", "451-454", "--run-dir", str(folder))
+    process = start_command("train", "CartPole-v1", *FLAGS, "--seeds", "451-454", "--run-dir", str(folder))
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "seed 451: is done already" in said
@@ -130,7 +123,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     folder = tmp_path / "many"
     words = ["--total-timesteps", "16384", "--num-envs", "8", "--num-steps", "32", "--video-every", "0"]
     words += ["--seeds", "1-3", "--jobs", "2", "--run-dir", str(folder)]
-    process = train(*words)
+    process = start_command("train", "CartPole-v1", *words)
     seeds = [Seed(number, folder / f"seed{number:04d}") for number in (1, 2)]
     deadline = time.monotonic() + 60
     while not all(seed.progress()[0] > 0 for seed in seeds) and time.monotonic() < deadline:
@@ -144,7 +137,7 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
         assert (seed.run_dir / "checkpoints").is_dir()
         assert "goes on" in seed.last_words()
 
-    process = train(*words)
+    process = start_command("train", "CartPole-v1", *words)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "over 3 seeds" in said
@@ -185,22 +178,20 @@ def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_starts_nothing(
-    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, said: str, tightrope: Callable[..., Any], own_directory: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "config.yaml").write_text("")
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "CartPole-v1", *words.split()])
-    complaint = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert said in complaint
-    assert complaint.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["RUN"]
+    Path("RUN").mkdir()
+    Path("RUN/config.yaml").write_text("")
+    done = tightrope("train CartPole-v1", words)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert said in done.err
+    assert [path.name for path in own_directory.iterdir()] == ["RUN"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell who is stopped")
-def test_a_run_that_does_not_end_when_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_end_when_asked_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("tightrope.tools.seeds.ENDING", 0.2)
     monkeypatch.setattr("tightrope.tools.seeds.STANDING", 0.1)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
@@ -212,15 +203,14 @@ def test_a_run_that_does_not_end_when_asked_is_killed(tmp_path: Path, monkeypatc
             said.readline()
     assert seeds[0].process is not None
     seeds[0].process.send_signal(signal.SIGSTOP)
-    lines: list[str] = []
-    pool = SeedPool(seeds, [], [], lines.append)
+    pool = SeedPool(seeds, [], [], SeedLines(seeds, 0, quiet=False))
     pool.receive(signal.SIGTERM, None)
     deadline = time.monotonic() + 10
     while pool.running and time.monotonic() < deadline:
         pool.end_some()
         time.sleep(0.05)
     assert [seed.code for seed in seeds] == [-signal.SIGKILL, -signal.SIGKILL]
-    assert lines == [
+    assert capsys.readouterr().out.splitlines() == [
         "seed 1: killed, for its process is stopped; its last checkpoint counts",
         "seed 2: killed, for it was asked to end 0 s ago; its last checkpoint counts",
     ]

@@ -63,7 +63,7 @@ def leaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """As in a process of the command line's own, for the duration of a test."""
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
-    before = signal.signal(signal.SIGINT, cli.Leaving())
+    before = signal.signal(signal.SIGINT, cli.InterruptHandler())
     yield ends
     signal.signal(signal.SIGINT, before)
 
@@ -74,7 +74,7 @@ def test_ctrl_c_is_raised_once(leaving: list[int], monkeypatch: pytest.MonkeyPat
     for _ in range(5):
         signal.raise_signal(signal.SIGINT)
     assert leaving == []
-    monkeypatch.setattr(cli, "PATIENCE", 0.0)
+    monkeypatch.setattr(cli, "EXIT_SECONDS", 0.0)
     signal.raise_signal(signal.SIGINT)
     assert leaving == [130]
 

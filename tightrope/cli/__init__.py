@@ -43,18 +43,16 @@ usage: tightrope COMMAND ...
 
 COMMANDS = {  # and their modules, which have a function such as train_main
     "train": "training", "sweep": "sweep", "resume": "training", "eval": "trained", "record": "trained", "report": "trained",
-    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "doctor",
+    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "tools",
 }  # fmt: skip
-ELSEWHERE = {
+OTHER_NAMES = {
     "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
 }  # fmt: skip
 TRAINING = ("train", "resume", "sweep")  # their results are files: that nobody reads what they print does not end them
-PATIENCE = 2.0  # seconds for leaving in order
+EXIT_SECONDS = 2.0  # for an orderly exit after Ctrl-C
 LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-
-
 T = TypeVar("T")
 
 
@@ -65,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     own = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a process of our own
     if own:
-        signal.signal(signal.SIGINT, Leaving())
+        signal.signal(signal.SIGINT, InterruptHandler())
     if argv is None:
         follow_parent()
     try:
@@ -84,7 +82,7 @@ def output_is_the_result(args: list[str]) -> bool:
     return shows or not (args and args[0] in TRAINING)
 
 
-class Leaving:
+class InterruptHandler:
     """Ctrl-C. The first one raises KeyboardInterrupt. Those that follow at once mean the same and must not raise another one
     while that is dealt with; later ones do not wait for it any longer."""
 
@@ -95,22 +93,22 @@ class Leaving:
         if self.since is None:
             self.since = time.monotonic()
             raise KeyboardInterrupt
-        if time.monotonic() - self.since > PATIENCE:
+        if time.monotonic() - self.since > EXIT_SECONDS:
             os._exit(130)
 
 
 def uninterrupted(load: Callable[[], T]) -> T:
     """Imports something; Ctrl-C waits until that is done. Some modules swallow it, others are left half made."""
-    leave, received = signal.getsignal(signal.SIGINT), list[int]()
-    if not isinstance(leave, Leaving):
+    handler, received = signal.getsignal(signal.SIGINT), list[int]()
+    if not isinstance(handler, InterruptHandler):
         return load()
     signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
         return load()
     finally:
-        signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGINT, handler)
         if received:
-            leave(received[0], None)
+            handler(received[0], None)
 
 
 def exit_code(args: list[str]) -> int:
@@ -124,21 +122,15 @@ def exit_code(args: list[str]) -> int:
             return 141  # 128 + SIGPIPE
         complain(error)
         return 1
-    except UsageError as error:
-        complain(error)
-        return 2
-    except EnvError as error:
+    except (UsageError, EnvError, NotFinite) as error:
         origin: BaseException = error
         while origin.__cause__ is not None:
             origin = origin.__cause__
-        if not isinstance(origin, (EnvError, EOFError, ConnectionError)):
+        if isinstance(error, EnvError) and not isinstance(origin, (EnvError, EOFError, ConnectionError)):
             lines = "".join(traceback.format_exception(origin))  # the environment's own, for its author
             print(printable_lines(lines), end="", file=sys.stderr)
         complain(error)
-        return 1
-    except NotFinite as error:
-        complain(error)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except RankLost as error:
         if not error.printed:
             print(f"tightrope: {error}", file=sys.stderr)
@@ -158,9 +150,9 @@ def complain(error: Exception) -> None:
     if os.environ.keys() >= LAUNCHED:
         from ..engine.distributed import print_error
 
-        return print_error(str(error))
-    print(f"tightrope: {error}", file=sys.stderr)
-    return None
+        print_error(str(error))
+    else:
+        print(f"tightrope: {error}", file=sys.stderr)
 
 
 def dispatch(args: list[str]) -> int:
@@ -172,7 +164,7 @@ def dispatch(args: list[str]) -> int:
         print(f"tightrope {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        here = ELSEWHERE.get(args[0])
+        here = OTHER_NAMES.get(args[0])
         hint = f": here it is called {here}." if here else f".{near_matches(args[0], COMMANDS)}"
         raise UsageError(f"unknown command {args[0]!r}{hint} Give one of: {', '.join(COMMANDS)}")
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from ..errors import UsageError, near_matches
 from ..training.config import setting_types, unknown_setting
 from ..training.names import ARGUMENTS, SETTINGS
-from ..training.settings import coerce
+from ..training.settings import coerce, read_settings
+from ..training.user_objects import check_allowed
 from ..types import Settings
 
 FLAG_WIDTH, WIDEST = 26, 100
@@ -69,14 +70,24 @@ def unknown_option(options: type[object], command: str, name: str) -> UsageError
     return UsageError(f"unknown option {flag!r}.{near_matches(name, types)} `tightrope {command} --help` lists them")
 
 
-def read_with_settings(options: type[object], args: Sequence[str], algo: str) -> tuple[list[str], Settings, Settings]:
-    """(words that belong to no flag, the command's own flags, settings of training)."""
+def read_with_settings(options: type[Options], args: Sequence[str], needs: str) -> tuple[Options, Settings, Settings]:
+    """(the options of a command, settings of its --config file, settings given as flags). `needs` is the error where a word
+    or a flag without a default is missing."""
     own = flag_types(options)
+    file = guess(args, "--config") if "config" in own else None
+    layer = read_settings(Path(file)) if file else {}
+    algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**setting_types(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
         raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
-    return words, {name: flags.pop(name) for name in own if name in flags}, flags
+    found = {name: flags.pop(name) for name in own if name in flags}
+    named = {"env": words[0]} if words else {}
+    check_allowed(file, layer, {**flags, **named}, found.get("allow_import", ()))
+    found |= {"algo": algo, "env": words[0] if words else str(layer.get("env", ""))}
+    if not found["env"] or any(f.default is MISSING and f.name not in found for f in fields(options)):  # type: ignore[arg-type]
+        raise UsageError(needs)
+    return options(**found), layer, flags
 
 
 def read_arguments(
@@ -221,10 +232,7 @@ def field_docs(options: type[object]) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
         assert isinstance(tree, ast.ClassDef)
         for line, below in pairwise(tree.body):
-            if (
-                isinstance(line, ast.AnnAssign)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                docs[ast.unparse(line.target)] = str(below.value.value)
+            match line, below:
+                case ast.AnnAssign(target=name), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[ast.unparse(name)] = text
     return docs

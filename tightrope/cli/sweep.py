@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +16,9 @@ from ..errors import UsageError, plural, printable
 from ..models.networks import sees_images
 from ..tools.sweep.space import Space, default_search_space, nearest_point, read_search_space
 from ..training.config import Config
-from ..training.settings import read_settings
-from ..training.user_objects import check_allowed
 from ..types import Settings
-from .arguments import guess, read_with_settings, show_help, wants_help
-from .seeds import maker_of
+from .arguments import read_with_settings, show_help, wants_help
+from .training import maker_of
 
 if TYPE_CHECKING:  # it needs Optuna
     from ..tools.sweep.worker import Objective
@@ -37,7 +35,7 @@ SINGLE_RUN_SETTINGS = (
 class SweepOptions:
     env: Annotated[str, "ENV"]
     """Environment to train on: an id, or module:Class of one's own."""
-    trials: int
+    trials: int | None = None
     """Number of trials in all, over all processes and restarts."""
     algo: str = "ppo"
     """Algorithm: ppo or vpg."""
@@ -76,20 +74,18 @@ def sweep_main(args: list[str]) -> int:
         return show_help("sweep", sweep_main.__doc__, SweepOptions)
     if is_launched():
         raise UsageError("sweep shares its trials by itself: start it without torchrun, as often as you like")
-    options, flags = read_sweep(args)
-    layer = read_settings(options.config) if options.config else {}
-    check_allowed(options.config, layer, {**flags, "env": options.env}, options.allow_import)
+    needs = "sweep needs an env and a number of trials, such as `tightrope sweep CartPole-v1 --trials 30`"
+    options, layer, flags = read_with_settings(SweepOptions, args, needs)
+    if options.trials is None and not options.print_search:
+        raise UsageError(needs)
     fixed = {k.replace("-", "_"): v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
     config, make = maker_of(options.env, options.algo, fixed)
     check_options(options, config, fixed)
-    agent = make({})  # a broken environment is reported before anything is written
-    images = sees_images(agent.state.env.observation)
-    agent.close()
-    space = (
-        read_search_space(options.search, config, fixed)
-        if options.search
-        else default_search_space(config, fixed, images)
-    )
+    with make({}) as agent:  # a broken environment is reported before anything is written
+        images = sees_images(agent.state.env.observation)
+    space = default_search_space(config, fixed, images)
+    if options.search:
+        space = read_search_space(options.search, config, fixed)
     if not space:
         raise UsageError("nothing is left to search: drop a flag, or name settings with --search FILE.yaml")
     if options.print_search:
@@ -110,19 +106,9 @@ def sweep_main(args: list[str]) -> int:
         return 1
 
 
-def read_sweep(args: list[str]) -> tuple[SweepOptions, Settings]:
-    """(options of the sweep, settings of its trials)."""
-    file = guess(args, "--config")
-    algo = guess(args, "--algo") or str((read_settings(Path(file)) if file else {}).get("algo", "ppo"))
-    words, own, flags = read_with_settings(SweepOptions, args, algo)
-    if not words or ("trials" not in own and not own.get("print_search")):
-        raise UsageError("sweep needs an env and a number of trials, such as `tightrope sweep CartPole-v1 --trials 30`")
-    return SweepOptions(**{"trials": 1, **own, "env": words[0], "algo": algo}), flags
-
-
 def check_options(options: SweepOptions, config: Config, fixed: Settings) -> None:
     for name, most in (("trials", MOST_TRIALS), ("seeds_per_trial", 100), ("evaluations", 100)):
-        if not 1 <= (number := getattr(options, name)) <= most:
+        if (number := getattr(options, name)) is not None and not 1 <= number <= most:
             raise UsageError(f"{name} {number} is out of range: give a whole number from 1 to {most:,}")
     for name in SINGLE_RUN_SETTINGS:
         if name in fixed:
@@ -143,18 +129,20 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
     from ..tools.sweep.storage import connected, hide_password, open_study
     from ..tools.sweep.worker import TooManyFailures, Worker
 
-    folder = options.sweep_dir or Path("sweeps") / f"{config.env.replace('/', '-').replace(':', '-')}__{config.algo}"
+    folder = options.sweep_dir or Path("sweeps") / f"{re.sub('[/:]', '-', config.env)}__{config.algo}"
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"sweep_dir {folder} is a file: give a directory")
-    page, url = folder / PAGE, options.storage or str(folder / "study.journal")
-    say: Callable[[str], None] = (
-        (lambda line: None) if options.quiet else (lambda line: print(printable(line), flush=True))
-    )
+    page, url, count = folder / PAGE, options.storage or str(folder / "study.journal"), options.trials or 0
+
+    def say(line: str) -> None:
+        if not options.quiet:
+            print(printable(line), flush=True)
+
     with connected(url) as storage:
         study, new = open_study(storage, options.study or folder.name, identity(options, config, objective.space))
-        slots = TrialSlots(study, options.trials, nearest_point(objective.space, config.flat()), objective.space)
+        slots = TrialSlots(study, count, nearest_point(objective.space, config.flat()), objective.space)
         outputs = SweepOutputs(folder, objective, slots, config, fixed, hide_password(url))
-        size = f"{plural(options.trials, 'trial')} of {plural(len(objective.seeds), 'seed')}"
+        size = f"{plural(count, 'trial')} of {plural(len(objective.seeds), 'seed')}"
         size += f" x {config.algorithm.total_timesteps:,} steps"
         start = "new study" if new else "continuing study"
         say(f"{start} {study.study_name!r} in {outputs.storage}: {size} over {', '.join(objective.space)}")
@@ -167,11 +155,11 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
             return 1
         outputs.write("stopped" if signal is not None else "ended")
         if signal is not None:
-            print(f"stopped with {slots.done()} of {plural(options.trials, 'trial')} done; the same command continues")
+            print(f"stopped with {slots.done()} of {plural(count, 'trial')} done; the same command continues")
             return 128 + signal
         best = slots.best()
     if best is None:
-        print(printable(f"tightrope: none of {options.trials} trials was completed: {page} says why"), file=sys.stderr)
+        print(printable(f"tightrope: none of {count} trials was completed: {page} says why"), file=sys.stderr)
         return 1
     print(printable(f"best: trial {best.number}, score {best.value:.6g}; `{outputs.command}` trains it"))
     print(printable(str(page)))

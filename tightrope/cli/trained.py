@@ -69,9 +69,21 @@ def eval_main(options: EvalOptions) -> int:
 
 
 @dataclass(kw_only=True)
-class RecordOptions:
+class OneRunOptions:
+    """What names a trained agent."""
+
     run: Annotated[Path, "RUN"]
     """Directory of a run."""
+    checkpoint: str = "last"
+    """Which of the run's checkpoints: last, best, or the name of one."""
+    env: str | None = None
+    """The environment, as module:Class, of a run that was trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of a run that was trained with one of your own."""
+
+
+@dataclass(kw_only=True)
+class RecordOptions(OneRunOptions):
     out: Path
     """File to write, such as pole.mp4; one of that name is replaced."""
     episodes: int | None = None
@@ -86,12 +98,6 @@ class RecordOptions:
     """Draw actions at random as in training instead of taking the likeliest."""
     seed: int | None = None
     """Seed of the environments; follows from the run's if not given."""
-    checkpoint: str = "last"
-    """Which of the run's checkpoints: last, best, or the name of one."""
-    env: str | None = None
-    """The environment, as module:Class, of a run that was trained on one of your own."""
-    network: str | None = None
-    """The network, as module:Class, of a run that was trained with one of your own."""
 
 
 @cli_command(
@@ -132,17 +138,9 @@ def report_main(options: ReportOptions) -> int:
 
 
 @dataclass(kw_only=True)
-class ExportOptions:
-    run: Annotated[Path, "RUN"]
-    """Directory of a run."""
+class ExportOptions(OneRunOptions):
     onnx: Path
     """File to write, such as policy.onnx; one of that name is replaced."""
-    checkpoint: str = "last"
-    """Which of the run's checkpoints."""
-    env: str | None = None
-    """The environment, as module:Class, of a run that was trained on one of your own."""
-    network: str | None = None
-    """The network, as module:Class, of a run that was trained with one of your own."""
 
 
 @cli_command(

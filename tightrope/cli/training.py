@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from ..agent import Agent, agent_class
-from ..engine import world
+from ..engine import choose_threads, world
 from ..engine.distributed import broadcast_from_rank0, is_launched, join
-from ..errors import UsageError, printable
+from ..errors import UsageError, plural, printable
 from ..files import Place
 from ..logging import CallbackList, EvaluationLine
 from ..saved import begin_anew, load
+from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, process_variables, read_seeds
 from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG, find
 from ..training.config import Config, configure, setting_types, unknown_setting
+from ..training.devices import name_of_device
 from ..training.lock import locked
 from ..training.persistence import has_checkpoints, load_config
 from ..training.presets import preset
 from ..training.reports import scores, write_report
 from ..training.run_directory import begun_before, new_run_dir, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
-from ..training.settings import read_settings
 from ..training.trainer import Outcome
-from ..training.user_objects import check_allowed, imported, is_import_path, named_by_user
+from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings
 from .arguments import guess, read_arguments, read_with_settings, show_help, wants_help
-from .seeds import train_seeds
+
+MOST_JOBS = 1000
+TRAIN_NEEDS = "train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them"
 
 
 @dataclass(kw_only=True)
@@ -66,16 +72,13 @@ def train_main(args: list[str]) -> int:
         env = next((a for a in args if preset(a, algo)), "ENV")
         config, shown = configure(env, algo), TrainOptions(env=env, algo=algo)
         return show_help("train", train_main.__doc__, shown, config.algorithm, config.network, config.run)
-    options, layer, flags = read_train(args)
+    options, layer, flags = read_with_settings(TrainOptions, args, TRAIN_NEEDS)
     env, algo = options.env, options.algo
+    check_train(options, str(flags.get("backend", layer.get("backend", "auto"))))
     given = {name: value for name, value in {**layer, **flags}.items() if name not in ("env", "algo")}
     if options.seeds is not None:
-        if is_launched():
-            raise UsageError(f"seeds {options.seeds} are processes of their own: start them without torchrun")
-        return train_seeds(args, env, algo, given, options.seeds, options.jobs, options.run_dir, options.quiet)
+        return train_seeds(args, options, given)
     config = configure(env, algo, layer, flags) if is_import_path(env) else configured(env, algo, layer, flags)
-    if options.jobs is not None:
-        raise UsageError(f"jobs {options.jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
     begun = begun_before(options.run_dir)
     if begun is None and options.resume and options.run_dir is not None:
         begun = there_already(options.run_dir)
@@ -88,27 +91,86 @@ def train_main(args: list[str]) -> int:
     return train_to_end(agent, options.quiet, run_dir, run_dir)
 
 
-def read_train(args: list[str]) -> tuple[TrainOptions, Settings, Settings]:
-    """(options of the command, settings of the file, settings given as flags). The environment is known to exist."""
-    file = guess(args, "--config")
-    layer = read_settings(Path(file)) if file else {}
-    algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
-    words, own, flags = read_with_settings(TrainOptions, args, algo)
-    named = {**flags, **({"env": words[0]} if words else {})}
-    env = str(named.get("env", layer.get("env", "")))
-    options = TrainOptions(**{**own, "env": env, "algo": algo})
-    check_allowed(file, layer, named, options.allow_import)
-    if not env:
-        raise UsageError("train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them")
-    if is_import_path(env):
-        imported(env)
+def check_train(options: TrainOptions, backend: str) -> None:
+    """Check that the environment exists and that the options go together."""
+    if is_import_path(options.env):
+        imported(options.env)
     else:
-        check_env(env, str(flags.get("backend", layer.get("backend", "auto"))))
+        check_env(options.env, backend)
     if options.run_dir == Path():
         raise UsageError("run_dir is empty: give a directory of the run's own")
     if options.resume and options.run_dir is None:
         raise UsageError("resume needs to know which run: give its --run-dir as well")
-    return options, layer, flags
+    if options.jobs is not None and options.seeds is None:
+        raise UsageError(f"jobs {options.jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
+    if options.seeds is not None and is_launched():
+        raise UsageError(f"seeds {options.seeds} are processes of their own: start them without torchrun")
+
+
+def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
+    """Train several seeds side by side, each in a process and a directory of its own, and compare them in one report."""
+    numbers, jobs, quiet = read_seeds(options.seeds or ""), options.jobs, options.quiet
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MOST_JOBS:,}")
+    if "seed" in given:
+        raise UsageError(f"seed {given['seed']} and seeds {options.seeds} are both given: drop one of them")
+    config, make = maker_of(options.env, options.algo, given)
+    name = f"{re.sub('[/:]', '-', options.env)}__{options.algo}__seeds__{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = options.run_dir or Path("runs") / name
+    if (folder / CONFIG).exists():
+        raise UsageError(f"run_dir {folder} is a run of one seed: give a directory in which each seed has its own")
+    agent = make({})  # whatever is wrong with the environment is said once
+    devices = process_variables(name_of_device(agent.state.env.device), config.run.threads, jobs)[: len(numbers)]
+    threads = config.run.threads or choose_threads(agent.policy, config.algorithm.minibatch_size, len(devices))
+    agent.close()
+    seeds = [Seed(number, folder / f"seed{number:04d}") for number in numbers]
+    check_same(seeds, config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"run_dir {folder} cannot be made: {error.strerror}") from None
+    words = [*without(args, "--seeds", "--jobs", "--run-dir", "--quiet", "--threads"), "--threads", str(threads)]
+    with SeedLines(seeds, config.algorithm.total_timesteps, quiet) as lines:
+        lines.say(
+            f"{plural(len(seeds), 'seed')}, {len(devices)} at once, {plural(threads, 'thread')} each, in {folder}"
+        )
+        pool = SeedPool(seeds, words, devices, lines)
+        pool.run()
+    done = compare(seeds, folder)
+    if done is not None:
+        print(printable(f"{options.env}: {done[1]}; {done[0]}"))
+    failed = [seed for seed in seeds if seed.code != 0]
+    if pool.stopped is not None:
+        left = f"{len(failed)} of {plural(len(seeds), 'seed')}"
+        print(printable(f"stopped with {left} unfinished; the same command with --run-dir {folder} goes on"))
+        return 128 + pool.stopped
+    for seed in failed:
+        print(f"tightrope: seed {seed.seed} failed: {printable(seed.last_words())}", file=sys.stderr)
+    return max((seed.code or 0 for seed in failed), default=0) if len(failed) == len(seeds) else int(bool(failed))
+
+
+def without(args: list[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values."""
+    kept, rest = [], list(args)
+    while rest:
+        word = rest.pop(0)
+        if word.partition("=")[0] not in flags:
+            kept.append(word)
+        elif "=" not in word and word != "--quiet" and rest:
+            rest.pop(0)
+    return kept
+
+
+def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Settings], Agent]]:
+    """(the usual settings, a maker of untrained agents that differ from them in some)."""
+    kind = agent_class(algo)
+    if is_import_path(env):
+        own = imported(env)
+        with kind(env, **given) as first:
+            return first.config, lambda settings: kind(own, **{**given, **settings})
+    check_env(env, str(given.get("backend", "auto")))
+    config = configured(env, algo, given)
+    return config, lambda settings: kind.from_config(config.changed(**settings), network=config.network.network)
 
 
 def train_to_end(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:

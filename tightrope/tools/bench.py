@@ -26,6 +26,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, State, Unit, choose_threads, threads, unguarded
 from ..engine.metrics import Reading
 from ..engine.rollout_policy import RolloutPolicy
+from ..errors import plural
 from ..files import Place
 from ..logging import MetricsFile
 from ..training.build import build, configured, configured_with
@@ -66,9 +67,7 @@ class Measurement:
     def line(self) -> str:
         """A row under HEADER."""
         size = f"{self.config.algorithm.num_envs} x {self.config.algorithm.num_steps}"
-        asked = f"{self.launches:,}" + (
-            f" ({self.graphs} graph{'s' if self.graphs > 1 else ''})" if self.graphs else ""
-        )
+        asked = f"{self.launches:,}" + (f" ({plural(self.graphs, 'graph')})" if self.graphs else "")
         parts = [f"{name} {share:.0%}" for name, share in self.split.items()] + [f"(logging {self.logging:.0%})"]
         return (
             f"{size:>13} {self.mode:<8} {self.steps_per_second:>12,.0f} {self.phase * 1e3:>9.2f} ms {self.set_up:>6.1f} s "

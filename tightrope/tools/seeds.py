@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..engine import cores
-from ..errors import UsageError, checked_seed, plural
+from ..errors import UsageError, checked_seed, plural, printable
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
 from ..logging.report.statistics import iqm_interval
@@ -58,7 +58,7 @@ def read_seeds(text: str) -> list[int]:
     return seeds
 
 
-def slots(device: str, threads: int | None, jobs: int | None) -> list[dict[str, str]]:
+def process_variables(device: str, threads: int | None, jobs: int | None) -> list[dict[str, str]]:
     """The environment variables of each process that may run at once: which GPU it sees, or none. On the CPU there is one
     process for each core, or for each `threads` of them: runs side by side on one core each are done sooner than one after
     the other on all of them."""
@@ -91,7 +91,7 @@ class Seed:
         python = [sys.executable, "-m", "tightrope"]
         if not (self.run_dir / CONFIG).exists():
             return [*python, "train", *words, "--seed", str(self.seed), "--run-dir", str(self.run_dir), "--quiet"]
-        config = load_config(self.run_dir)
+        config = load_config(self.run_dir)  # resumed with its own number of threads, which changes the last digits
         own = ["--env", config.env] if ":" in config.env else []
         own += ["--network", config.network.network] if config.network.network is not None else []
         return [*python, "resume", str(self.run_dir), *own, "--quiet"]
@@ -132,17 +132,12 @@ class Seed:
 
 def last_rows(place: Place) -> list[Settings]:
     """The last rows of a metrics file."""
-    try:
-        with place.open(MAX_FILE) as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL))
-            lines = file.read(TAIL).split(b"\n")
-    except Unreadable:
-        return []
     rows = []
-    for line in lines[1 if size > TAIL else 0 : -1]:
-        with contextlib.suppress(ValueError):
-            rows.append(json.loads(line))
+    with contextlib.suppress(Unreadable), place.open(MAX_FILE) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        for line in file.read(TAIL).split(b"\n"):
+            with contextlib.suppress(ValueError):  # a part of a row
+                rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -158,69 +153,101 @@ def check_same(seeds: Iterable[Seed], config: Config) -> None:
                 )
 
 
+class SeedLines:
+    """What is printed about the seeds: a line for each event and, in a terminal, a table of those under way."""
+
+    def __init__(self, seeds: Sequence[Seed], total: int, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.seeds, self.total = seeds, total
+        self.console = Console(quiet=quiet, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        self.live = Live(console=self.console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> SeedLines:
+        if self.console.is_terminal and not self.console.quiet:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+    def say(self, line: str) -> None:
+        self.console.print(printable(line))
+
+    def show(self) -> None:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        if not self.live.is_started:
+            return
+        table = Table("seed", "", "steps", "return", box=None, pad_edge=False)
+        for seed in [one for one in self.seeds if one.process is not None and one.code is None]:
+            steps, value = seed.progress()
+            bar = ProgressBar(self.total, steps, width=30)
+            table.add_row(str(seed.seed), bar, f"{steps:,}", "" if value is None else f"{value:.2f}")
+        ended = sum(one.code is not None for one in self.seeds)
+        table.caption = f"{ended} of {len(self.seeds)} ended"
+        self.live.update(table, refresh=True)
+
+
 @dataclass
 class SeedPool:
     """Processes under way, and those still to come."""
 
     seeds: list[Seed]
     words: list[str]  # of the command line, for each of them
-    places: list[dict[str, str]]
-    say: Callable[[str], None]
-    show: Callable[[], None] = lambda: None
+    variables: list[dict[str, str]]  # of the environment, for each process that may run at once
+    lines: SeedLines
     stopped: int | None = None
     asked: float = 0.0  # when the first signal came
     waiting: list[Seed] = field(default_factory=list)
 
     def run(self) -> None:
-        """Until all have ended; signals are passed on, once each time."""
+        """Run until all have ended. Signals are passed on, once each time."""
         for seed in self.seeds:
             if seed.finished:
                 seed.code = 0
-                self.say(f"seed {seed.seed}: is done already")
+                self.lines.say(f"seed {seed.seed}: is done already")
         self.waiting = [seed for seed in self.seeds if seed.code is None]
         before = {number: signal.signal(number, self.receive) for number in stop_signals()}
         try:
             while self.waiting or self.running:
                 self.start_some()
                 self.end_some()
-                self.show()
+                self.lines.show()
                 time.sleep(POLL)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for process in self.running.values():  # only if something went wrong here
+            for _, process in self.running:  # only if something went wrong here
                 process.terminate()
 
     @property
-    def running(self) -> dict[int, subprocess.Popen[bytes]]:
-        """Processes under way, by the index of their seed."""
-        found = {i: seed.process for i, seed in enumerate(self.seeds) if seed.code is None}
-        return {i: process for i, process in found.items() if process is not None}
+    def running(self) -> list[tuple[Seed, subprocess.Popen[bytes]]]:
+        return [(seed, seed.process) for seed in self.seeds if seed.code is None and seed.process is not None]
 
     def receive(self, number: int, frame: object) -> None:
         """The first signal asks every run to end its phase and save, the second to end at once."""
         self.stopped, self.asked, self.waiting = number, self.asked or time.monotonic(), []
-        for process in self.running.values():
+        for _, process in self.running:
             process.send_signal(number)
 
     def start_some(self) -> None:
-        taken = {self.seeds[i].slot for i in self.running}
-        for slot in [slot for slot in range(len(self.places)) if slot not in taken]:
+        taken = {seed.slot for seed, _ in self.running}
+        for slot in [slot for slot in range(len(self.variables)) if slot not in taken]:
             if self.waiting and self.stopped is None:
                 seed = self.waiting.pop(0)
                 seed.slot = slot
-                seed.start(self.words, self.places[slot])
+                seed.start(self.words, self.variables[slot])
 
     def end_some(self) -> None:
-        for i, process in self.running.items():
-            seed = self.seeds[i]
+        for seed, process in self.running:
             seed.code = process.poll()
             if seed.code is None and self.stopped is not None:
                 self.give_up(seed, process)
-            elif seed.code == 0:
-                self.say(f"seed {seed.seed}: {seed.last_words()}")
-            elif seed.code is not None and self.stopped is None:
-                self.say(f"seed {seed.seed}: failed: {seed.last_words()}")
+            elif seed.code is not None and (seed.code == 0 or self.stopped is None):
+                self.lines.say(f"seed {seed.seed}: {'failed: ' if seed.code else ''}{seed.last_words()}")
 
     def give_up(self, seed: Seed, process: subprocess.Popen[bytes]) -> None:
         """Kill a run that has not ended long after it was asked to: it has what it saved last."""
@@ -229,7 +256,7 @@ class SeedPool:
             process.kill()
             process.wait()
             why = "its process is stopped" if still else f"it was asked to end {waited:.0f} s ago"
-            self.say(f"seed {seed.seed}: killed, for {why}; its last checkpoint counts")
+            self.lines.say(f"seed {seed.seed}: killed, for {why}; its last checkpoint counts")
 
 
 def compare(seeds: Iterable[Seed], folder: Path) -> tuple[Path, str] | None:

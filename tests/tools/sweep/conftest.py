@@ -8,28 +8,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 
-from tightrope.cli import main
 from tightrope.tools.sweep.slots import TrialSlots
 from tightrope.tools.sweep.storage import open_storage, silence_optuna
 
 
 @pytest.fixture
-def sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """`tightrope sweep` with some words: its exit code, and what it prints on stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(words: str, env: str = "CartPole-v1") -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(["sweep", env, *words.split()])
-        return (int(stop.value.code or 0), *capsys.readouterr())
-
-    return call
+def sweep(tightrope: Callable[..., Any], own_directory: Path) -> Callable[..., Any]:
+    """`tightrope sweep` with some words, in a directory of its own."""
+    return lambda words, env="CartPole-v1": tightrope("sweep", env, words)
 
 
 @pytest.fixture

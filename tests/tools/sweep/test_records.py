@@ -18,7 +18,7 @@ FLAGS = (
     "--total-timesteps 512 --num-envs 8 --num-steps 32 --evaluations 1 --seeds-per-trial 1 --eval-episodes 1 --seed 5"
     " --search search.yaml --sweep-dir s"
 )
-Command = Callable[..., tuple[int, str, str]]
+Command = Callable[..., Any]
 
 
 def stored(state: str = "COMPLETE", gamma: float | None = 0.95, **changes: Any) -> dict[str, Any]:

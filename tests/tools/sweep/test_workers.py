@@ -1,9 +1,7 @@
 """Two processes share a study, one is killed half-way: no trial is lost, none is done twice."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +10,8 @@ import optuna
 import pytest
 import yaml
 from optuna.trial import FrozenTrial, TrialState
+from run_helpers import start_command
 
-import tightrope as tr
 from tightrope.tools.sweep.slots import DEAD, OUTCOME, SLOT, WORKER, fills_slot
 from tightrope.tools.sweep.storage import close_storage, open_storage, silence_optuna
 
@@ -53,11 +51,8 @@ def start(folder: Path, storage: str, gate: Path) -> "subprocess.Popen[str]":
     search = folder / "search.yaml"
     search.write_text("learning_rate: {low: 1e-4, high: 1e-2, log: true}\ngamma: {low: 0.9, high: 0.999}\n")
     words = f"sweep gated:Pole --trials {TRIALS} --storage {storage} --search {search} {FLAGS}".split()
-    own = dict(OMP_NUM_THREADS="1", XDG_CACHE_HOME=str(folder.parent / "cache"), GATE=str(gate))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tightrope", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(tr.__file__).parent.parent), **own},
-    )  # fmt: skip
+    variables = dict(XDG_CACHE_HOME=str(folder.parent / "cache"), GATE=str(gate))
+    return start_command(*words, variables=variables, cwd=folder, stderr=subprocess.STDOUT)
 
 
 def trials_of(storage: str) -> list[FrozenTrial]:

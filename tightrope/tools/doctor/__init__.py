@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...training.devices import available
 from . import devices, machine
-from .results import Check, CheckResult, run_check
+from .machine import Check, CheckResult, run_check
 
 RANKS = Check("ranks", "ranks", devices.ranks_together, if_it_raises="broken")  # run by all ranks at once
 
@@ -13,7 +13,7 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
     """The checks of one process, in the order of the report."""
     found = [
         Check("versions", "versions", machine.versions),
-        Check("versions", "jax", machine.jax),
+        Check("versions", "jax", devices.jax),
         Check("extras", "extras", machine.extras),
         Check("machine", "system", machine.system),
         Check("machine", "runs", machine.disk, if_it_raises="broken"),

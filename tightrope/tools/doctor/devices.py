@@ -23,15 +23,17 @@ import torch
 import torch.distributed as dist
 
 from ...algorithms import ALGORITHMS
-from ...engine import State, cores, distributed
+from ...engine import cores, distributed
 from ...engine import threads as torch_threads
 from ...errors import plural
+from ...output import format_bytes, format_seconds
+from ...processes import run_isolated
 from ...training.build import build
 from ...training.config import configure
 from ...training.devices import resolve_device
 from ...types import Settings
 from ...version import __version__
-from .results import CheckResult, error_line, format_bytes, format_seconds, run_isolated
+from .machine import CheckResult, error_line, installed_version
 
 DRIVER = Path("/proc/driver/nvidia/version")
 AMPERE = (8, 0)  # compute capability from which on there is tf32
@@ -102,6 +104,18 @@ def driver_version() -> str | None:
     return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), "unknown")
 
 
+def jax() -> CheckResult:
+    """JAX, of which pip installs a build for the CPU unless told otherwise."""
+    version = installed_version("jax")
+    if version is None:
+        return CheckResult("jax", "not installed; Brax and MuJoCo Playground need it", "absent")
+    has_cuda = any(installed_version(f"jax-cuda{major}-plugin") for major in (11, 12, 13))
+    if torch.cuda.is_available() and not has_cuda:
+        fix = f'pip install "jax[cuda{(torch.version.cuda or "12").partition(".")[0]}]"'
+        return CheckResult("jax", f"{version}, without CUDA: its environments run on the CPU", "warning", fix)
+    return CheckResult("jax", version)
+
+
 def backends() -> CheckResult:
     """How ranks can communicate."""
     if not dist.is_available():
@@ -124,9 +138,9 @@ def chosen_device(device: str) -> CheckResult:
 
 def compilation(device: str, quick: bool) -> CheckResult:
     """Compile a small function without a cache, in a process of its own."""
-    kind, names = resolve_device(device).type, [os.environ.get("CXX")] if os.environ.get("CXX") else ["g++", "clang++"]
+    kind, names = resolve_device(device).type, [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if quick:
-        compiler = next((path for path in map(shutil.which, filter(None, names)) if path), None)
+        compiler = next(filter(None, map(shutil.which, names)), None)
         found = f"a compiler is there ({compiler})" if compiler else "no C++ compiler is on the path"
         return CheckResult("compile", f"not tried (--quick); {found}", "absent", facts={"works": None})
     with tempfile.TemporaryDirectory() as folder:  # an old cache would hide that the compiler is gone
@@ -142,9 +156,18 @@ def compilation(device: str, quick: bool) -> CheckResult:
 
 def training(device: str) -> CheckResult:
     """Train three phases of CartPole in memory; on CUDA one as written, one captured, one replayed."""
-    start = time.perf_counter()
+    start, problems = time.perf_counter(), list[str]()
     try:
-        state, problems = train_briefly(device)
+        config = configure("CartPole-v1", "ppo", TINY, {"device": device}, with_preset=False)
+        state = build(config)
+        state.runtime.say = problems.append  # what could not be captured
+        before = state.optimizer.flat.clone()
+        with torch_threads(1), state.streams.in_force():
+            for _ in ALGORITHMS["ppo"].loop(state, config.algorithm):
+                pass
+        change = float((state.optimizer.flat - before).abs().sum())
+        if not math.isfinite(change) or change == 0:
+            raise ArithmeticError(f"parameters changed by {change} in three phases")
     except Exception as error:
         fix = "" if resolve_device(device).type == "cpu" else "train with --device cpu"
         return CheckResult("training", f"does not work: {error_line(error)}", "broken", fix)
@@ -154,23 +177,6 @@ def training(device: str) -> CheckResult:
     if problems:
         return CheckResult("training", f"{words}, but {problems[0]}", "warning", "train with --accelerate eager", facts)
     return CheckResult("training", words, facts=facts)
-
-
-def train_briefly(device: str) -> tuple[State, list[str]]:
-    """The state after three phases, and what could not be captured. An ArithmeticError if no parameter changed."""
-    config = configure("CartPole-v1", "ppo", TINY, {"device": device}, with_preset=False)
-    state: State = build(config)
-    problems: list[str] = []
-    state.runtime.say = problems.append
-    before = [p.detach().clone() for p in state.policy.parameters()]
-    with torch_threads(1), state.streams.in_force():
-        for _ in ALGORITHMS["ppo"].loop(state, config.algorithm):
-            pass
-    changes = [(p.detach() - old).abs().sum() for p, old in zip(state.policy.parameters(), before, strict=True)]
-    change = float(torch.stack(changes).sum())
-    if not math.isfinite(change) or change == 0:
-        raise ArithmeticError(f"parameters changed by {change} in three phases")
-    return state, problems
 
 
 # ranks --------------------------------------------------------------------------------------------------------------
@@ -222,17 +228,17 @@ def measure_ranks() -> list[RankReport]:
             cores=cores(),
             versions={"tightrope": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
             work=min(timed(lambda: matrix @ matrix, PRODUCTS, device)),
-            sums=[all_reduce_seconds(size, repeats, device) for size, repeats, _ in MESSAGES],
+            sums=[
+                statistics.median(
+                    timed(partial(dist.all_reduce, torch.zeros(size // 4, device=device)), repeats, device)
+                )
+                for size, repeats, _ in MESSAGES
+            ],
         )
         received = distributed.gather_to_rank0(json.dumps(asdict(own)).encode())
     finally:
         distributed.leave()
     return [RankReport(**json.loads(content)) for content in received]
-
-
-def all_reduce_seconds(size: int, repeats: int, device: torch.device) -> float:
-    numbers = torch.zeros(size // 4, device=device)
-    return statistics.median(timed(lambda: dist.all_reduce(numbers), repeats, device))
 
 
 def timed(action: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
@@ -266,9 +272,6 @@ def compare_ranks(found: list[RankReport]) -> Iterator[CheckResult]:
             words = ", ".join(f"{value} on rank {report.rank}" for report, value in zip(found, values, strict=True))
             fix = "the slowest sets the pace" if name == "devices" else "install the same"
             yield CheckResult(name, f"differs: {words}", "warning", fix)
-    used = [(report.host, report.device) for report in found if report.device != "cpu"]
-    for host, device in sorted({place for place in used if used.count(place) > 1}):
-        yield CheckResult("devices", f"several ranks use {device} of {host}", "warning", "start one rank per GPU")
     median = statistics.median_low([report.work for report in found])
     for report in [report for report in found if report.work > SLOW_FACTOR * median]:
         words = f"{report.work / median:.1f} times as slow as the others at the same work, and holds them up"
@@ -289,11 +292,9 @@ def all_reduces(found: list[RankReport]) -> Iterator[CheckResult]:
         bus = algorithm * 2 * (len(found) - 1) / len(found)
         span = f"{format_seconds(min(seconds))} to {format_seconds(max(seconds))}"
         words = f"{format_seconds(median)} ({span}, slowest rank {slowest})"
-        words += (
-            f", {format_bytes(algorithm)}/s, bus {format_bytes(bus)}/s" if size >= 1000 else ""
-        )  # or all is latency
+        rates = f", {format_bytes(algorithm)}/s, bus {format_bytes(bus)}/s" if size >= 1000 else ""  # or all is latency
         facts = {
             "bytes": size, "seconds": seconds, "median": median, "slowest": slowest,
             "algorithm_bytes_per_second": algorithm, "bus_bytes_per_second": bus,
         }  # fmt: skip
-        yield CheckResult(format_bytes(size), f"{words}{like}", facts=facts, part="all-reduce")
+        yield CheckResult(format_bytes(size), f"{words}{rates}{like}", facts=facts, part="all-reduce")

@@ -1,4 +1,4 @@
-"""Checks of what is installed and of the machine: packages, processor, memory, disk, and whether videos can be made."""
+"""Results of checks, and checks of what is installed and of the machine: packages, processor, memory, disk, videos."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,17 +25,21 @@ from torch import nn
 from ...engine import choose_threads, cores
 from ...engine.threads import CGROUP, cpu_limit, file_text, own_groups
 from ...envs.adapters import mujoco
-from ...errors import plural
+from ...errors import UsageError, one_line, plural, printable
 from ...files import Place, write_file
 from ...logging.video.mp4 import Video
+from ...output import format_bytes
+from ...processes import run_isolated
 from ...types import Settings
 from ...version import __version__
-from .results import ROOT, CheckResult, error_line, format_bytes, run_isolated
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+# absent: not here and not needed; broken: no run works without it
+Verdict = Literal["ok", "absent", "warning", "broken"]
 PACKAGE = "tightrope"
+ROOT = Path(__file__).parents[3]  # the directory of the package, which need not be installed
 DEVELOPER_EXTRAS = ("dev", "docs")
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "MUJOCO_GL")
 LOW_DISK = 1e9  # bytes
@@ -49,6 +56,47 @@ print(renderer.render().shape)
 """
 
 
+@dataclass(frozen=True)
+class CheckResult:
+    """One line of the report. `fix` is a command or a short instruction; `facts` are the numbers, in bytes and seconds."""
+
+    name: str
+    words: str
+    verdict: Verdict = "ok"
+    fix: str = ""
+    facts: Settings = field(default_factory=dict)
+    part: str = ""
+
+
+class Check(NamedTuple):
+    """A function that looks at something, and the verdict if it raises."""
+
+    part: str
+    name: str
+    function: Callable[[], CheckResult | Iterable[CheckResult]]
+    if_it_raises: Verdict = "warning"
+
+
+def run_check(check: Check) -> list[CheckResult]:
+    """The results of a check; an exception is one of them. What the check prints goes to stderr."""
+    results: list[CheckResult] = []
+    try:
+        with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")
+            found = check.function()
+            results.extend([found] if isinstance(found, CheckResult) else found)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also the panic of a library in another language
+        words = str(error) if isinstance(error, UsageError) else f"the check failed: {error_line(error)}"
+        results.append(CheckResult(check.name, words, check.if_it_raises))
+    return [replace(result, part=result.part or check.part, words=printable(result.words)) for result in results]
+
+
+def error_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
 # packages ---------------------------------------------------------------------------------------------------------------
 
 
@@ -60,28 +108,20 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-class Requirements(NamedTuple):
-    """What the package needs: always, and for each of its extras."""
-
-    always: list[Requirement]
-    extras: dict[str, list[Requirement]]
-    installed: bool  # or only on the path
-
-
 @cache
-def requirements() -> Requirements:
-    """From the metadata of the installation, or else from the pyproject.toml beside the package."""
+def requirements() -> dict[str, list[Requirement]]:
+    """What each extra needs, and '' always: by the metadata of the installation, or else the pyproject.toml beside the
+    package."""
     from packaging.requirements import Requirement
 
     try:
         own = metadata.metadata(PACKAGE)
     except metadata.PackageNotFoundError:
         project: Settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        optional = {extra: [*map(Requirement, lines)] for extra, lines in project["optional-dependencies"].items()}
-        return Requirements([*map(Requirement, project["dependencies"])], optional, False)
+        lines = {"": project["dependencies"], **project["optional-dependencies"]}
+        return {extra: [*map(Requirement, needed)] for extra, needed in lines.items()}
     needed = [Requirement(line) for line in own.get_all("Requires-Dist") or []]
-    extras = {extra: [x for x in needed if applies(x, extra)] for extra in own.get_all("Provides-Extra") or []}
-    return Requirements([x for x in needed if applies(x, "")], extras, True)
+    return {extra: [x for x in needed if applies(x, extra)] for extra in ("", *(own.get_all("Provides-Extra") or []))}
 
 
 def applies(requirement: Requirement, extra: str) -> bool:
@@ -98,7 +138,7 @@ def expand(needed: Iterable[Requirement]) -> Iterator[Requirement]:
     for requirement in needed:
         if requirement.name == PACKAGE:
             for extra in sorted(requirement.extras):
-                yield from expand(requirements().extras[extra])
+                yield from expand(requirements()[extra])
             continue
         yield requirement
         if requirement.extras and installed_version(requirement.name) is not None:
@@ -117,57 +157,44 @@ def problem_with(requirement: Requirement) -> str:
 
 def versions() -> Iterator[CheckResult]:
     """Tightrope, Python, torch and how it was built, and what else is required."""
-    installed, words = installed_version(PACKAGE), f"{__version__}, in {ROOT / PACKAGE}"
-    facts: Settings = {"version": __version__, "installed": installed}
-    if installed in (None, __version__):
-        yield CheckResult(PACKAGE, f"{words}{'' if installed else ', not installed but on the path'}", facts=facts)
-    else:
-        fix = f"install it again: pip install -e {ROOT}"
-        yield CheckResult(PACKAGE, f"{words}, but installed as {installed}", "warning", fix, facts)
-    python = platform.python_version()
-    yield CheckResult("python", f"{python}, {sys.executable}", facts={"version": python})
+    installed = installed_version(PACKAGE)
+    fix = "" if installed in (None, __version__) else f"install it again: pip install -e {ROOT}"
+    state = f", but installed as {installed}" if fix else "" if installed else ", not installed but on the path"
+    yield CheckResult(PACKAGE, f"{__version__}, in {ROOT / PACKAGE}{state}", "warning" if fix else "ok", fix)
+    yield CheckResult("python", f"{platform.python_version()}, {sys.executable}")
     parts: Settings = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     if torch.version.cuda is not None:
         parts["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             parts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     there = {name: value for name, value in parts.items() if value is not None}
-    build = ", ".join(f"{name} {value}" for name, value in there.items()) or "built without CUDA"
-    yield CheckResult("torch", f"{torch.__version__}, {build}", facts={"version": str(torch.__version__), **there})
+    yield CheckResult("torch", f"{torch.__version__}, {listed(there) or 'built without CUDA'}", facts=there)
     met: Settings = {}
-    for requirement in requirements().always:
+    for requirement in requirements()[""]:
         if problem := problem_with(requirement):
             fix = f'pip install "{requirement.name}{requirement.specifier}"'
             yield CheckResult(requirement.name, problem, "warning", fix)
         elif requirement.name != "torch":
             met[requirement.name] = installed_version(requirement.name)
-    yield CheckResult("required", ", ".join(f"{name} {version}" for name, version in met.items()), facts=met)
+    yield CheckResult("required", listed(met), facts=met)
 
 
-def jax() -> CheckResult:
-    """JAX, of which pip installs a build for the CPU unless told otherwise."""
-    version = installed_version("jax")
-    if version is None:
-        return CheckResult("jax", "not installed; Brax and MuJoCo Playground need it", "absent")
-    has_cuda = any(installed_version(f"jax-cuda{major}-plugin") for major in (11, 12, 13))
-    if torch.cuda.is_available() and not has_cuda:
-        fix = f'pip install "jax[cuda{(torch.version.cuda or "12").partition(".")[0]}]"'
-        return CheckResult("jax", f"{version}, without CUDA: its environments run on the CPU", "warning", fix)
-    return CheckResult("jax", version, facts={"version": version})
+def listed(facts: Settings) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def extras() -> Iterator[CheckResult]:
     """Each extra with its packages, or with the command that installs it."""
-    for extra, needed in requirements().extras.items():
+    for extra, needed in list(requirements().items())[1:]:
         packages = {requirement.name: requirement for requirement in expand(needed)}
         problems = [problem for problem in map(problem_with, packages.values()) if problem]
         found = {name: installed_version(name) for name in packages}
         if not problems:
-            yield CheckResult(f"[{extra}]", ", ".join(f"{k} {v}" for k, v in found.items()), facts=found)
+            yield CheckResult(f"[{extra}]", listed(found), facts=found)
             continue
         words = "; ".join(problems) if any(found.values()) else "not installed"
         words += " (for work on Tightrope itself)" if extra in DEVELOPER_EXTRAS else ""
-        target = f'"{PACKAGE}[{extra}]"' if requirements().installed else f'-e "{ROOT}[{extra}]"'
+        target = f'"{PACKAGE}[{extra}]"' if installed_version(PACKAGE) else f'-e "{ROOT}[{extra}]"'
         yield CheckResult(f"[{extra}]", words, "absent", f"pip install {target}", found)
 
 
@@ -190,9 +217,8 @@ def system() -> Iterator[CheckResult]:
     small, images = choose_threads(nn.Linear(4, 64), 256), choose_threads(nn.Conv2d(4, 32, 8), 256)
     words = f"{small} for small networks, which more would slow down; {images} for images. --threads overrides"
     yield CheckResult("threads", words, facts={"small": small, "images": images, "torch": torch.get_num_threads()})
-    values: Settings = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if values:
-        yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts=values)
+    if values := {name: os.environ[name] for name in VARIABLES if name in os.environ}:
+        yield CheckResult("variables", ", ".join(f"{k}={v}" for k, v in values.items()), facts=dict(values))
 
 
 def check_cpu() -> CheckResult:
@@ -252,8 +278,8 @@ def encoder() -> CheckResult:
                     video.add(np.full((48, 64, 3), shade, np.uint8))
             size = path.stat().st_size
     except Exception as error:
-        missing = "pip install av opencv-python-headless" if isinstance(error, ImportError) else ""
-        fix = missing or "pip install -U av, or train without --video-every"
+        missing = isinstance(error, ImportError)
+        fix = f"pip install {'av opencv-python-headless' if missing else '-U av, or train without --video-every'}"
         return CheckResult("videos", f"cannot be encoded: {error_line(error)}", "warning", fix)
     return CheckResult("videos", f"H.264 by PyAV {installed_version('av')}: two frames encoded, {format_bytes(size)}")
 
@@ -267,9 +293,8 @@ def rendering() -> CheckResult:
     backend = os.environ.get("MUJOCO_GL", "its own choice")
     done = run_isolated(RENDER, RENDER_SECONDS)
     if done.worked:
-        return CheckResult(name, f"drawn without a screen (OpenGL: {backend})", facts={"opengl": backend})
+        return CheckResult(name, f"drawn without a screen (OpenGL: {backend})")
     fix = "set MUJOCO_GL to egl, osmesa or glfw, or train without --video-every"
     if mujoco.rendering_problem(done.output) == mujoco.MISSING:
         fix = mujoco.MISSING.partition(": ")[2]
-    words = f"cannot be drawn (OpenGL: {backend}): {done.line}"
-    return CheckResult(name, words, "warning", fix, {"opengl": backend})
+    return CheckResult(name, f"cannot be drawn (OpenGL: {backend}): {done.line}", "warning", fix)

@@ -32,6 +32,7 @@ from ...types import Settings
 from .space import Space, decode
 
 SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES = "place", "beat", "worker", "outcome", "scores"  # trial attributes
+ATTRIBUTES = {SLOT: int, WORKER: dict, OUTCOME: str, SCORES: list}
 FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be sampled
 DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes
 FAILED, GIVEN_UP = "failed", "given up"  # beginnings of outcomes
@@ -182,19 +183,13 @@ def outcome_of(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get(OUTCOME) or trial.state.name.lower())
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
     """Whether a trial can be one of this sweep: its attributes are of their types, its parameters in the space."""
-    slot, worker, outcome, scores = (trial.user_attrs.get(name) for name in (SLOT, WORKER, OUTCOME, SCORES))
-    if not ((slot is None or (type(slot) is int and slot >= 0)) and isinstance(worker or {}, dict)):
+    attributes, complete = trial.user_attrs, trial.state == TrialState.COMPLETE
+    if not all(isinstance(attributes[name], kind) for name, kind in ATTRIBUTES.items() if name in attributes):
         return False
-    if not (isinstance(outcome or "", str) and isinstance(scores or [], list) and all(map(is_number, scores or []))):
-        return False
-    complete = trial.state == TrialState.COMPLETE
-    if complete and not is_number(trial.value):
+    numbers = [*attributes.get(SCORES, []), *([trial.value] if complete else []), attributes.get(SLOT, 0)]
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers) or numbers[-1] < 0:
         return False
     if space is not None and (trial.params.keys() - space.keys() or (complete and space.keys() - trial.params.keys())):
         return False

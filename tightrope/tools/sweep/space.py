@@ -126,12 +126,7 @@ def dimension_of(name: str, config: Any) -> Range | Choices:
     if isinstance(usual, bool):
         return Choices((False, True))
     low, high, log = RANGES.get(name) or (float(f"{usual / 10:.3g}"), float(f"{min(10 * usual, 0.1):.3g}"), True)
-    return range_with(usual or low, low, high, log)
-
-
-def range_with(usual: Any, low: Any, high: Any, log: bool = False) -> Range:
-    """The range, widened to include the usual value."""
-    return Range(min(low, usual), max(high, usual), log)
+    return Range(min(low, usual or low), max(high, usual or low), log)  # widened to include the usual value
 
 
 def choices_with(usual: Any, values: Iterable[Any]) -> Choices:
@@ -181,16 +176,11 @@ def read_choices(name: str, entry: Any, annotation: Any) -> Choices:
 
 def read_range(name: str, entry: Any, annotation: Any) -> Range:
     number = next((kind for kind in (annotation, *get_args(annotation)) if kind in (int, float)), None)
-    if not isinstance(entry, dict):
-        raise UsageError(
-            f"search {name} {entry!r} is neither a list of choices nor a range: give {{low: ..., high: ...}}"
-        )
     if number is None:
         raise UsageError(f"search {name} is not a number and has no range: give a list of choices")
-    for key in [key for key in entry if key not in ("low", "high", "log", "step")]:
-        raise UsageError(f"search {name} has an unknown {key!r}: a range has low, high and optionally log or step")
-    for key in [key for key in ("low", "high") if key not in entry]:
-        raise UsageError(f"search {name} has no {key}: give it, as in {{low: 0.1, high: 0.4}}")
+    if not isinstance(entry, dict) or not {"low", "high"} <= entry.keys() <= {"low", "high", "log", "step"}:
+        forms = "a list of choices, or {low: ..., high: ...} with log: true or a step where wanted"
+        raise UsageError(f"search {name} {entry!r} is neither choices nor a range: give {forms}")
     low, high = (read_value(f"{name} {key}", entry[key], number) for key in ("low", "high"))
     log = read_value(f"{name} log", entry.get("log", False), bool)
     step = None if entry.get("step") is None else read_value(f"{name} step", entry["step"], number)

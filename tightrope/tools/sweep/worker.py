@@ -14,7 +14,7 @@ import numpy as np
 import optuna
 import torch
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from ...engine import shared_cores, stream_seed
 from ...errors import NotFinite, UsageError, raised
@@ -180,7 +180,7 @@ class Worker:
                 raise
             except Exception as failure:
                 error = self.fail(trial, failure)
-        self.log(self.summary(trial.number, time.monotonic() - began))
+        self.log(self.summary(self.slots.storage.get_trial(trial._trial_id), time.monotonic() - began))
         self.after_trial()
         self.count_failures(slot, error)
 
@@ -208,16 +208,13 @@ class Worker:
         if self.in_a_row >= MOST_IN_A_ROW:
             raise TooManyFailures(f"{self.in_a_row} trials in a row failed, the last with {error}")
 
-    def summary(self, number: int, seconds: float) -> str:
+    def summary(self, trial: FrozenTrial, seconds: float) -> str:
         """The result of a trial in one line."""
-        progress = f"in {seconds:.1f} s; {self.slots.done()} of {self.slots.count} done"
-        trial = next((trial for trial in self.slots.trials() if trial.number == number), None)
-        if trial is None:
-            return f"trial {number}: no longer in the storage as it was, {progress}"
         taken = "other processes took this one for dead, and try its settings again"
         outcome = taken if outcome_of(trial) == DEAD else outcome_of(trial)
         scores = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))
         score = "" if trial.value is None else f", score {trial.value:.4g} ({scores})"
         best = self.slots.best()
         lead = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
-        return f"trial {number}: {outcome}{score} {progress}{lead}"
+        progress = f"in {seconds:.1f} s; {self.slots.done()} of {self.slots.count} done"
+        return f"trial {trial.number}: {outcome}{score} {progress}{lead}"
