@@ -1,6 +1,6 @@
 """What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jaxtyping
 import pytest
@@ -29,3 +29,18 @@ def unchecked_shapes() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process: (exit code, standard output, standard error)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        from tightrope.cli import main
+
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return run

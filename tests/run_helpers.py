@@ -6,6 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +22,36 @@ from forgery import forge, forge_config, forge_tensors, manifest_of, newest
 
 __all__ = ["forge", "forge_config", "forge_tensors", "manifest_of", "newest"]
 AGENTS: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
+
+
+def refusal(call: Any, *args: Any, **given: Any) -> str:
+    """The one line that a wrong request is answered with."""
+    with pytest.raises(tr.UsageError) as error:
+        call(*args, **given)
+    message = str(error.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Shows zeros, pays 1 a step, and ends after `length` steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
+    length, time = 5, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.shown(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return self.shown(), 1.0, self.time >= self.length, False, {}
+
+    def shown(self) -> Any:
+        return np.zeros(self.observation_space.shape or (), np.float32)
 
 
 def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 import tightrope as tr
-from tightrope.cli import main
 from tightrope.training.lock import locked
 
 Command = Callable[..., tuple[int, str, str]]
@@ -33,16 +33,8 @@ def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.fixture
-def resume(capsys: pytest.CaptureFixture[str]) -> Command:
-    """What the command gives: (code, out, err)."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["resume", *words])
-        said = capsys.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
+def resume(command: Command) -> Command:
+    return partial(command, "resume")
 
 
 def rows(run: Path) -> int:

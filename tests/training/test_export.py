@@ -21,7 +21,7 @@ from tightrope.envs.adapters.spaces import ActionWriter
 from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.training import export as exporting
-from tightrope.training.export_check import output_errors, random_rows
+from tightrope.training.export import output_errors, random_rows
 from tightrope.types import Box, Composite, Discrete
 
 onnx = pytest.importorskip("onnx")
@@ -310,11 +310,11 @@ def test_a_mistake_in_writing_actions_is_found(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph"])
-def test_what_onnxruntime_cannot_load_is_not_written(
+def test_what_onnxruntime_cannot_run_is_not_written(
     content: bytes, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "graph", lambda *_: content)
-    with pytest.raises(ExportError, match="cannot load"):
+    with pytest.raises(ExportError, match="cannot run"):
         tr.load(run).export(tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import av
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_helpers import Plain
 
 import tightrope as tr
 from tightrope.errors import UsageError
@@ -138,18 +138,8 @@ def test_of_envpools_atari_the_newest_grey_frame(tmp_path: Path) -> None:
     assert frames[0][:640].std() > 20
 
 
-class Blank(gymnasium.Env[np.ndarray, int]):
+class Blank(Plain):
     """Cannot be drawn."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, **given: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(**given)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
 class Unseen(tr.envs.CartPole):

@@ -15,7 +15,7 @@ from ..tools import seeds as many
 from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG
 from ..training.config import Config
-from ..training.devices import name_of_device
+from ..training.settings import name_of_device
 from ..training.user_objects import imported, is_import_path
 from ..types import Settings
 

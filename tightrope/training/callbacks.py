@@ -35,9 +35,7 @@ AT_THE_END = 0.1  # of the steps so far
 def check_callbacks(callbacks: object) -> None:
     """Refuse what is no list of callbacks, such as a function or a class."""
     if not isinstance(callbacks, (list, tuple)) or not all(isinstance(each, Callback) for each in callbacks):
-        raise UsageError(
-            f"callbacks {callbacks!r} is invalid: give a list of objects whose class inherits from tr.Callback"
-        )
+        raise UsageError(f"callbacks {callbacks!r} is invalid: give a list of tr.Callback objects")
 
 
 def built_in_callbacks(
@@ -63,24 +61,16 @@ def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory
     """What there is to know of a run before it starts, or goes on."""
     env, device = state.env, state.env.device
     facts = {
-        "tightrope": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        "tightrope": __version__, "torch": torch.__version__, "python": platform.python_version(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device} ({platform.machine()})",
         "parameters": f"{plan.parameters:,}",
-    }
+    }  # fmt: skip
     return RunInfo(
-        title=printable(f"{short_name(config.env)} {config.algo}"),
-        settings=config.flat(),
-        plan=plan.lines(),
-        steps=state.steps,
-        total_steps=state.steps + plan.steps,
-        run_dir=None if run is None else run.path,
-        facts=facts,
+        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.flat(), plan=plan.lines(),
+        steps=state.steps, total_steps=state.steps + plan.steps, run_dir=None if run is None else run.path, facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
-        target=target_of(config, state.env),
-        traits=asdict(traits_of(state.env)),
-    )
+        target=target_of(config, env), traits=asdict(traits_of(env)),
+    )  # fmt: skip
 
 
 class Log:

@@ -125,10 +125,8 @@ def busy_machine_warning(threads: int) -> str | None:
     """A warning where threads that spin while they wait meet other processes that want the same cores."""
     if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
         return None
-    return (
-        f"threads {threads} may be slow: the machine is busy (load {load:.1f}, {cores()} cores) and torch, imported before "
-        "tightrope, lets waiting threads spin; import tightrope first, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
-    )
+    busy = f"threads {threads} may be slow on a busy machine (load {load:.1f}, {cores()} cores)"
+    return f"{busy}: import tightrope before torch, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
 
 
 # the target -----------------------------------------------------------------------------------------------------------

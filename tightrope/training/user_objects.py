@@ -32,7 +32,7 @@ from ..envs.registry import (
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
-from .devices import device_name, name_of_device, resolve_device, suits_cpu
+from .settings import device_name, name_of_device, resolve_device, suits_cpu
 
 Network = (
     type[nn.Module] | Callable[[], nn.Module] | str | nn.Module
@@ -49,7 +49,7 @@ def check_env_object(env: object) -> None:
         check_constructed(env)
     if not implements_env(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UsageError(
-            f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
+            f"env {env!r} is invalid: give an id, a Gymnasium environment, a factory, or a tr.envs.TensorEnv"
         )
 
 
@@ -89,9 +89,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
             del settings["device"]
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
-            raise UsageError(
-                f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
-            )
+            raise UsageError(f"{name} {settings[name]!r} is not the {value!r} of the env given: drop one of them")
     if limit is not None and limit == getattr(env, "time_limit", None):
         fixed["max_episode_steps"] = None
     return fixed
@@ -141,10 +139,8 @@ def imported(path: str, what: str = "env") -> Any:
             return getattr(importlib.import_module(module), name)
     except Exception as error:
         if only_in_its_script(path):
-            raise UsageError(
-                f"{what} {path!r} is of a script, notebook or function, where no command finds it: move it into a module, and "
-                "give module:Class"
-            ) from None
+            hidden = "is of a script, notebook or function, where no command finds it"
+            raise UsageError(f"{what} {path!r} {hidden}: move it into a module, and give module:Class") from None
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
@@ -185,9 +181,8 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
         path = given.get(name, "")
         module, _ = module_and_name(path, name) if name not in flags else ("", "")
         if module and module not in modules and path not in flags.values():
-            raise UsageError(
-                f"config {file} names {name} {path}, which is code to import: if you trust it, give --allow-import {module}"
-            )
+            wrong = f"config {file} names {name} {path}, which is code to import"
+            raise UsageError(f"{wrong}: if you trust it, give --allow-import {module}")
 
 
 def network_path(network: Network) -> str:
@@ -213,10 +208,8 @@ def own_network(network: Network) -> nn.Module:
     try:
         made = made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"network {network!r} cannot be made with no arguments: {one_line(error)}. Give a function that makes it, such as "
-            "lambda: Net(64)"
-        ) from None
+        wrong = f"network {network!r} cannot be made with no arguments: {one_line(error)}"
+        raise UsageError(f"{wrong}. Give a function that makes it, such as lambda: Net(64)") from None
     return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
 
 
@@ -226,7 +219,7 @@ def network_class(path: str) -> type[nn.Module]:
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
     raise UsageError(
-        f"network {path!r} is not a class of nn.Module: give module:Class, or, in Python, the function itself, network=..."
+        f"network {path!r} is not a class of nn.Module: give module:Class or, in Python, network=the function"
     )
 
 
@@ -234,10 +227,8 @@ def copy_of(network: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever its members raise
-        raise UsageError(
-            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its "
-            "class instead"
-        ) from None
+        wrong = f"network {type(network).__name__} cannot be copied, and each agent trains a copy"
+        raise UsageError(f"{wrong}: {one_line(error)}. Give its class instead") from None
 
 
 def already_here(path: str) -> Any:
@@ -284,10 +275,8 @@ def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
         return found
     name = path.partition(":")[2]
     if only_in_its_script(path):
-        raise UsageError(
-            f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
-            f"it, tr.load(path, {argument}=...)"
-        )
+        hidden = f"{source} {what} {name}, of a script, notebook or function, where no file can find it"
+        raise UsageError(f"{hidden}: define it again and pass it, tr.load(path, {argument}=...)")
     hint = f"or --{argument} {path}" if argument != "network" else f"or, for a class, --{argument} {path}"
     raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 

@@ -28,7 +28,7 @@ from ...engine import threads as torch_threads
 from ...errors import plural
 from ...training.build import build
 from ...training.config import configure
-from ...training.devices import resolve_device
+from ...training.settings import resolve_device
 from ...types import Settings
 from ...version import __version__
 from .results import CheckResult, error_line, format_bytes, format_seconds, run_isolated
