@@ -1,5 +1,6 @@
 """What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import jaxtyping
@@ -29,6 +30,14 @@ def unchecked_shapes() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def hears_interrupts() -> Iterator[None]:
+    """As in a terminal: a shell's background jobs are started with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

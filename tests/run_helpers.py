@@ -54,6 +54,24 @@ class Plain(gymnasium.Env[Any, Any]):
         return np.zeros(self.observation_space.shape or (), np.float32)
 
 
+class Spaces(Plain):
+    """Shows random members of a space, and takes only members of another."""
+
+    def __init__(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.observation_space.seed(seed)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        return super().step(action)
+
+    def shown(self) -> Any:
+        return self.observation_space.sample()
+
+
 def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:
     """The metrics of the next phases."""
     loop = ALGORITHMS[agent.algo].loop(agent.state, agent.config.algorithm)

@@ -20,7 +20,6 @@ from .logging.callback import MetricsRow
 from .output import print_line
 from .training import user_objects
 from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
-from .training.callbacks import check_callbacks
 from .training.checkpoint import Checkpoint
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
@@ -33,6 +32,12 @@ from .training.signals import Interrupts
 from .training.trainer import Outcome, Trainer
 from .training.user_objects import Network
 from .types import Env
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what is no list of callbacks, such as a function or a class."""
+    if not isinstance(callbacks, (list, tuple)) or not all(isinstance(each, Callback) for each in callbacks):
+        raise UsageError(f"callbacks {callbacks!r} is invalid: give a list of tr.Callback objects")
 
 
 class Agent(AgentBase, metaclass=AgentType):

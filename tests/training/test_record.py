@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from run_helpers import Plain
+from run_helpers import Plain, refusal
 
 import tightrope as tr
 from tightrope.errors import UsageError
@@ -51,17 +51,13 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     assert frames[first + 1][4, 4, 1] < 225 < frames[first - 1][4, 4, 1]  # pink at its end
 
 
-def test_the_tempo() -> None:
+def test_the_tempo(tmp_path: Path) -> None:
+    assert tr.PPO("Pendulum-v1", **SMALL).record(tmp_path / "a.mp4", every=7).frames == -(-200 // 7) + HOLD
     assert Shot().tempo(50) == (1, 50)
     assert Shot().tempo(125) == (3, 42)  # no more than 60 frames a second
     assert Shot(every=4).tempo(50) == (4, 50)  # four times as fast
     assert Shot(fps=25).tempo(50) == (2, 25)
     assert Shot(every=3, fps=10).tempo(50) == (3, 10)
-
-
-def test_every_so_many_steps(tmp_path: Path) -> None:
-    agent = tr.PPO("Pendulum-v1", **SMALL)
-    assert agent.record(tmp_path / "a.mp4", every=7).frames == -(-200 // 7) + HOLD
 
 
 def test_at_random_it_plays_otherwise_and_the_same_from_the_same_seed(tmp_path: Path) -> None:
@@ -105,8 +101,7 @@ def test_bad_requests_are_refused(
     asked: dict[str, Any], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=complaint):
-        tr.PPO("CartPole-v1", **SMALL).record(**asked)
+    assert complaint in refusal(tr.PPO("CartPole-v1", **SMALL).record, **asked)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,10 +17,9 @@ from tightrope.logging.callback import CallbackList, RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
-from tightrope.training.callbacks import Log
 from tightrope.training.evaluate import Evaluation
 from tightrope.training.reports import add_score, gathered, scores
-from tightrope.training.scoring import compare_with_sampled
+from tightrope.training.scoring import Log, compare_with_sampled
 from tightrope.types import Settings
 
 BATCH = 32

@@ -214,9 +214,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
     updates, fewest = getattr(share, "num_minibatches", 1), share.num_envs * (share.num_steps // 2)
     if env.skips and world().is_distributed and fewest < updates:
-        raise UsageError(
-            f"num_minibatches {updates} may be more than the rows that a rank collects: give at most {fewest}"
-        )
+        raise UsageError(f"num_minibatches {updates} may exceed the rows that a rank collects: give at most {fewest}")
     check_memory(config, share.batch_size, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma

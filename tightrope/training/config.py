@@ -99,9 +99,7 @@ class RunConfig:
         if self.eval_seconds is not None and not self.eval_seconds > 0:
             raise UsageError(f"eval_seconds {self.eval_seconds:g} is not positive: give seconds, or none for no limit")
         if self.stop_at_return is not None and not self.eval_every:
-            raise UsageError(
-                f"stop_at_return {self.stop_at_return:g} needs evaluations: give eval_every, such as 10000"
-            )
+            raise UsageError(f"stop_at_return {self.stop_at_return:g} needs evaluations: give eval_every, as in 10000")
         checked_seed(self.seed)
         if self.watch and not self.log:
             raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")

@@ -17,9 +17,7 @@ CALLBACKS = ": learn(callbacks=[...]) takes tr.Callback objects; eval_every, sav
 MINIBATCHES = "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)"
 VIDEO = "video_every (in phases, 0 for none; `tightrope record` films any trained agent)"
 OFF_POLICY = ": there are PPO and VPG, no off-policy methods"
-OTHER_ENV = (
-    ": an agent keeps its environment; tr.load(path, env=...) brings another, agent.evaluate(env=...) scores in one"
-)
+OTHER_ENV = ": tr.load(path, env=...) brings another environment, agent.evaluate(env=...) scores in one"
 Method = TypeVar("Method", bound=Callable[..., object])
 
 

@@ -121,10 +121,9 @@ def replay_phase(
 @contextmanager
 def eager_with(state: State, env: Env, watcher: Any) -> Iterator[None]:
     """The state with that env, its phases neither compiled nor captured, and a watcher of its gradients."""
-    before, runtime = (state.env, state.runtime), state.runtime
-    state.runtime = Runtime(
-        precision=runtime.precision, device=env.device, watcher=watcher, on_device=runtime.on_device
-    )
+    before = state.env, state.runtime
+    precision, on_device = state.runtime.precision, state.runtime.on_device
+    state.runtime = Runtime(precision=precision, device=env.device, watcher=watcher, on_device=on_device)
     state.env = env
     try:
         yield

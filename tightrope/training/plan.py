@@ -96,10 +96,9 @@ def plan(state: State, config: Config) -> TrainingPlan:
     updates = phases * algorithm.updates_per_phase
     warning, target = None, config.run.stop_at_return
     if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
-        warning = (
-            f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
-            f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
-        )
+        few, total = f"{plural(phases, 'phase')}, {plural(updates, 'update')}", algorithm.total_timesteps
+        sizes = f"num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}"
+        warning = f"only {few}: total_timesteps {total:,} is short for {sizes}; raise it, or lower one of them"
     threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
     return TrainingPlan(
         phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,

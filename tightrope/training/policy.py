@@ -180,10 +180,10 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
         return cast(Env, SpacesOnlyTensorEnv(config.env, shown, taken, device))
     if not isinstance(spaces, dict):
         raise ValueError("its spaces are none")
-    env = SpacesOnlyEnv(
-        config.env, space_from_json(spaces.get("observation")), space_from_json(spaces.get("action")), device
-    )
-    for name in ("observation", "action"):
+    names = "observation", "action"
+    shown_space, taken_space = (space_from_json(spaces.get(name)) for name in names)
+    env = SpacesOnlyEnv(config.env, shown_space, taken_space, device)
+    for name in names:
         if getattr(env, name) != spec_from_json(manifest.get(name)):
             raise ValueError(f"its {name} space is described in two ways that differ")
     return env

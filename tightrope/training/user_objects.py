@@ -34,9 +34,7 @@ from ..types import Env, Settings
 from .config import Config
 from .settings import device_name, name_of_device, resolve_device, suits_cpu
 
-Network = (
-    type[nn.Module] | Callable[[], nn.Module] | str | nn.Module
-)  # a user's: class, function, module:Class, instance
+Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class, a function, module:Class, an instance
 
 
 def implements_env(env: object) -> bool:
@@ -48,25 +46,22 @@ def check_env_object(env: object) -> None:
     if isinstance(env, TensorEnv):
         check_constructed(env)
     if not implements_env(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
-        raise UsageError(
-            f"env {env!r} is invalid: give an id, a Gymnasium environment, a factory, or a tr.envs.TensorEnv"
-        )
+        raise UsageError(f"env {env!r} is invalid: give an id, a Gymnasium environment or factory, or a TensorEnv")
 
 
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
     """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
-    run = config.run
+    run, limit = config.run, config.run.max_episode_steps
     if implements_env(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
-        return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
+        return construct(env, num_envs, resolve_device(run.device), limit)
     from ..envs.adapters.gym import from_object
 
-    options = EnvOptions(
-        max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
-    )
+    settings: Settings = {"vectorization_mode": run.vectorization_mode, "env_kwargs": run.env_kwargs}
+    options = EnvOptions(max_episode_steps=limit, **settings)
     made = from_object(env, num_envs, resolve_device(run.device), options)
-    if config.run.device == "auto" and suits_cpu(made):
+    if run.device == "auto" and suits_cpu(made):
         made.device = torch.device("cpu")
     return made
 
@@ -218,9 +213,7 @@ def network_class(path: str) -> type[nn.Module]:
     found = imported(path, "network")
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
-    raise UsageError(
-        f"network {path!r} is not a class of nn.Module: give module:Class or, in Python, network=the function"
-    )
+    raise UsageError(f"network {path!r} is not a class of nn.Module: give one, or a function in Python, network=...")
 
 
 def copy_of(network: nn.Module) -> nn.Module:
