@@ -13,12 +13,13 @@ import torch
 from run_helpers import Plain, assert_same_state, rows
 
 import tightrope as tr
-from tightrope.logging.callback import CallbackList, RunInfo
+from tightrope.logging.callback import Callback, CallbackList, RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
 from tightrope.training.evaluate import Evaluation
 from tightrope.training.reports import add_score, gathered, scores
+from tightrope.training.run_directory import RunDirectory
 from tightrope.training.scoring import Log, compare_with_sampled
 from tightrope.types import Settings
 
@@ -239,6 +240,7 @@ def test_a_checkpoint_every_so_many_steps(cls: type[tr.Agent], tmp_path: Path) -
 
 WORDS = "--num-envs 4 --num-steps 8 --hidden-sizes 8 --total-timesteps 64 --device cpu --quiet"
 FLAGS = WORDS.split()
+THREE_PHASES: Settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
 
 def test_the_last_evaluation_has_as_many_episodes_as_the_others(command: Any, tmp_path: Path) -> None:
@@ -284,6 +286,103 @@ def test_sampled_and_greedy_scores_on_the_command_line(command: Any, tmp_path: P
     _, out, _ = command("eval", run, "--episodes", "5", "--stochastic", "--json")
     found = json.loads(out)
     assert (found["stochastic"], found["returns"]) == (True, agent.evaluate(5, deterministic=False).returns)
+
+
+class Diary(Callback):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_phase(self, row: dict[str, Any]) -> None:
+        self.heard.append(row["phase"])
+
+    def on_trained(self, state: Any) -> None:
+        self.heard.append("over")
+
+    def on_end(self, result: Any) -> None:
+        self.heard += ["end"] if result.score is None else [result.score.metrics, "end"]
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
+    diary = Diary()
+    monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [diary])
+    return diary
+
+
+@pytest.fixture
+def agent() -> tr.PPO:
+    return tr.PPO("CartPole-v1", **THREE_PHASES)
+
+
+def test_everyone_hears_it_after_the_last_phase_and_before_the_end(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert outcome.score == agent.evaluate(5) == tr.load(tmp_path).evaluate(5)
+    assert outcome.score is not None
+    found = outcome.score.metrics
+    assert diary.heard == [1, 2, 3, "over", found, "end"]
+    (kept,) = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert json.loads(kept)["mean"] == outcome.score.mean
+
+
+def test_it_is_no_row_of_the_metrics_and_a_run_goes_on_as_without(agent: tr.PPO, tmp_path: Path) -> None:
+    agent.train(run_dir=tmp_path / "scored", quiet=True, until=64, score_episodes=5)
+    tr.load(tmp_path / "scored").train(quiet=True, score_episodes=5)
+    tr.PPO("CartPole-v1", **THREE_PHASES).learn(run_dir=tmp_path / "plain", quiet=True)
+    assert rows(tmp_path / "scored") == rows(tmp_path / "plain")
+
+
+def test_learn_takes_none(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
+    agent.learn(run_dir=tmp_path, quiet=True)
+    assert diary.heard == [1, 2, 3, "end"]
+    assert not (tmp_path / "scores.jsonl").exists()
+
+
+def test_a_run_that_was_stopped_has_none(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diary, "on_update", lambda state: state.phase == 1 and signal.raise_signal(signal.SIGTERM))
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert (outcome.interrupted, outcome.score, outcome.unscored) == (signal.SIGTERM, None, False)
+    assert diary.heard[-1] == "end"
+    assert "over" not in diary.heard
+
+
+def test_nor_has_one_that_could_not_be_saved(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "check_is_there", full)
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert (outcome.unsaved, outcome.score) == ("No space left on device", None)
+    assert "over" not in diary.heard
+
+
+def test_a_disk_that_does_not_take_it_stops_nobody(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "scores.jsonl").mkdir(parents=True)
+    assert agent.train(run_dir=tmp_path / "run", quiet=True, score_episodes=5).score is not None
+    assert len(diary.heard) == 6
+    assert "warning: the score is not in the report: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
+    number: signal.Signals, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr("tightrope.agent.evaluate_policy", pressed)
+    run = tmp_path / "run"
+    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--run-dir", run)
+    assert (code, out) == (128 + number, f"stopped during the last evaluation; the trained agent is in {run}\n")
+    assert diary.heard == [1, 2, "over", "end"]
+    assert tr.load(run).steps == 64
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Training as a whole: what lands in the run directory, what is printed, how it ends."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from tightrope.errors import UsageError
 from tightrope.training.config import configure
 from tightrope.training.persistence import load_config
 from tightrope.training.run_directory import new_run_dir
-from tightrope.training.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -219,30 +217,6 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
 
 
 # how it ends ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("hears_interrupts")
-def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Interrupts() as interrupts:
-        assert interrupts.received is None
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupts.received == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-@pytest.mark.usefixtures("hears_interrupts")
-def test_whoever_waits_further_out_receives_the_signal_too() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with Interrupts() as outer:
-        with Interrupts() as inner, pytest.raises(Interrupted, match="SIGTERM"), inner.raised(), inner.deferred():
-            signal.raise_signal(signal.SIGTERM)
-        assert (inner.received, outer.received) == (signal.SIGTERM, signal.SIGTERM)
-        with pytest.raises(Interrupted), outer.raised():
-            pytest.fail("what comes later is not begun")
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_error_in_the_environment_is_not_hidden_and_closes_what_is_open(tmp_path: Path) -> None:
