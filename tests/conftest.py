@@ -45,18 +45,24 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def tightrope(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Runs a command line, given in one or several pieces."""
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command in this process, given word by word."""
 
-    def run(*words: str) -> Done:
+    def run(*words: object) -> Done:
         from tightrope.cli import main
 
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
-            main([word for piece in words for word in piece.split()])
+            main([str(word) for word in words])
         return Done(int(stop.value.code or 0), *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def tightrope(command: Callable[..., Done]) -> Callable[..., Done]:
+    """Runs a command line, given in one or several pieces."""
+    return lambda *pieces: command(*(word for piece in pieces for word in piece.split()))
 
 
 @pytest.fixture

@@ -8,6 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -29,6 +32,54 @@ def start_command(*words: str, variables: dict[str, str] | None = None, **option
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, "-m", "tightrope", *words]
     return subprocess.Popen(command, env={**os.environ, **own}, text=True, **streams)
+
+
+def refusal(call: Any, *args: Any, **given: Any) -> str:
+    """The one line that a wrong request is answered with."""
+    with pytest.raises(tr.UsageError) as error:
+        call(*args, **given)
+    message = str(error.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Shows zeros, pays 1 a step, and ends after `length` steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
+    length, time = 5, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.shown(), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return self.shown(), 1.0, self.time >= self.length, False, {}
+
+    def shown(self) -> Any:
+        return np.zeros(self.observation_space.shape or (), np.float32)
+
+
+class Spaces(Plain):
+    """Shows random members of a space, and takes only members of another."""
+
+    def __init__(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.observation_space.seed(seed)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        return super().step(action)
+
+    def shown(self) -> Any:
+        return self.observation_space.sample()
 
 
 def advance(agent: tr.Agent, phases: int) -> list[dict[str, float]]:

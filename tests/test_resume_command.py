@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.fixture
-def resume(tightrope: Command) -> Command:
-    return lambda *words: tightrope("resume", *words)
+def resume(command: Command) -> Command:
+    return partial(command, "resume")
 
 
 def rows(run: Path) -> int:

@@ -20,19 +20,24 @@ from .logging.callback import MetricsRow
 from .output import print_line
 from .training import user_objects
 from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
-from .training.callbacks import check_callbacks
 from .training.checkpoint import Checkpoint
 from .training.config import Config, check_changeable
-from .training.devices import resolve_device
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
 from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.scoring import is_complete, options_of, reached
+from .training.settings import resolve_device
 from .training.signals import Interrupts
 from .training.trainer import Outcome, Trainer
 from .training.user_objects import Network
 from .types import Env
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Refuse what is no list of callbacks, such as a function or a class."""
+    if not isinstance(callbacks, (list, tuple)) or not all(isinstance(each, Callback) for each in callbacks):
+        raise UsageError(f"callbacks {callbacks!r} is invalid: give a list of tr.Callback objects")
 
 
 class Agent(AgentBase, metaclass=AgentType):
@@ -51,9 +56,7 @@ class Agent(AgentBase, metaclass=AgentType):
         if others:
             raise UsageError(one_too_many(env, others[0], type(self).__name__))
         if settings.pop("algo", self.algo) != self.algo:
-            raise UsageError(
-                f"algo is fixed: this is tr.{type(self).__name__}. Use another class for another algorithm"
-            )
+            raise UsageError(f"algo is fixed: this is tr.{type(self).__name__}. Use the class of the other algorithm")
         if network is not None:
             settings["network"] = user_objects.network_path(network)
         if isinstance(env, str) and not user_objects.is_import_path(env):
@@ -108,14 +111,9 @@ class Agent(AgentBase, metaclass=AgentType):
 
     @known_arguments
     def learn(
-        self,
-        total_timesteps: int | None = None,
-        run_dir: str | Path | None = None,
-        quiet: bool = False,
-        until: int | None = None,
-        live: bool = False,
-        callbacks: Sequence[Callback] = (),
-    ) -> Self:
+        self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False,
+        until: int | None = None, live: bool = False, callbacks: Sequence[Callback] = (),
+    ) -> Self:  # fmt: skip
         """Train to `total_timesteps` steps in all (the setting's value if not given), or stop after `until` of them: `learn`
         again, here or after `tr.load`, and it goes on as if it had never stopped. With `live`, a notebook shows a picture
         that changes. `callbacks` are `tr.Callback` objects, which are called while training runs and may stop it."""
@@ -124,13 +122,9 @@ class Agent(AgentBase, metaclass=AgentType):
 
     @known_arguments
     def phases(
-        self,
-        total_timesteps: int | None = None,
-        run_dir: str | Path | None = None,
-        quiet: bool = True,
-        until: int | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> Iterator[MetricsRow]:
+        self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = True,
+        until: int | None = None, callbacks: Sequence[Callback] = (),
+    ) -> Iterator[MetricsRow]:  # fmt: skip
         """Train as `learn` does, with the metrics of each phase handed to a loop of your own:
 
             for row in agent.phases(run_dir="runs/mine"):
@@ -141,6 +135,7 @@ class Agent(AgentBase, metaclass=AgentType):
 
         A row is one of metrics.jsonl. Between two phases the agent may be evaluated, recorded, exported and changed. Leaving
         the loop, by `break` or by an exception, ends training: the run is saved and can be resumed."""
+        check_callbacks(callbacks)
         training = self._training(total_timesteps, run_dir, quiet, until, callbacks, suspends=True)
         return iter(()) if training is None else self._handed_out(training)
 
@@ -174,20 +169,15 @@ class Agent(AgentBase, metaclass=AgentType):
             raise SystemExit(128 + outcome.interrupted)
 
     def train(
-        self,
-        total_timesteps: int | None = None,
-        run_dir: str | Path | None = None,
-        quiet: bool = False,
-        until: int | None = None,
-        live: bool = False,
-        callbacks: Sequence[Callback] = (),
-        score_episodes: int = 0,
-    ) -> Outcome:
+        self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False,
+        until: int | None = None, live: bool = False, callbacks: Sequence[Callback] = (), score_episodes: int = 0,
+    ) -> Outcome:  # fmt: skip
         """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
         episodes, which trackers and the report show too."""
+        check_callbacks(callbacks)
         score = partial(self._score, score_episodes) if score_episodes else None
-        pictures = [NotebookPicture()] if live else []
-        self.training = self._training(total_timesteps, run_dir, quiet, until, callbacks, pictures, score=score)
+        shown = [NotebookPicture(), *callbacks] if live else callbacks
+        self.training = self._training(total_timesteps, run_dir, quiet, until, shown, score=score)
         if self.training is None:
             return Outcome([])
         try:
@@ -203,18 +193,11 @@ class Agent(AgentBase, metaclass=AgentType):
         return evaluate_policy(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
     def _training(
-        self,
-        total_timesteps: int | None,
-        run_dir: str | Path | None,
-        quiet: bool,
-        until: int | None,
-        callbacks: Sequence[Callback],
-        pictures: Sequence[Callback] = (),
-        **how: Any,
-    ) -> Trainer | None:
+        self, total_timesteps: int | None, run_dir: str | Path | None, quiet: bool, until: int | None,
+        callbacks: Sequence[Callback], **how: Any,
+    ) -> Trainer | None:  # fmt: skip
         """A training that has not begun; None if nothing is left to do."""
         check_run_dir(run_dir)
-        check_callbacks(callbacks)
         self.check_open()
         if self.training is not None:
             raise UsageError("this agent is being trained already: leave the loop over agent.phases() first")
@@ -240,7 +223,7 @@ class Agent(AgentBase, metaclass=AgentType):
             for line in resume_notes(self.loaded, self.state):
                 print_line(line)
         self.loaded = None
-        return Trainer(self.state, config, self.score_env, self.run, quiet, until, [*pictures, *callbacks], **how)
+        return Trainer(self.state, config, self.score_env, self.run, quiet, until, callbacks, **how)
 
     def _again(self, begun: Path) -> RunDirectory:
         """Go on where this program was when torchrun restarted it."""
@@ -261,9 +244,7 @@ class Agent(AgentBase, metaclass=AgentType):
         if self.state.solved:
             return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
         more = "" if self.run is None else ". A larger --total-timesteps goes on"
-        return (
-            f"nothing to do: the agent has {self.steps:,} of {total:,} steps already, and no whole phase is left{more}"
-        )
+        return f"nothing to do: the agent has {self.steps:,} of {total:,} steps already; no whole phase is left{more}"
 
     @known_arguments
     def save(self, path: str | Path) -> None:

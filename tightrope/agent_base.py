@@ -45,15 +45,9 @@ class AgentBase:
 
     @known_arguments
     def evaluate(
-        self,
-        episodes: int = 100,
-        env: str | Env | None = None,
-        seed: int | None = None,
-        deterministic: bool = True,
-        eval_seconds: float | None = None,
-        eval_envs: int | None = None,
-        tick: Tick = lambda over: None,
-    ) -> Evaluation:
+        self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None, deterministic: bool = True,
+        eval_seconds: float | None = None, eval_envs: int | None = None, tick: Tick = lambda over: None,
+    ) -> Evaluation:  # fmt: skip
         """Play episodes in fresh environments and return their score. The agent and its training stay as they are.
 
         Ctrl-C ends it with KeyboardInterrupt, other signals with SystemExit.
@@ -73,9 +67,7 @@ class AgentBase:
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic {deterministic!r} is not True or False")
         if eval_seconds is not None and not eval_seconds > 0:
-            raise UsageError(
-                f"eval_seconds {eval_seconds} is not positive: give a number above 0, or None for no limit"
-            )
+            raise UsageError(f"eval_seconds {eval_seconds} is invalid: give a number above 0, or None for no limit")
         seed = self._seed("evaluate", seed)
         config = self.config if eval_envs is None else self.config.changed(eval_envs=eval_envs)
         options = replace(options_of(config, self.state), deterministic=deterministic, seconds=eval_seconds)
@@ -166,4 +158,4 @@ class AgentBase:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_member(type(self), name)
+            raise missing_member(type(self).__name__, name)

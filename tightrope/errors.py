@@ -100,13 +100,16 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def root_cause(error: BaseException) -> BaseException:
+    """The first error of a chain."""
+    return error if error.__cause__ is None else root_cause(error.__cause__)
+
+
 def raised(error: BaseException) -> str:
     """What was raised, and the line that did it: one of the user's if one took part."""
     words = f"{type(error).__name__}: {one_line(error)}"
-    while error.__cause__ is not None:
-        error = error.__cause__
     libraries = ("site-packages", sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(root_cause(error).__traceback__)
     own = [frame for frame in frames if not any(library in frame.filename for library in libraries)] or frames
     if not own:
         return words

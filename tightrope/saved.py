@@ -21,10 +21,10 @@ from .training import user_objects
 from .training.build import per_rank_config
 from .training.checkpoint import CONFIG, find
 from .training.config import Config
-from .training.devices import available, device_name, name_of_device, resolve_device
 from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .training.policy import Policy, loaded
 from .training.run_directory import directory
+from .training.settings import available, device_name, name_of_device, resolve_device
 from .training.user_objects import Network, is_import_path
 from .types import Settings
 
@@ -93,9 +93,7 @@ def env_from_name(env: str, config: Config) -> Any:
     if is_import_path(env):
         return user_objects.imported(env)
     if env != config.env:
-        raise UsageError(
-            f"env {env!r} is not {config.env!r}, on which the run was trained: give it to evaluate(env=...)"
-        )
+        raise UsageError(f"env {env!r} is not the run's {config.env!r}: give it to evaluate(env=...)")
     return None
 
 

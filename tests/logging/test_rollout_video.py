@@ -168,7 +168,7 @@ def test_others_are_told_of_every_video(tmp_path: Path, monkeypatch: pytest.Monk
         def on_end(self, result: Any) -> None:
             heard.append(("end", result.steps))
 
-    monkeypatch.setattr("tightrope.training.callbacks.ConsoleLogger", Diary)
+    monkeypatch.setattr("tightrope.training.trainer.ConsoleLogger", Diary)
     tr.PPO("CartPole-v1", total_timesteps=4 * 160, video_every=2, **SMALL).learn(run_dir=tmp_path)
     assert heard == [("phase0002.mp4", 320), ("phase0004.mp4", 640), ("end", 640)]
 

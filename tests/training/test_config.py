@@ -10,30 +10,18 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from run_helpers import AGENTS, refusal
 
 import tightrope as tr
 from tightrope.cli import main
 from tightrope.cli.arguments import field_docs
 from tightrope.errors import UsageError
-from tightrope.training import config as config_module
 from tightrope.training.build import build, check_env
-from tightrope.training.config import RunConfig, config_classes, configure, setting_types
-from tightrope.training.devices import resolve_device
+from tightrope.training.config import config_classes, configure, setting_types
 from tightrope.training.presets import ELSEWHERE, PRESETS
-from tightrope.training.settings import coerce, read_settings
+from tightrope.training.settings import coerce, read_settings, resolve_device
 
 ALGOS = ("ppo", "vpg")
-
-
-def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
-    """The one line that a wrong request is answered with."""
-    with pytest.raises(UsageError) as error:
-        call(*args, **kwargs)
-    message = str(error.value)
-    assert message
-    assert message == " ".join(message.splitlines()), "more than one line"
-    assert error.value.__cause__ is None
-    return message
 
 
 # layers ---------------------------------------------------------------------------------------------------------------
@@ -109,7 +97,7 @@ def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
         ("device", torch.device("cpu"), "cpu"), ("device", torch.device("cuda", 1), "cuda:1"),
         ("device", torch.device("mps"), "mps"), ("max_grad_norm", None, None), ("max_grad_norm", "0.5", 0.5),
         ("threads", "2", 2), ("anneal_lr", False, False), ("activation", "relu", "relu"),
-        ("train_env", "EasyCart-v0", "EasyCart-v0"),
+        ("train_env", "EasyCart-v0", "EasyCart-v0"), ("seed", 2**63 - 1, 2**63 - 1), ("seed", str(2**63 - 1), 2**63 - 1),
     ],
 )  # fmt: skip
 def test_values_become_the_type_of_their_setting(name: str, value: Any, expected: Any) -> None:
@@ -118,12 +106,6 @@ def test_values_become_the_type_of_their_setting(name: str, value: Any, expected
         expected = list(expected)
     assert flat[name] == expected
     assert type(flat[name]) is type(expected)
-
-
-@pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
-def test_whole_numbers_written_as_text_keep_every_digit(seed: int) -> None:
-    assert configure("CartPole-v1", "ppo", {"seed": seed}).run.seed == seed
-    assert configure("CartPole-v1", "ppo", {"seed": str(seed)}).run.seed == seed
 
 
 @pytest.mark.parametrize(
@@ -153,19 +135,6 @@ def test_a_value_of_the_wrong_kind_is_refused(name: str, value: Any, expected: s
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("learning_rate", "anneal_lr"), ("clip_coef", "anneal_clip"), ("ent_coef", "it stays the same"),
-        ("num_steps", "it stays the same"),
-    ],
-)  # fmt: skip
-def test_a_function_in_place_of_a_number_is_answered_with_the_schedules_there_are(name: str, fix: str) -> None:
-    message = refusal(configure, "CartPole-v1", "ppo", {name: lambda left: left * 1e-3})
-    assert message.startswith(f"{name} is a function")
-    assert fix in message
-
-
-@pytest.mark.parametrize(
     ("layer", "named", "fix"),
     [
         ({"ppo": {"gamma": 0.9}}, "ppo is a section", "gamma"),
@@ -173,16 +142,22 @@ def test_a_function_in_place_of_a_number_is_answered_with_the_schedules_there_ar
         ({"gamma": {"value": 0.9}}, "gamma is a section", "value"),
         ({"ppo.gamma": 0.9}, "'ppo.gamma'", "give gamma"),
         ({"policy_kwargs": {"net_arch": [8]}}, "'policy_kwargs'", "here it is called hidden_sizes"),
+        ({"learning_rate": lambda left: left}, "learning_rate is a function", "anneal_lr"),
+        ({"clip_coef": lambda left: left}, "clip_coef is a function", "anneal_clip"),
+        ({"num_steps": lambda left: left}, "num_steps is a function", "it stays the same"),
+        ({"num_step": 1}, "'num_step'", "Did you mean num_steps"),
+        ({"learning_rat": 1}, "'learning_rat'", "Did you mean learning_rate"),
+        ({"Gamma": 1}, "'Gamma'", "Did you mean gamma"),
+        ({"hiden_sizes": 1}, "'hiden_sizes'", "Did you mean hidden_sizes"),
+        ({"zzzz": 1}, "'zzzz' for ppo. `tightrope train --help`", "lists them"),
+        ({"baseline": 1}, "'baseline' belongs to vpg", "this run is ppo"),
+        ({"total_timesteps": 10**400}, "total_timesteps", "too large"),
     ],
 )
-def test_settings_have_no_sections(layer: dict[str, Any], named: str, fix: str) -> None:
+def test_a_wrong_setting_is_named_with_a_way_out(layer: dict[str, Any], named: str, fix: str) -> None:
     message = refusal(configure, "CartPole-v1", "ppo", layer)
     assert named in message
     assert fix in message
-
-
-def test_a_number_too_large_for_any_machine_is_refused() -> None:
-    assert "total_timesteps" in refusal(configure, "CartPole-v1", "ppo", {"total_timesteps": 10**400})
 
 
 @given(st.integers(0, 2**53), st.sampled_from([str, float, "{:,d}".format, int]))
@@ -193,38 +168,10 @@ def test_whole_numbers_are_read_however_they_are_written(number: int, written: C
     assert coerce("seed", value, int) == number
 
 
-# wrong settings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    [("num_step", "num_steps"), ("learning_rat", "learning_rate"), ("Gamma", "gamma"), ("hiden_sizes", "hidden_sizes")],
-)
-def test_a_misspelt_setting_gets_the_nearest_one(wrong: str, meant: str) -> None:
-    message = refusal(configure, "CartPole-v1", "ppo", {wrong: 1})
-    assert repr(wrong) in message
-    assert "Did you mean" in message
-    assert meant in message.split("Did you mean")[1]
-
-
-def test_a_setting_like_no_other_still_gets_a_way_out() -> None:
-    message = refusal(configure, "CartPole-v1", "ppo", {"zzzz": 1})
-    assert "'zzzz'" in message
-    assert "Did you mean" not in message
-    assert "--help" in message, "says what is wrong but not where the settings are listed"
-
-
-@pytest.mark.parametrize(("algo", "name", "other"), [("ppo", "baseline", "vpg"), ("vpg", "clip_coef", "ppo")])
-def test_a_setting_of_the_other_algorithm_says_so(algo: str, name: str, other: str) -> None:
-    message = refusal(configure, "CartPole-v1", algo, {name: 1})
-    assert f"{name!r} belongs to {other}" in message
-    assert algo in message
-
-
 def test_an_unknown_algorithm_is_refused() -> None:
     assert "Did you mean ppo" in refusal(configure, "CartPole-v1", "ppoo")
-    assert "'dqn'" in refusal(configure, "CartPole-v1", "dqn")
-    assert "ppo, vpg" in refusal(configure, "CartPole-v1", "dqn")
+    assert "unknown algo 'dqn'. Give one of: ppo, vpg" in refusal(configure, "CartPole-v1", "dqn")
+    assert "'clip_coef' belongs to ppo" in refusal(configure, "CartPole-v1", "vpg", {"clip_coef": 1})
 
 
 BAD = [
@@ -295,27 +242,25 @@ def test_reuse_with_importance_weights_is_allowed() -> None:
 
 
 def test_a_plan_of_zero_phases_names_all_three_numbers() -> None:
-    message = refusal(
-        configure, "Probe1-v0", "ppo", dict(total_timesteps=100, num_envs=10, num_steps=11, num_minibatches=1)
-    )
-    for part in ("total_timesteps 100", "num_envs 10", "num_steps 11", "110"):
-        assert part in message
+    settings = dict(total_timesteps=100, num_envs=10, num_steps=11, num_minibatches=1)
+    message = refusal(configure, "Probe1-v0", "ppo", settings)
+    assert all(part in message for part in ("total_timesteps 100", "num_envs 10", "num_steps 11", "110"))
 
 
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_looked_for_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     for name in ("cuda", "mps"):
         message = refusal(build, configure("CartPole-v1", "ppo", {"device": name}))
         assert f"device {name!r}" in message
         assert "device auto" in message
+    assert "finds none" in refusal(resolve_device, "cuda:0")
     assert resolve_device("auto").type == "cpu"
-
-
-def test_auto_takes_the_accelerator_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert resolve_device("auto").type == "cuda"
-    assert resolve_device("cpu").type == "cpu"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [resolve_device(name).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
+    assert resolve_device("cuda:1") == torch.device("cuda", 1)
+    assert "this machine has 2, so give cuda:0 to cuda:1" in refusal(resolve_device, "cuda:2")
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-gpu", "CartPole-v0", "cartpole-v1", "CartPol-v1"])
@@ -360,15 +305,6 @@ def test_arguments_of_an_environment_are_the_one_mapping_in_a_file(tmp_path: Pat
     assert read_settings(tmp_path / "a.yaml") == {"env-kwargs": {"a-b": 1, "a_b": 2}}
 
 
-def test_a_device_by_its_number_is_looked_for_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert resolve_device("cuda:1") == torch.device("cuda", 1)
-    assert "this machine has 2, so give cuda:0 to cuda:1" in refusal(resolve_device, "cuda:2")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "finds none" in refusal(resolve_device, "cuda:0")
-
-
 def test_numbers_in_a_file_may_be_written_as_people_write_them(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "learning_rate: 1e-3\ntotal_timesteps: 1e6\nmax_grad_norm: null\nhidden_sizes: [4, 5]\n"
@@ -410,7 +346,6 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
 ) -> None:
     if env not in tr.envs.ENVS:
         pytest.importorskip("Box2D")
-    agents = {"ppo": tr.PPO, "vpg": tr.VPG}
     built: list[Any] = []
 
     def note(config: Any, *others: Any) -> None:
@@ -419,7 +354,7 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
 
     monkeypatch.setattr("tightrope.agent.build", note)
     with pytest.raises(UsageError):
-        agents[algo](env)
+        AGENTS[algo](env)
     with pytest.raises(SystemExit):
         main(["train", env, "--algo", algo])
     from_python, from_cli = built
@@ -466,4 +401,3 @@ def test_configurations_cannot_be_changed_by_accident() -> None:
         config.algorithm.gamma = 0.5  # type: ignore[misc]
     with pytest.raises(AttributeError):
         config.run.seed = 5  # type: ignore[misc]
-    assert RunConfig() == config_module.RunConfig()

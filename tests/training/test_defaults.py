@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from run_helpers import Plain
 
 import tightrope as tr
 from tightrope.training import presets
@@ -86,19 +87,12 @@ def test_defaults_of_a_kind_are_valid_at_every_size(algo: str, kind: str, num_en
 def test_looking_at_an_environment_leaves_nothing_behind() -> None:
     made: list[Any] = []
 
-    class Counted(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-        action_space = gymnasium.spaces.Discrete(2)
+    class Counted(Plain):
+        length = 1
 
         def __init__(self) -> None:
             self.number, self.closed = float(np.random.rand()), False
             made.append(self)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return np.zeros(2, np.float32), {}
-
-        def step(self, action: Any) -> Any:
-            return np.zeros(2, np.float32), 0.0, True, False, {}
 
         def close(self) -> None:
             self.closed = True
@@ -130,20 +124,13 @@ def test_a_tensor_environment_without_a_preset_runs_many_side_by_side() -> None:
     assert tr.PPO(Drift(num_envs=3), device="cpu").config.algorithm.num_envs == 3
 
 
-class Simulator(gymnasium.Env[Any, Any]):
+class Simulator(Plain):
     """Holds a port, of which there may be only so many."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
+    length = 1
 
     def __init__(self, port: int) -> None:
         self.port, self.closed = port, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(2, np.float32), 1.0, True, False, {}
 
     def close(self) -> None:
         self.closed += 1

@@ -7,16 +7,15 @@ import signal
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_helpers import Plain, refusal
 from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import TensorEnv
 from tightrope.envs.adapters.host import row_seeds
-from tightrope.errors import UsageError
 from tightrope.training.evaluate import Evaluation, EvaluationOptions, evaluate_policy
 from tightrope.types import Box, Discrete
 
@@ -69,28 +68,14 @@ def snapshot(agent: tr.Agent) -> dict[str, Tensor]:
 # what is counted ------------------------------------------------------------------------------------------------------
 
 
-def test_every_copy_counts_its_first_episode_and_no_other() -> None:
-    result = agent_on(ShortOrLong(num_envs=4)).evaluate(200, seed=5)
-    lengths = first_lengths(200, seed=5)
-    assert 60 < lengths.count(SHORT) < 140
-    assert result.lengths == lengths
-    assert result.returns == [float(n * n) for n in lengths]
-
-
-def test_an_episode_cut_by_the_clock_counts_up_to_the_cut() -> None:
-    result = agent_on(ShortOrLong(num_envs=4, max_episode_steps=5)).evaluate(50, seed=6)
-    lengths = first_lengths(50, seed=6)
-    assert result.lengths == [min(n, 5) for n in lengths]
-    assert result.returns == [float(n * min(n, 5)) for n in lengths]
-
-
-def test_the_number_of_episodes_is_that_asked_for_whatever_the_agent_trains_with() -> None:
-    agent = agent_on(ShortOrLong(num_envs=4))
-    for episodes in (1, 3, 17):
-        assert len(agent.evaluate(episodes).returns) == len(agent.evaluate(episodes).lengths) == episodes
-    for episodes in (0, -1):
-        with pytest.raises(UsageError, match=f"episodes {episodes} .*from 1"):
-            agent.evaluate(episodes)
+@pytest.mark.parametrize("limit", [None, 5])
+@pytest.mark.parametrize("episodes", [1, 3, 200])
+def test_every_copy_counts_its_first_episode_up_to_the_cut_and_no_other(episodes: int, limit: int | None) -> None:
+    result = agent_on(ShortOrLong(num_envs=4, max_episode_steps=limit)).evaluate(episodes, seed=5)
+    lengths = first_lengths(episodes, seed=5)
+    assert episodes < 200 or 60 < lengths.count(SHORT) < 140
+    assert result.lengths == [min(n, limit or n) for n in lengths]
+    assert result.returns == [float(n * min(n, limit or n)) for n in lengths]
 
 
 @pytest.mark.parametrize("best", [0, 1])
@@ -159,19 +144,15 @@ def test_an_environment_given_to_evaluate_on_is_not_stepped() -> None:
     assert all(torch.equal(v, env.state_dict()[k]) for k, v in before.items())
 
 
-def test_results_repeat_and_depend_on_the_seed_alone() -> None:
-    agent = agent_on(ShortOrLong(num_envs=4))
+def test_results_repeat_and_depend_on_the_seed_alone_or_that_of_the_run() -> None:
+    agent, again, other = (agent_on(ShortOrLong(num_envs=4), seed=seed) for seed in (1, 1, 2))
     first = agent.evaluate(40, seed=1)
     torch.manual_seed(9)
     agent.state.env.reset(seed=77)
     assert agent.evaluate(40, seed=1) == first
     assert agent.evaluate(40, seed=2) != first
-
-
-def test_without_a_seed_it_follows_from_the_seed_of_the_run() -> None:
-    one, again, other = (agent_on(ShortOrLong(num_envs=4), seed=seed) for seed in (1, 1, 2))
-    assert one.evaluate(40) == one.evaluate(40) == again.evaluate(40)
-    assert one.evaluate(40).lengths != other.evaluate(40).lengths
+    assert agent.evaluate(40) == agent.evaluate(40) == again.evaluate(40)
+    assert agent.evaluate(40).lengths != other.evaluate(40).lengths
 
 
 def test_evaluation_does_not_see_the_starts_of_training() -> None:
@@ -192,27 +173,26 @@ def test_other_environments_with_the_same_spaces() -> None:
     assert spin.returns not in (plain.returns, easy.returns)
 
 
-@pytest.mark.parametrize("env", ["Pendulum-v1", "MountainCar-v0", "DanceCart-v0", tr.envs.Acrobot(num_envs=2)])
-def test_other_spaces_are_refused(env: Any) -> None:
-    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=8, total_timesteps=64)
-    with pytest.raises(UsageError, match="spaces") as error:
-        agent.evaluate(5, env=env)
-    assert "\n" not in str(error.value)
-    assert "'CartPole-v1'" in str(error.value)
-    assert (env if isinstance(env, str) else "Acrobot") in str(error.value)
-    assert " at 0x" not in str(error.value), "an address tells nobody which environment"
-
-
-def test_an_unknown_environment_is_refused() -> None:
-    agent = tr.PPO("CartPole-v1", num_envs=2, num_steps=8, total_timesteps=64)
-    with pytest.raises(UsageError, match="Did you mean EasyCart-v0"):
-        agent.evaluate(5, env="EsyCart-v0")
-
-
-def test_a_seed_out_of_range_is_refused() -> None:
-    agent = agent_on(ShortOrLong(num_envs=4))
-    with pytest.raises(UsageError, match=f"seed {2**70}"):
-        agent.evaluate(5, seed=2**70)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(
+            (dict(env=env), [name, "'CartPole-v1'", "spaces"])
+            for env, name in [
+                ("Pendulum-v1", "Pendulum-v1"), ("DanceCart-v0", "DanceCart-v0"), (tr.envs.Acrobot(num_envs=2), "Acrobot")
+            ]
+        ),
+        (dict(env="EsyCart-v0"), ["Did you mean EasyCart-v0"]),
+        *((dict(episodes=episodes), [f"episodes {episodes} ", "from 1"]) for episodes in (0, -1)),
+        *((dict(eval_seconds=seconds), [f"seconds {seconds} ", "above 0"]) for seconds in (0, -1.0, math.nan)),
+        *((dict(deterministic=value), ["deterministic ", "is not True or False"]) for value in ("no", None, 0)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_request_is_refused(given: dict[str, Any], words: list[str]) -> None:
+    message = refusal(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, total_timesteps=64).evaluate, **given)
+    assert all(word in message for word in words)
+    assert " at 0x" not in message, "an address tells nobody which environment"
 
 
 def test_the_time_limit_of_the_run_holds_in_evaluation_too() -> None:
@@ -251,11 +231,9 @@ def test_replayed_steps_change_no_number(kind: Any, capsys: pytest.CaptureFixtur
 # engines on the host ----------------------------------------------------------------------------------------------------
 
 
-class Walk(gymnasium.Env[Any, Any]):
+class Walk(Plain):
     """Lasts as long as its seed says; every step pays 1. Counts the copies that are open."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
     is_open: ClassVar[set[int]] = set()
     most: ClassVar[int] = 0
 
@@ -263,14 +241,10 @@ class Walk(gymnasium.Env[Any, Any]):
         self.is_open.add(id(self))
         Walk.most = max(Walk.most, len(self.is_open))
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.length, self.time = int(self.np_random.integers(2, 30)), 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.time += 1
-        return np.zeros(2, np.float32), 1.0, self.time >= self.length, False, {}
+    def reset(self, **given: Any) -> Any:
+        first = super().reset(**given)
+        self.length = int(self.np_random.integers(2, 30))
+        return first
 
     def close(self) -> None:
         self.is_open.discard(id(self))
@@ -321,13 +295,8 @@ def test_actions_can_be_drawn_as_in_training() -> None:
     assert sampled != agent.evaluate(200, seed=2, deterministic=False)
     assert sampled.lengths == agent.evaluate(200, seed=1).lengths, "the starts are the same"
     assert sum(sampled.returns) / sum(sampled.lengths) == pytest.approx(1 / (1 + math.exp(0.5)), abs=0.05)
-
-
-def test_continuous_actions_can_be_drawn_too() -> None:
     agent = agent_on(tr.envs.Pendulum(num_envs=2, max_episode_steps=5))
-    greedy, sampled = agent.evaluate(4, seed=1), agent.evaluate(4, seed=1, deterministic=False)
-    assert greedy.returns != sampled.returns
-    assert greedy.lengths == sampled.lengths
+    assert agent.evaluate(4, seed=1).returns != agent.evaluate(4, seed=1, deterministic=False).returns
 
 
 # limits -----------------------------------------------------------------------------------------------------------------
@@ -370,12 +339,6 @@ def test_where_no_episode_is_over_the_returns_so_far_are_called_that() -> None:
         assert (result.lengths, result.unfinished, result.representative) == ([1] * 16, 16, False)
         assert "none of 16 episodes finished: these are the returns so far" in str(result)
     assert walking().evaluate(16, seed=5, eval_seconds=10_000).requested == 0
-
-
-def test_seconds_that_are_none() -> None:
-    for seconds in (0, -1.0, math.nan):
-        with pytest.raises(UsageError, match=f"seconds {seconds} .*above 0"):
-            walking().evaluate(2, eval_seconds=seconds)
 
 
 # signals ----------------------------------------------------------------------------------------------------------------
@@ -475,11 +438,4 @@ def test_an_environment_that_takes_one_number_of_rows_alone_is_one_line() -> Non
             return state
 
     agent = tr.PPO(Fixed(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
-    with pytest.raises(UsageError, match="Fixed cannot be evaluated with 40 rows: RuntimeError: no such table"):
-        agent.evaluate(40)
-
-
-@pytest.mark.parametrize("value", ["no", None, 0])
-def test_what_is_neither_greedy_nor_sampled_is_refused(value: Any) -> None:
-    with pytest.raises(UsageError, match=r"deterministic .* is not True or False"):
-        tr.PPO("CartPole-v1", num_envs=2).evaluate(1, deterministic=value)
+    assert "Fixed cannot be evaluated with 40 rows: RuntimeError: no such table" in refusal(agent.evaluate, 40)

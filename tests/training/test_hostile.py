@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import refusal
 
 import tightrope as tr
 from tightrope.errors import MOST_LETTERS, UsageError, printable
@@ -62,10 +63,9 @@ def test_what_a_stranger_has_prepared_is_refused(
     for name, case in cases.items():
         run = Path(shutil.copytree(good, tmp_path / "run"))
         case(run)
-        with pytest.raises(UsageError) as error:
-            load(run)
-        assert str(error.value).isprintable(), name
-        assert len(str(error.value)) < MOST_LETTERS + 10, name
+        message = refusal(load, run)
+        assert message.isprintable(), name
+        assert len(message) < MOST_LETTERS + 10, name
         with contextlib.suppress(UsageError):  # what lies in its training or names an environment is not looked at
             tr.load_policy(run)
         assert not (tmp_path / PROOF).exists(), name
@@ -150,9 +150,8 @@ def test_a_message_is_one_plain_line() -> None:
 
 
 def test_looking_for_a_divisor_comes_to_an_end() -> None:
-    with pytest.raises(UsageError, match="try num_minibatches 1024"):
-        configure("CartPole-v1", "ppo", {"num_minibatches": 2**62, "num_envs": 8, "num_steps": 128})
+    settings = {"num_minibatches": 2**62, "num_envs": 8, "num_steps": 128}
+    assert "try num_minibatches 1024" in refusal(configure, "CartPole-v1", "ppo", settings)
     prime = 2**61 - 1
     settings = {"num_minibatches": 2**60, "num_envs": 1, "num_steps": prime, "total_timesteps": prime}
-    with pytest.raises(UsageError, match=r"try num_minibatches 1$"):
-        configure("CartPole-v1", "ppo", settings)
+    assert refusal(configure, "CartPole-v1", "ppo", settings).endswith("try num_minibatches 1")

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import gymnasium.spaces as gs
 import numpy as np
 import pytest
 import torch
-from run_helpers import forge, forge_config, manifest_of, newest
+from run_helpers import Spaces, forge, forge_config, manifest_of, newest, refusal
 from torch import Tensor, nn
 
 import tightrope as tr
@@ -54,22 +53,6 @@ ACTIONS: dict[str, gs.Space[Any]] = {
     "box64": gs.Box(-0.1, 0.1, (2, 2), np.float64),
 }
 CASES = [(shown, "discrete") for shown in OBSERVATIONS] + [("vector", taken) for taken in ACTIONS]
-
-
-class Spaces(gymnasium.Env[Any, Any]):
-    """Shows random members of a space and takes members of another."""
-
-    def __init__(self, shown: gs.Space[Any], taken: gs.Space[Any]) -> None:
-        self.observation_space, self.action_space = shown, taken
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self.observation_space.sample(), {"seed": seed}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return self.observation_space.sample(), 1.0, self.t > 3, False, {}
 
 
 class Net(nn.Module):
@@ -125,17 +108,13 @@ def test_of_an_environment_of_tensors(tmp_path: Path) -> None:
     assert (policy.steps, repr(policy)) == (16, "Policy('Pendulum-v1', ppo, steps=16)")
 
 
-def test_a_policy_of_vpg_without_a_critic(tmp_path: Path) -> None:
+def test_a_network_of_ones_own_and_one_without_a_critic(tmp_path: Path) -> None:
+    obs = np.zeros(4, np.float32)
     agent = tr.VPG("CartPole-v1", num_envs=2, num_steps=8, total_timesteps=64, baseline="none", device="cpu")
-    agent.learn(quiet=True).save(tmp_path / "run")
-    obs = [0.0, 0.1, 0.2, 0.3]
-    assert tr.load_policy(tmp_path / "run").predict(obs) == agent.predict(obs)
-
-
-def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    agent.learn(quiet=True).save(tmp_path / "vpg")
+    assert tr.load_policy(tmp_path / "vpg").predict(obs) == agent.predict(obs)
     agent = tr.PPO("CartPole-v1", **TINY, network=Net).learn(quiet=True)
     agent.save(tmp_path / "run")
-    obs = np.zeros(4, np.float32)
     assert tr.load_policy(tmp_path / "run").predict(obs) == agent.predict(obs)
     assert tr.load_policy(tmp_path / "run", network=Net()).predict(obs) == agent.predict(obs)
     tr.PPO("CartPole-v1", **TINY, network=lambda: Net()).save(tmp_path / "other")
@@ -178,24 +157,18 @@ print(policy.predict(dict(b=[0.1, 0.2], a=1, **{{'in': dict(c=[0, 1])}})), 'stra
 @pytest.mark.parametrize("what", ["learn", "evaluate", "record", "show", "save"])
 def test_what_needs_the_environment_says_so_in_one_line(what: str, of_a_vector: Path) -> None:
     policy = tr.load_policy(of_a_vector)
-    with pytest.raises(tr.UsageError) as error:
-        getattr(policy, what)("x.mp4")
-    assert str(error.value).startswith(f"{what} needs the environment")
-    assert "\n" not in str(error.value)
+    assert refusal(getattr(policy, what), "x.mp4").startswith(f"{what} needs the environment")
 
 
 @pytest.mark.parametrize("obs", [[0.1, 0.2], "left", None, {"a": 1}, [[0.1], [0.2, 0.3]]])
 def test_an_observation_that_does_not_fit_is_one_line(obs: Any, of_a_vector: Path, run_of_tensors: Path) -> None:
     for path in (of_a_vector, run_of_tensors):
-        with pytest.raises(tr.UsageError) as error:
-            tr.load_policy(path).predict(obs)
-        assert "\n" not in str(error.value)
+        refusal(tr.load_policy(path).predict, obs)
 
 
 def test_a_choice_outside_its_space_is_named(tmp_path: Path) -> None:
     saved(tmp_path / "run", "choice")
-    with pytest.raises(tr.UsageError, match="9"):
-        tr.load_policy(tmp_path / "run").predict(9)
+    assert "9" in refusal(tr.load_policy(tmp_path / "run").predict, 9)
 
 
 def test_it_can_be_exported(tmp_path: Path) -> None:
@@ -250,9 +223,7 @@ def test_spaces_that_a_stranger_has_written_are_refused_in_one_line(
     manifest = manifest_of(newest(run))
     for place in ("observation", "action"):
         forge(run, spaces={**manifest["spaces"], place: words})
-        with pytest.raises(tr.UsageError) as error:
-            tr.load_policy(run)
-        assert "\n" not in str(error.value)
+        refusal(tr.load_policy, run)
 
 
 @pytest.mark.parametrize("spaces", [3, "x", [], {}, None])
@@ -272,9 +243,7 @@ def test_descriptions_that_a_stranger_has_written_are_refused_in_one_line(
 ) -> None:
     run = shutil.copytree(run_of_tensors, tmp_path / "run")
     forge(run, spaces=spaces, observation=spec)
-    with pytest.raises(tr.UsageError) as error:
-        tr.load_policy(run)
-    assert "\n" not in str(error.value)
+    refusal(tr.load_policy, run)
 
 
 @pytest.fixture(scope="module")
@@ -309,10 +278,7 @@ def of_a_dict(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_observation_that_does_not_fit_is_told_why(obs: Any, words: str, of_a_dict: Path) -> None:
     policy = tr.load_policy(of_a_dict)
     assert policy.predict(PARTS) in (0, 1)
-    with pytest.raises(tr.UsageError) as error:
-        policy.predict(obs)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
+    assert words in refusal(policy.predict, obs)
 
 
 def test_a_policy_is_used_like_an_agent(of_a_dict: Path) -> None:
@@ -329,9 +295,6 @@ def test_a_policy_is_used_like_an_agent(of_a_dict: Path) -> None:
         with pytest.raises(AttributeError) as error:
             getattr(policy, name)
         assert words in str(error.value)
-    with pytest.raises(tr.UsageError, match="no recurrent policies"):
-        policy.predict(PARTS, state=None)
-    with pytest.raises(tr.UsageError, match="here it is called deterministic, the other way round"):
-        policy.predict(PARTS, stochastic=True)
-    with pytest.raises(tr.UsageError, match="It takes obs, deterministic"):
-        policy.predict(PARTS, nonsense=True)
+    assert "no recurrent policies" in refusal(policy.predict, PARTS, state=None)
+    assert "called deterministic, the other way round" in refusal(policy.predict, PARTS, stochastic=True)
+    assert "It takes obs, deterministic" in refusal(policy.predict, PARTS, nonsense=True)

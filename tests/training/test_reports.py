@@ -18,7 +18,8 @@ from tightrope.cli import main
 from tightrope.training import reports
 from tightrope.training.config import configure
 from tightrope.training.lock import is_locked, locked
-from tightrope.training.reports import clips, command, gathered, scores, usual_settings, write_report
+from tightrope.training.reports import clips, gathered, scores, usual_settings, write_report
+from tightrope.training.reports import command as training_command
 
 SOURCE = str(Path(tr.__file__).parents[1])
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
@@ -102,9 +103,9 @@ def test_videos_are_in_the_order_of_their_phases(tmp_path: Path) -> None:
 
 def test_the_command_has_what_differs() -> None:
     config = configure("CartPole-v1", "ppo")
-    assert command(config, usual_settings(config)) == "tightrope train CartPole-v1 --seed 1"
+    assert training_command(config, usual_settings(config)) == "tightrope train CartPole-v1 --seed 1"
     config = configure("CartPole-v1", "vpg", {"stop_when_solved": True, "weight_clamp": None, "device": "cpu"})
-    words = shlex.split(command(config, usual_settings(config)))
+    words = shlex.split(training_command(config, usual_settings(config)))
     assert words[:5] == ["tightrope", "train", "CartPole-v1", "--algo", "vpg"]
     assert sorted(words[5:]) == sorted(["--stop-when-solved", "--weight-clamp", "none", "--seed", "1"])
 
@@ -127,13 +128,16 @@ def test_the_command_makes_the_same_settings(settings: dict[str, Any], monkeypat
     monkeypatch.setattr("tightrope.cli.training.new_run_dir", stop)
     monkeypatch.setattr("tightrope.cli.training.check_env", lambda *_: None)
     with pytest.raises(SystemExit):
-        main(shlex.split(command(config, usual_settings(config)))[1:])
+        main(shlex.split(training_command(config, usual_settings(config)))[1:])
     assert seen == [config]
 
 
 def test_the_command_names_threads_and_defaults() -> None:
     config = configure("Taxi-v4", "ppo", {"threads": 2, "defaults": "plain"})
-    assert command(config, usual_settings(config)) == "tightrope train Taxi-v4 --seed 1 --defaults plain --threads 2"
+    assert (
+        training_command(config, usual_settings(config))
+        == "tightrope train Taxi-v4 --seed 1 --defaults plain --threads 2"
+    )
 
 
 @pytest.mark.parametrize("algo", ["ppo", "vpg"])
@@ -150,50 +154,41 @@ def test_sizes_that_follow_from_the_environment_were_not_chosen(algo: str, tmp_p
 
 def test_an_env_of_ones_own_is_made_again_in_python() -> None:
     config = configure("my_file.Robot", "ppo", {"learning_rate": 0.1})
-    assert command(config, usual_settings(config)) == "tr.PPO(Robot, learning_rate=0.1, seed=1).learn()"
+    assert training_command(config, usual_settings(config)) == "tr.PPO(Robot, learning_rate=0.1, seed=1).learn()"
 
 
 # the command line ---------------------------------------------------------------------------------------------------------
 
 
-def tightrope(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main([str(arg) for arg in args])
-    return (stop.value.code, *capsys.readouterr())  # type: ignore[return-value]
-
-
-def test_report_writes_where_it_says(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_writes_where_it_says(run: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (run / "report.html").unlink()
-    assert tightrope(capsys, "report", run) == (0, f"{run / 'report.html'}\n", "")
+    assert command("report", run) == (0, f"{run / 'report.html'}\n", "")
     assert (run / "report.html").exists()
-    assert tightrope(capsys, "report", run, "--out", tmp_path / "new" / "page.html")[0] == 0
+    assert command("report", run, "--out", tmp_path / "new" / "page.html")[0] == 0
     assert (tmp_path / "new" / "page.html").exists()
     tr.PPO("CartPole-v1", **SMALL, seed=2).learn(run_dir=tmp_path / "other", quiet=True)
-    assert tightrope(capsys, "report", run, tmp_path / "other") == (0, "comparison.html\n", "")
+    assert command("report", run, tmp_path / "other") == (0, "comparison.html\n", "")
     page = (tmp_path / "comparison.html").read_text()
     assert 'href="run/report.html"' in page
     assert 'href="other/report.html"' in page
 
 
 def test_what_is_no_run_is_left_out_of_a_comparison(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("page.html").touch()
-    code, out, err = tightrope(capsys, "report", "empty", run, "page.html", "nowhere")
+    code, out, err = command("report", "empty", run, "page.html", "nowhere")
     assert (code, out) == (0, "comparison.html\n")
     assert err.splitlines() == [
         "warning: left out: empty is not a run: it has no config.yaml. Give a directory that train or save wrote",
-        "warning: left out: page.html is not a run: it is a file",
-        "warning: left out: nowhere is not a run: there is no such directory",
+        "warning: left out: page.html is not a run: it is a file. Give a directory that train or save wrote",
+        "warning: left out: nowhere is not a run: there is no such directory. Give a directory that train or save wrote",
     ]
     assert "1 run<" in Path("comparison.html").read_text()
-    code, out, err = tightrope(capsys, "report", "empty", "page.html")
+    code, out, err = command("report", "empty", "page.html")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("tightrope: none of these 2 is a run that was trained")
 
@@ -266,13 +261,13 @@ def test_names_that_are_no_text_do_nothing_to_a_terminal(run: Path, tmp_path: Pa
     assert write_report([strange], strange / "both.html").is_file()
 
 
-def test_a_run_named_twice_is_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tightrope(capsys, "report", run, f"{run}/")[1] == f"{run / 'report.html'}\n"
+def test_a_run_named_twice_is_one_run(run: Path, command: Any) -> None:
+    assert command("report", run, f"{run}/")[1] == f"{run / 'report.html'}\n"
 
 
-def test_train_puts_its_last_score_into_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_puts_its_last_score_into_the_report(tmp_path: Path, command: Any) -> None:
     flags = ["--num-envs", 4, "--num-steps", 8, "--hidden-sizes", 8, "--total-timesteps", 64, "--device", "cpu"]
-    code, out, _ = tightrope(capsys, "train", "CartPole-v1", *flags, "--quiet", "--run-dir", tmp_path / "run")
+    code, out, _ = command("train", "CartPole-v1", *flags, "--quiet", "--run-dir", tmp_path / "run")
     assert code == 0
     row = json.loads((tmp_path / "run" / "scores.jsonl").read_text())
     assert (row["step"], row["episodes"]) == (64, 100)
@@ -284,7 +279,7 @@ def test_train_puts_its_last_score_into_the_report(tmp_path: Path, capsys: pytes
     ("words", "complaint"),
     [
         ([], "report needs a run directory, such as `tightrope report runs/demo`"),
-        (["nowhere"], "nowhere is not a run: there is no such directory"),
+        (["nowhere"], "nowhere is not a run: there is no such directory. Give a directory that train or save wrote"),
         (["empty"], "empty is not a run: it has no config.yaml. Give a directory that train or save wrote"),
         (["saved"], "saved has no metrics.jsonl, so that there is nothing to report: give a run that was trained"),
         (["run", "--out", "x.txt"], "out x.txt is not a page: give a name that ends in .html"),
@@ -294,28 +289,26 @@ def test_train_puts_its_last_score_into_the_report(tmp_path: Path, capsys: pytes
     ],
 )
 def test_a_mistake_is_one_line(
-    words: list[str], complaint: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], complaint: str, run: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
     Path("empty").mkdir()
     Path("file").touch()
     if "saved" in words:
         tr.PPO("CartPole-v1", **SMALL).save("saved")
-    assert tightrope(capsys, "report", *words) == (2, "", f"tightrope: {complaint}\n")
+    assert command("report", *words) == (2, "", f"tightrope: {complaint}\n")
 
 
-def test_without_plotly_it_says_what_to_install(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_plotly_it_says_what_to_install(run: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
 
     monkeypatch.setattr("tightrope.logging.report.html.packed_library", missing)
-    assert tightrope(capsys, "report", run)[0] == 2
+    assert command("report", run)[0] == 2
 
 
-def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = tightrope(capsys, "report", "--help")
+def test_help_has_an_example(command: Any) -> None:
+    code, out, _ = command("report", "--help")
     assert code == 0
     assert "tightrope report runs/a runs/b --out both.html" in out
     assert "RUN [RUN ...]" in out

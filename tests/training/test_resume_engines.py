@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from run_helpers import assert_same_state, rows
+from run_helpers import Plain, assert_same_state, rows
 
 import tightrope as tr
 from tightrope.training.persistence import FRESH_EPISODES
@@ -23,18 +23,9 @@ SETTINGS: dict[str, Any] = dict(
 NOTE = f"note: this environment cannot give its state back, so {FRESH_EPISODES}"
 
 
-class Walk(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self.np_random.uniform(-1, 1, 2).astype("f4"), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return self.np_random.uniform(-1, 1, 2).astype("f4"), float(action), self.t > 4, False, {}
+class Walk(Plain):
+    def shown(self) -> Any:
+        return self.np_random.uniform(-1, 1, 2).astype("f4")
 
 
 def vector() -> Any:
@@ -59,11 +50,6 @@ ENGINES: list[Any] = [
 ]
 
 
-def close(agent: tr.Agent) -> None:
-    agent.state.env.close()
-    agent.score_env.close()
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("env", "settings"), ENGINES)
 def test_what_can_be_kept_is_kept_and_the_rest_follows_from_the_seed(
@@ -72,7 +58,7 @@ def test_what_can_be_kept_is_kept_and_the_rest_follows_from_the_seed(
     agent = tr.PPO(env(), **SETTINGS, **settings).learn(until=2 * BATCH, run_dir=tmp_path / "a", quiet=True)
     assert not agent.state.env.resumable
     saved = agent.state.state_dict()
-    close(agent)
+    agent.close()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     ends = []
     for name in ("a", "b"):
@@ -84,7 +70,7 @@ def test_what_can_be_kept_is_kept_and_the_rest_follows_from_the_seed(
         assert capsys.readouterr().out.splitlines().count(NOTE) == 1
         assert [row["phase"] for row in rows(tmp_path / name)] == [1, 2, 3, 4]
         ends.append(resumed)
-        close(resumed)
+        resumed.close()
     one, other = (end.state.state_dict() for end in ends)
     assert_same_state(one, other)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")

@@ -3,27 +3,24 @@
 import json
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from run_helpers import assert_same_state, rows
+from run_helpers import Plain, assert_same_state, rows
 
 import tightrope as tr
-from tightrope import cli
-from tightrope.logging.callback import CallbackList, RunInfo
+from tightrope.logging.callback import Callback, CallbackList, RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report.record import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
-from tightrope.training.callbacks import Log
 from tightrope.training.evaluate import Evaluation
 from tightrope.training.reports import add_score, gathered, scores
-from tightrope.training.scoring import compare_with_sampled
+from tightrope.training.run_directory import RunDirectory
+from tightrope.training.scoring import Log, compare_with_sampled
 from tightrope.types import Settings
 
 BATCH = 32
@@ -60,24 +57,17 @@ class Ticking(tr.envs.CartPole):
         return super().advance(state, action)
 
 
-class Guess(gymnasium.Env[Any, Any]):
+class Guess(Plain):
     """The same on the host: one after the other, of which the third raises it."""
 
-    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    length = 9
     numbers: ClassVar[list[signal.Signals]] = []
     evaluating: ClassVar[bool] = False
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(2, np.float32), {}
-
     def step(self, action: Any) -> Any:
-        self.time += 1
-        if self.time == 7 and Guess.evaluating and self.numbers:
+        if self.time == 6 and Guess.evaluating and self.numbers:
             signal.raise_signal(self.numbers.pop())
-        return np.zeros(2, np.float32), float(action), self.time >= 9, False, {}
+        return super().step(action)
 
 
 @pytest.mark.parametrize(
@@ -104,29 +94,19 @@ def test_an_evaluation_that_a_signal_ends_is_made_when_the_run_goes_on(
     assert scores[0] == scores[1]
 
 
-def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent = tr.PPO(Guess, **{**SMALL, "max_episode_steps": None})
-    monkeypatch.setattr("tightrope.training.scoring.shown_to", lambda *_: setattr(Guess, "evaluating", True) or print)
-    Guess.numbers.append(signal.SIGTERM)
-    outcome = agent.train(run_dir=tmp_path, quiet=True)
-    assert (outcome.interrupted, outcome.evaluations, agent.steps) == (signal.SIGTERM, [], 2 * BATCH)
-    assert tr.load(tmp_path, env=Guess).train(quiet=True).evaluations[0][0] == 2 * BATCH
-
-
-def test_an_evaluation_that_was_given_up_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tightrope.logging.progress.SLOW_SECONDS", 0.0)  # every phase counts as long
-    monkeypatch.setattr(Guess, "evaluating", False)
     agent = tr.PPO(Guess, **{**SMALL, "max_episode_steps": None})
     monkeypatch.setattr("tightrope.training.scoring.shown_to", lambda *_: setattr(Guess, "evaluating", True) or print)
     Guess.numbers.append(signal.SIGTERM)
-    assert agent.train().interrupted == signal.SIGTERM
+    outcome = agent.train(run_dir=tmp_path)
+    assert (outcome.interrupted, outcome.evaluations, agent.steps) == (signal.SIGTERM, [], 2 * BATCH)
     said = capsys.readouterr()
     assert f"the evaluation after {agent.steps:,} steps was given up; it is made when training goes on" in said.out
     assert " 0 of " not in said.err
+    assert tr.load(tmp_path, env=Guess).train(quiet=True).evaluations[0][0] == 2 * BATCH
 
 
 def test_a_signal_in_a_phase_leaves_its_evaluation_for_later(tmp_path: Path) -> None:
@@ -258,46 +238,35 @@ def test_a_checkpoint_every_so_many_steps(cls: type[tr.Agent], tmp_path: Path) -
 # the last score ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    def run(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([*words])
-        return int(stop.value.code or 0), capsys.readouterr().out
-
-    return run
-
-
 WORDS = "--num-envs 4 --num-steps 8 --hidden-sizes 8 --total-timesteps 64 --device cpu --quiet"
 FLAGS = WORDS.split()
+THREE_PHASES: Settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
 
-def test_the_last_evaluation_has_as_many_episodes_as_the_others(
-    command: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
-    code, out = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "7", "--run-dir", str(tmp_path / "run"))
+def test_the_last_evaluation_has_as_many_episodes_as_the_others(command: Any, tmp_path: Path) -> None:
+    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "7", "--run-dir", str(tmp_path / "run"))
     assert code == 0
     assert "over 7 episodes" in out
     (tmp_path / "run" / "scores.jsonl").unlink()
-    code, out = command("resume", str(tmp_path / "run"))
+    code, out, _ = command("resume", str(tmp_path / "run"))
     assert "over 7 episodes" in out
-    code, out = command("resume", str(tmp_path / "run"), "--total-timesteps", "128", "--eval-episodes", "2")
+    code, out, _ = command("resume", str(tmp_path / "run"), "--total-timesteps", "128", "--eval-episodes", "2")
     assert "over 2 episodes" in out
 
 
-def test_none_skips_it(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_none_skips_it(command: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, out = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", str(run))
+    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", str(run))
     assert (code, out) == (0, f"CartPole-v1: not evaluated (eval_episodes 0); run in {run}\n")
     assert not (run / "scores.jsonl").exists()
-    code, out = command("resume", str(run))
+    code, out, _ = command("resume", str(run))
     assert (code, out.count("\n")) == (0, 1)
     assert out.startswith("nothing to do")
     assert Seed(1, run).finished, "it would be resumed for ever"
 
 
 def test_environments_are_closed_at_the_end_of_a_command(
-    command: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[tr.envs.CartPole] = []
     monkeypatch.setattr(tr.envs.CartPole, "close", lambda env: closed.append(env))
@@ -308,15 +277,111 @@ def test_environments_are_closed_at_the_end_of_a_command(
         assert {env.num_envs for env in closed} >= {4, 1}
 
 
-def test_sampled_and_greedy_scores_on_the_command_line(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_sampled_and_greedy_scores_on_the_command_line(command: Any, tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", run)
     agent = tr.load(run)
-    _, out = command("eval", run, "--episodes", "5", "--stochastic")
+    _, out, _ = command("eval", run, "--episodes", "5", "--stochastic")
     assert out == f"CartPole-v1: sampled actions, {agent.evaluate(5, deterministic=False)}\n"
-    _, out = command("eval", run, "--episodes", "5", "--stochastic", "--json")
+    _, out, _ = command("eval", run, "--episodes", "5", "--stochastic", "--json")
     found = json.loads(out)
     assert (found["stochastic"], found["returns"]) == (True, agent.evaluate(5, deterministic=False).returns)
+
+
+class Diary(Callback):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def on_phase(self, row: dict[str, Any]) -> None:
+        self.heard.append(row["phase"])
+
+    def on_trained(self, state: Any) -> None:
+        self.heard.append("over")
+
+    def on_end(self, result: Any) -> None:
+        self.heard += ["end"] if result.score is None else [result.score.metrics, "end"]
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Diary:
+    diary = Diary()
+    monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [diary])
+    return diary
+
+
+@pytest.fixture
+def agent() -> tr.PPO:
+    return tr.PPO("CartPole-v1", **THREE_PHASES)
+
+
+def test_everyone_hears_it_after_the_last_phase_and_before_the_end(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert outcome.score == agent.evaluate(5) == tr.load(tmp_path).evaluate(5)
+    assert outcome.score is not None
+    found = outcome.score.metrics
+    assert diary.heard == [1, 2, 3, "over", found, "end"]
+    (kept,) = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert json.loads(kept)["mean"] == outcome.score.mean
+
+
+def test_it_is_no_row_of_the_metrics_and_a_run_goes_on_as_without(agent: tr.PPO, tmp_path: Path) -> None:
+    agent.train(run_dir=tmp_path / "scored", quiet=True, until=64, score_episodes=5)
+    tr.load(tmp_path / "scored").train(quiet=True, score_episodes=5)
+    tr.PPO("CartPole-v1", **THREE_PHASES).learn(run_dir=tmp_path / "plain", quiet=True)
+    assert rows(tmp_path / "scored") == rows(tmp_path / "plain")
+
+
+def test_learn_takes_none(agent: tr.PPO, diary: Diary, tmp_path: Path) -> None:
+    agent.learn(run_dir=tmp_path, quiet=True)
+    assert diary.heard == [1, 2, 3, "end"]
+    assert not (tmp_path / "scores.jsonl").exists()
+
+
+def test_a_run_that_was_stopped_has_none(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diary, "on_update", lambda state: state.phase == 1 and signal.raise_signal(signal.SIGTERM))
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert (outcome.interrupted, outcome.score, outcome.unscored) == (signal.SIGTERM, None, False)
+    assert diary.heard[-1] == "end"
+    assert "over" not in diary.heard
+
+
+def test_nor_has_one_that_could_not_be_saved(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "check_is_there", full)
+    outcome = agent.train(run_dir=tmp_path, quiet=True, score_episodes=5)
+    assert (outcome.unsaved, outcome.score) == ("No space left on device", None)
+    assert "over" not in diary.heard
+
+
+def test_a_disk_that_does_not_take_it_stops_nobody(
+    agent: tr.PPO, diary: Diary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run" / "scores.jsonl").mkdir(parents=True)
+    assert agent.train(run_dir=tmp_path / "run", quiet=True, score_episodes=5).score is not None
+    assert len(diary.heard) == 6
+    assert "warning: the score is not in the report: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
+    number: signal.Signals, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr("tightrope.agent.evaluate_policy", pressed)
+    run = tmp_path / "run"
+    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--run-dir", run)
+    assert (code, out) == (128 + number, f"stopped during the last evaluation; the trained agent is in {run}\n")
+    assert diary.heard == [1, 2, "over", "end"]
+    assert tr.load(run).steps == 64
 
 
 @pytest.mark.parametrize(

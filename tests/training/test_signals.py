@@ -14,7 +14,7 @@ import pytest
 
 import tightrope as tr
 from tightrope import cli
-from tightrope.training.signals import NOTICES, STOPS, Interrupts
+from tightrope.training.signals import NOTICES, STOPS, Interrupted, Interrupts
 
 SMALL = dict(
     num_envs=2, num_steps=8, num_minibatches=1, total_timesteps=160, device="cpu", video_every=0, eval_episodes=0
@@ -56,6 +56,28 @@ def test_a_signal_that_somebody_else_uses_is_left_to_them() -> None:
         assert (received, interrupts.received) == ([signal.SIGUSR1], None)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts() as interrupts:
+        assert interrupts.received is None
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.received == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_whoever_waits_further_out_receives_the_signal_too() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as outer:
+        with Interrupts() as inner, pytest.raises(Interrupted, match="SIGTERM"), inner.raised(), inner.deferred():
+            signal.raise_signal(signal.SIGTERM)
+        assert (inner.received, outer.received) == (signal.SIGTERM, signal.SIGTERM)
+        with pytest.raises(Interrupted), outer.raised():
+            pytest.fail("what comes later is not begun")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Training as a whole: what lands in the run directory, what is printed, how it ends."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,6 @@ from tightrope.errors import UsageError
 from tightrope.training.config import configure
 from tightrope.training.persistence import load_config
 from tightrope.training.run_directory import new_run_dir
-from tightrope.training.signals import Interrupted, Interrupts
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -225,37 +219,9 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
 # how it ends ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("hears_interrupts")
-def test_the_first_signal_is_a_request_and_the_second_one_counts() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Interrupts() as interrupts:
-        assert interrupts.received is None
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupts.received == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-@pytest.mark.usefixtures("hears_interrupts")
-def test_whoever_waits_further_out_receives_the_signal_too() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with Interrupts() as outer:
-        with Interrupts() as inner, pytest.raises(Interrupted, match="SIGTERM"), inner.raised(), inner.deferred():
-            signal.raise_signal(signal.SIGTERM)
-        assert (inner.received, outer.received) == (signal.SIGTERM, signal.SIGTERM)
-        with pytest.raises(Interrupted), outer.raised():
-            pytest.fail("what comes later is not begun")
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_signals_are_as_before_after_training() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    tr.PPO("CartPole-v1", **SMALL).learn(quiet=True)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
 def test_an_error_in_the_environment_is_not_hidden_and_closes_what_is_open(tmp_path: Path) -> None:
+    """What it leaves behind can be loaded."""
+
     class Fails(tr.envs.CartPole):
         def finished_episodes(self) -> Tensor:
             if len(rows_of(tmp_path)) == 2:
@@ -267,45 +233,4 @@ def test_an_error_in_the_environment_is_not_hidden_and_closes_what_is_open(tmp_p
         tr.PPO(Fails(num_envs=4), num_steps=8, total_timesteps=320).learn(run_dir=tmp_path, quiet=True)
     assert len(rows_of(tmp_path)) == 2
     assert torch.get_num_threads() == threads
-
-
-def test_an_interrupted_run_ends_cleanly_with_what_was_learned(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tightrope", "train", "CartPole-v1", "--run-dir", "r", "--total-timesteps", "1e9",
-               "--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden-sizes", "8"]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(tr.__file__).parents[1])}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        metrics, deadline = tmp_path / "r" / "metrics.jsonl", time.monotonic() + 60
-        while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    rows = rows_of(tmp_path / "r")
-    assert "Traceback" not in err
-    assert out.splitlines()[-1] == f"stopped after {rows[-1]['step']:,} steps; `tightrope resume r` goes on"
-    agent = tr.load(tmp_path / "r")
-    assert (agent.steps, agent.state.phase) == (rows[-1]["step"], len(rows))
-    assert len(agent.evaluate(3).returns) == 3
-
-
-def test_a_run_under_way_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an abrupt end leaves behind can be loaded: here an environment fails in the middle."""
-    agent = tr.PPO("CartPole-v1", **SMALL, save_seconds=0)
-    steps = agent.state.env.step
-
-    def failing(action: Any, noise: Any = None) -> Any:
-        if agent.state.phase == 2:
-            raise RuntimeError("broken")
-        return steps(action, noise)
-
-    monkeypatch.setattr(agent.state.env, "step", failing)
-    with pytest.raises(RuntimeError, match="broken"):
-        agent.learn(run_dir=tmp_path / "run", quiet=True)
-    assert tr.load(tmp_path / "run").state.phase == 2
+    assert tr.load(tmp_path, env=Fails(num_envs=4)).state.phase == 2

@@ -22,13 +22,13 @@ from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, proces
 from ..training.build import check_env, configured
 from ..training.checkpoint import CONFIG, find
 from ..training.config import Config, configure, setting_types, unknown_setting
-from ..training.devices import name_of_device
 from ..training.lock import locked
 from ..training.persistence import has_checkpoints, load_config
 from ..training.presets import preset
 from ..training.reports import scores, write_report
 from ..training.run_directory import begun_before, new_run_dir, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
+from ..training.settings import name_of_device
 from ..training.trainer import Outcome
 from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings

@@ -22,9 +22,9 @@ from ..errors import UsageError
 from ..models import actor_critic
 from ..types import Env, Settings
 from .config import Config, RunConfig, configure, merged_layers
-from .devices import memory_of, name_of_device, resolve_device, suits_cpu
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
+from .settings import memory_of, name_of_device, resolve_device, suits_cpu
 from .user_objects import (
     Network,
     ancestor_of,
@@ -171,10 +171,12 @@ def build(config: Config, env: Env | None = None, network: Network | None = None
     except (RuntimeError, MemoryError) as error:
         if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
             raise
-        sizes = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
-        raise UsageError(
-            f"{sizes} with hidden_sizes {list(config.network.hidden_sizes)} does not fit into memory: lower them"
-        ) from None
+        sizes = f"{size_words(config)} with hidden_sizes {list(config.network.hidden_sizes)}"
+        raise UsageError(f"{sizes} does not fit into memory: lower them") from None
+
+
+def size_words(config: Config) -> str:
+    return f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
 
 
 def check_memory(config: Config, batch_size: int, env: Env) -> None:
@@ -183,8 +185,8 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
     sizes += [math.prod(env.action.shape) * env.action.dtype.itemsize, 5 * 4]
     needed, there = batch_size * sum(sizes), memory_of(env.device)
     if needed > there:
-        rows = f"num_envs {config.algorithm.num_envs} x num_steps {config.algorithm.num_steps}"
-        raise UsageError(f"{rows} needs {needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}: lower them")
+        gigabytes = f"{needed / 2**30:,.0f} GiB, {env.device} has {there / 2**30:,.0f}"
+        raise UsageError(f"{size_words(config)} needs {gigabytes}: lower them")
 
 
 def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
@@ -210,12 +212,9 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         check_spaces(env)  # its methods are tried at its first reset
     if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
-    updates = getattr(share, "num_minibatches", 1)
-    if env.skips and world().is_distributed and share.num_envs * (share.num_steps // 2) < updates:
-        raise UsageError(
-            f"num_minibatches {updates} may be more than the rows that a rank has to learn from, since resets take a step of "
-            f"their own: give at most {share.num_envs * (share.num_steps // 2)}"
-        )
+    updates, fewest = getattr(share, "num_minibatches", 1), share.num_envs * (share.num_steps // 2)
+    if env.skips and world().is_distributed and fewest < updates:
+        raise UsageError(f"num_minibatches {updates} may exceed the rows that a rank collects: give at most {fewest}")
     check_memory(config, share.batch_size, env)
     if hasattr(env, "gamma"):  # a potential's discount is the learner's
         env.gamma = config.algorithm.gamma
@@ -224,9 +223,8 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
     policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
-    copy_from_rank0(
-        *(x.data for x in policy.parameters()), *policy.buffers()
-    )  # whatever a network of one's own draws from
+    # whatever a network of one's own draws from
+    copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     return state

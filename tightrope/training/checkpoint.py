@@ -126,10 +126,8 @@ def read_manifest(place: Place) -> dict[str, Any]:
     schema, versions = manifest.get("schema"), manifest.get("versions")
     if schema != SCHEMA:
         writer = versions.get("tightrope") if isinstance(versions, dict) else None
-        raise Unreadable(
-            f"{MANIFEST} has schema {str(schema)[:20]!r} and was written by tightrope {str(writer)[:20]}; "
-            f"this is tightrope {__version__}, which reads schema {SCHEMA}"
-        )
+        by = f"schema {str(schema)[:20]!r} of tightrope {str(writer)[:20]}"
+        raise Unreadable(f"{MANIFEST} has {by}; this is tightrope {__version__}, which reads schema {SCHEMA}")
     if manifest != with_hash({k: v for k, v in manifest.items() if k != "sha256"}):
         raise Unreadable(f"{MANIFEST} is not as it was written")
     if (problem := manifest_problem(manifest)) is not None:

@@ -99,9 +99,7 @@ class RunConfig:
         if self.eval_seconds is not None and not self.eval_seconds > 0:
             raise UsageError(f"eval_seconds {self.eval_seconds:g} is not positive: give seconds, or none for no limit")
         if self.stop_at_return is not None and not self.eval_every:
-            raise UsageError(
-                f"stop_at_return {self.stop_at_return:g} needs evaluations to look at: give eval_every, such as 10000"
-            )
+            raise UsageError(f"stop_at_return {self.stop_at_return:g} needs evaluations: give eval_every, as in 10000")
         checked_seed(self.seed)
         if self.watch and not self.log:
             raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")
@@ -203,9 +201,7 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
     name = name.replace("-", "_")
     section, dot, inner = name.rpartition(".")
     if dot and inner in known:
-        return UsageError(
-            f"unknown setting {name!r}: settings have no sections here, so drop {section!r} and give {inner}"
-        )
+        return UsageError(f"unknown setting {name!r}: settings have no sections, so drop {section!r} and give {inner}")
     if name in ("quiet", "run_dir", "config"):
         return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
     foreign = here_called(name, SETTINGS)
@@ -216,6 +212,5 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
     for other in ALGORITHMS:
         if other != algo and name in setting_types(other):
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
-    return UsageError(
-        f"unknown setting {name!r} for {algo}.{near_matches(name, known)} `tightrope train --help` lists them"
-    )
+    close = near_matches(name, known)
+    return UsageError(f"unknown setting {name!r} for {algo}.{close} `tightrope train --help` lists them")

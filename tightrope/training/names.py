@@ -15,11 +15,9 @@ from ..errors import UsageError, near_matches
 
 CALLBACKS = ": learn(callbacks=[...]) takes tr.Callback objects; eval_every, save_every and stop_at_return need none"
 MINIBATCHES = "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)"
-VIDEO = "video_every (where observations can be drawn; `tightrope record` films any trained agent)"
+VIDEO = "video_every (in phases, 0 for none; `tightrope record` films any trained agent)"
 OFF_POLICY = ": there are PPO and VPG, no off-policy methods"
-OTHER_ENV = (
-    ": an agent keeps its environment; tr.load(path, env=...) brings another, agent.evaluate(env=...) scores in one"
-)
+OTHER_ENV = ": tr.load(path, env=...) brings another environment, agent.evaluate(env=...) scores in one"
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
@@ -48,18 +46,16 @@ SETTINGS = foreign_names({
     "hidden_sizes": "net_arch hidden_size hidden_dim",
     "activation": "activation_fn",
     ": the network is chosen from the spaces; see hidden_sizes and activation": "policy",
-    ": output is on unless quiet is set": "verbose",
     "log (log tensorboard; events are in run_dir)": "tensorboard_log",
     "run_name": "tb_log_name",
     "total_timesteps": "n_timesteps max_timesteps num_timesteps timesteps num_env_steps",
     "eval_every": "eval_freq eval_interval",
     "eval_episodes": "n_eval_episodes",
     "save_every": "save_freq checkpoint_freq checkpoint_every checkpoint_interval save_interval",
-    "stop_at_return (with eval_every)": "reward_threshold",
     ": with eval_every the best policy is kept in run_dir, as checkpoint best": "best_model_save_path",
     CALLBACKS: "callback",
     ": every phase is logged": "log_interval",
-    ": the progress line is on unless quiet is set": "progress_bar",
+    ": output is on unless quiet is set": "progress_bar verbose",
     "norm_obs and norm_reward": "normalize",
     "vectorization_mode": "vec_env_cls",
     ": networks always start orthogonal": "ortho_init",
@@ -67,41 +63,31 @@ SETTINGS = foreign_names({
     ": the return shown is the mean over all episodes that ended in a phase": "stats_window_size",
     ": give the env first, as in `tightrope train CartPole-v1`": "env_id gym_id",
     "run_dir (trackers show run_name)": "exp_name",
-    "device (device cuda; device cpu where cuda is False)": "cuda",
-    "device (device cpu)": "no_cuda cpu",
-    ": every run is saved while it trains, in its run_dir; see save_seconds": "save_model",
-    ": no file is uploaded; a run is its directory, and `tightrope export` writes one file": "upload_model",
-    "total_timesteps (updates x num_envs x num_steps)": "num_updates",
+    ": every run is saved in its run_dir while it trains, and `tightrope export` writes one file": "save_model upload_model",
     ": a seed always gives the same numbers": "torch_deterministic",
-    "total_timesteps (iterations x num_envs x num_steps)": "num_iterations",
     "learning_rate": "lr",
     "learning_rate_end": "lr_end",
     "anneal_fraction": "lr_frac",
-    "anneal_lr": "use_lr_decay lr_decay",
-    "anneal_lr (a linear decay to learning_rate_end, the only schedule there is)": "lr_schedule lr_scheduler",
+    "anneal_lr (a linear decay to learning_rate_end)": "use_lr_decay lr_decay lr_schedule lr_scheduler",
     "gamma": "discount",
     "gae_lambda": "lam lambda_",
     "ent_coef": "entropy_coef entropy_coeff",
     "vf_coef": "value_coef vf_loss_coeff",
-    "total_timesteps (phases x num_envs x num_steps)": "total_phases",
+    "total_timesteps (phases x num_envs x num_steps)": "total_phases num_updates num_iterations",
     "update_epochs x num_minibatches": "batches_per_learning_phase",
     "rollout_uses": "num_updates_per_epoch rollout_use_count",
     "num_batches": "num_batches_per_rollout",
     "use_importance_weights": "use_iw",
     "weight_clamp": "iw_clip",
     "dead_fraction": "frac_dead_rollout",
-    "stop_at_return (with eval_every), or VPG's stop_when_solved": "early_stop early_stopping",
-    "stop_at_return (with eval_every): training stops at a score, not after a number of evaluations": "patience",
+    "stop_at_return (with eval_every), or VPG's stop_when_solved": "reward_threshold early_stop early_stopping patience",
     ": give the env's id; the network and the settings follow from it": "mode",
     ": see `tightrope probe --show-probs`": "show_probs",
     ": agent.learn(live=True) shows a picture that changes in a notebook; report.html does while training": "live_viz",
     "accelerate": "compile",
-    "video_every (in phases)": "video_log_freq",
     "log (log wandb)": "use_wandb track",
     "entity": "wandb_entity",
-    "video_every (0 for none)": "video",
-    "video_every (video_every 0)": "no_video",
-    VIDEO: "record_video capture_video",
+    VIDEO: "video_log_freq video no_video record_video capture_video",
     "project": "wandb_project_name",
     "update_epochs (passes over a batch) or total_timesteps (the length of a run)": "epochs",
     "num_minibatches": "num_mini_batch",
@@ -112,10 +98,9 @@ SETTINGS = foreign_names({
     "max_grad_norm": "grad_clip",
     "total_timesteps (training is counted in steps)": "num_episodes",
     "seed": "random_seed",
-    "device (device cuda; device cpu for none)": "gpu use_gpu use_cuda",
-    "run_dir": "log_dir logdir save_dir output_dir",
-    ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it": "load load_model",
-    ": `tightrope resume RUN` goes on with a run": "load_path",
+    "device (device cuda, or device cpu)": "cuda gpu use_gpu use_cuda no_cuda cpu",
+    "run_dir": "log_dir logdir save_dir save_path output_dir",
+    ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it": "load load_model load_path",
     "eval_episodes (of an evaluation) or total_timesteps (training is counted in steps)": "episodes",
     "eval_seconds (of an evaluation)": "seconds",
     ": `tightrope record` films what was trained, video_every the training": "render",
@@ -154,22 +139,19 @@ FUNCTIONS = foreign_names({
     "tightrope.engine.Runtime.collect": "rollout_phase rollout_episode",
     "the second half of tightrope.algorithms.ppo.phase": "learning_phase",
     "tightrope.envs.ENVS": "ENV_DICT",
-    "agent.record(path, grid=True), or tightrope.draw.grid over env.draw(obs)": "record_grid_video",
-    "agent.record(path), or tightrope.draw.grid over env.draw(obs)": "render_rollout_grid_html rollout_grid_frames",
+    "agent.record(path, grid=True), or tightrope.draw.grid over env.draw(obs)":
+        "record_grid_video render_rollout_grid_html rollout_grid_frames",
     "env.finished_episodes()": "get_episode_data_from_infos",
     "tightrope.models.ActorCritic: distribution, value = policy(obs)": "evaluate_actions",
     "tightrope.algorithms.vpg.phase": "train_one_trajectory",
     "agent.evaluate()": "evaluate_policy",
     "tightrope.envs.make": "make_vec_env",
-    "norm_obs and norm_reward": "VecNormalize",
-    "norm_obs": "NormalizeObservation",
-    "norm_reward": "NormalizeReward",
+    "norm_obs and norm_reward": "VecNormalize NormalizeObservation NormalizeReward",
     "eval_every and eval_episodes": "EvalCallback",
     "save_every": "CheckpointCallback",
     "stop_at_return (with eval_every)": "StopTrainingOnRewardThreshold",
-    "tr.Callback, for learn(callbacks=[...])": "BaseCallback",
-    "a plain list, for learn(callbacks=[...])": "CallbackList",
-    ": the progress line is on unless quiet is set": "ProgressBarCallback",
+    "tr.Callback, a list of which goes to learn(callbacks=[...])": "BaseCallback CallbackList",
+    ": output is on unless quiet is set": "ProgressBarCallback",
     "tightrope.envs.make (every environment is a vector of num_envs)": "DummyVecEnv",
     "tightrope.envs.make(..., vectorization_mode='async')": "SubprocVecEnv",
     ": every finished episode is counted without a wrapper": "Monitor VecMonitor",
@@ -187,8 +169,7 @@ FUNCTIONS = foreign_names({
 MEMBERS = foreign_names({
     "tr.load(path), a function": "load restore load_checkpoint load_model load_parameters",
     "tr.load(path), a function; agent.policy.load_state_dict loads the network alone": "load_state_dict set_parameters",
-    "agent.policy.state_dict()": "state_dict get_parameters",
-    "agent.policy.parameters()": "parameters",
+    "agent.policy.state_dict(), or agent.policy.parameters()": "state_dict get_parameters parameters",
     "agent.save(path)": "save_checkpoint save_model",
     OTHER_ENV: "set_env",
     "agent.state.env": "env get_env",
@@ -210,10 +191,6 @@ MEMBERS = foreign_names({
 
 # arguments of an agent's methods, besides those that are settings elsewhere
 ARGUMENTS = foreign_names({
-    CALLBACKS: "callback",
-    ": every phase is logged": "log_interval",
-    "quiet, the other way round: the progress line is on": "progress_bar",
-    "run_name, a setting": "tb_log_name",
     ": learn counts all steps of the agent; a new agent starts from 0": "reset_num_timesteps",
     ": evaluations are in fresh copies of the environment; agent.evaluate(env=...) takes another": "eval_env",
     "episodes": "n_eval_episodes num_episodes n_episodes eval_episodes",
@@ -224,25 +201,19 @@ ARGUMENTS = foreign_names({
     "deterministic": "greedy",
     "deterministic, the other way round": "stochastic explore",
     ": agent.record(path) films episodes, and agent.show() does in a notebook": "render",
-    "quiet, the other way round": "verbose",
-    "run_dir": "log_dir save_path",
 })  # fmt: skip
 
 # answers ----------------------------------------------------------------------------------------------------------------
 
 
-def missing_member(owner: type, name: str) -> AttributeError:
-    """The error for an attribute that an agent does not have."""
-    hint = here_called(name, MEMBERS)
-    return AttributeError(f"{owner.__name__} has no {name!r}" + (f": {hint}" if hint else ""), name=name)
-
-
-def missing_of_policy(name: str) -> AttributeError:
-    """The error for an attribute that a policy without its environment does not have."""
-    hint = (here_called(name, MEMBERS) or "").replace("agent.predict", "policy.predict")
-    hint = hint.replace("agent.policy.", "policy.network.").replace("tr.load(", "tr.load_policy(")
-    agent = "; an agent, with its environment, comes from tr.load(path)" if "agent." in hint else ""
-    return AttributeError(f"Policy has no {name!r}" + (f": {hint}{agent}" if hint else ""), name=name)
+def missing_member(owner: str, name: str) -> AttributeError:
+    """The error for an attribute that an agent, or a policy without its environment, does not have."""
+    hint = here_called(name, MEMBERS) or ""
+    if owner == "Policy":
+        hint = hint.replace("agent.predict", "policy.predict").replace("agent.policy.", "policy.network.")
+        hint = hint.replace("tr.load(", "tr.load_policy(")
+        hint += "; an agent, with its environment, comes from tr.load(path)" if "agent." in hint else ""
+    return AttributeError(f"{owner} has no {name!r}" + (f": {hint}" if hint else ""), name=name)
 
 
 class AgentType(type):
@@ -251,7 +222,7 @@ class AgentType(type):
     if not TYPE_CHECKING:
 
         def __getattr__(cls, name: str) -> object:
-            raise missing_member(cls, name)
+            raise missing_member(cls.__name__, name)
 
 
 def known_arguments(method: Method) -> Method:
@@ -291,5 +262,5 @@ def one_too_many(env: object, other: object, name: str) -> str:
 def check_run_dir(run_dir: object) -> None:
     """Refuse what is no path: Stable-Baselines3 has a callback in its place."""
     if run_dir is not None and not isinstance(run_dir, (str, os.PathLike)):
-        hint = f": {here_called('callback', ARGUMENTS)}" if callable(run_dir) else ": give a path"
+        hint = f": {CALLBACKS.removeprefix(': ')}" if callable(run_dir) else ": give a path"
         raise UsageError(f"run_dir {run_dir!r} is not a directory{hint}")

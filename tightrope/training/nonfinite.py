@@ -1,7 +1,7 @@
-"""The guard of `learn`: after a phase whose numbers are not finite, it runs the phase once more, looks for the first bad number
-and its cause, and writes a report.
+"""The guard of `learn`: after a phase whose numbers are not finite, it runs the phase once more, names the first bad tensor
+and the most likely cause, and writes a report.
 
-RUN/crash/phase-000012/report.json              the first bad tensor, cause, fix; gradient norms, ranges, metrics, config
+RUN/crash/phase-000012/report.json              the first bad tensor, cause, fix; gradient norms, metrics, config
 RUN/crash/phase-000012/rollout.safetensors      observations, actions, rewards and values of the phase
 RUN/crash/phase-000012/minibatch.safetensors    the batch of the first bad update, if it came to that
 """
@@ -19,17 +19,17 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
-from ..engine.metrics import LOSSES
+from ..engine.metrics import LOSSES, BadEntry
 from ..envs.step_arrays import Replayed
 from ..errors import one_line
 from ..files import Place
 from ..types import Batch, Env, Rollout, Row, Settings
 from .config import Config
-from .nonfinite_cause import Diagnosis, Evidence, diagnose, first_bad_layer
+from .nonfinite_cause import Advice, Evidence, advise, first_bad
 from .run_directory import resume_command
 
 Tensors = TypeVar("Tensors", Rollout, Batch)
@@ -48,49 +48,31 @@ class NonFiniteGuard(Guard):
         rows = [seen | reading.row() for seen, reading in self.recent]
         try:
             evidence = replay_phase(snapshot, self.config, row, parts, recorded=self.late == 0)
-            diagnosis = diagnose(evidence, self.config, rows, self.state.policy)
+            bad = first_bad(evidence)
+            advice = advise(bad, evidence, self.config, rows, self.state.policy)
         except Exception as error:
             return f"phase {phase} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
-        line = f"phase {phase} is not finite: {diagnosis.line()}"
+        line = f"phase {phase} is not finite: {bad.words}{advice.cause and ': '}{advice.cause}; {advice.fix}"
         if self.run_dir is None:
             return f"{line}; the agent is as it was before"
         folder = Place(self.run_dir) / "crash" / f"phase-{phase:06d}"
         try:
-            write_evidence(folder, diagnosis, evidence, self.config, [*rows, row])
+            write_evidence(folder, bad, advice, evidence, self.config, [*rows, row])
             line += f"; the evidence is in {folder}"
         except Exception as error:
             line += f"; the evidence could not be written to {folder}: {one_line(error)}"
-        if not diagnosis.advice.worth_resuming:
+        if not advice.worth_resuming:
             return line
         # a faulty env would give the same again
-        first = "once it is fixed," if diagnosis.bad.kind in ("observation", "reward") else "then"
-        resume = resume_command(self.run_dir, self.config, *diagnosis.advice.flags)
-        return f"{line}; {first} go on from before it with `{resume}`"
+        first = "once it is fixed," if bad.kind in ("observation", "reward") else "then"
+        return f"{line}; {first} go on from before it with `{resume_command(self.run_dir, self.config, *advice.flags)}`"
+
+
+# the phase once more -------------------------------------------------------------------------------------------------
 
 
 class BadUpdate(Exception):
     """Ends a replayed phase at its first bad update."""
-
-
-class UpdateWatcher:
-    """Checks every update of a phase, and stops it at the first one that is not finite."""
-
-    def __init__(self, state: State, evidence: Evidence) -> None:
-        self.state, self.evidence, self.updates = state, evidence, 0
-
-    def __call__(self, batch: Batch, terms: Any) -> None:
-        values = {name: float(x) for name, x in terms._asdict().items()}
-        if "approx_kl" in values:
-            self.evidence.kl.append(values["approx_kl"])
-        norm = float(torch.linalg.vector_norm(self.state.optimizer.grad))
-        if math.isfinite(norm) and all(math.isfinite(x) for x in list(values.values())[:LOSSES]):
-            self.updates += 1
-            return
-        evidence, grads = self.evidence, self.state.optimizer.grads
-        evidence.update, evidence.terms, evidence.minibatch = self.updates, values, cpu_copy(batch)
-        named = self.state.policy.named_parameters()
-        evidence.gradient = {name: grads[p].cpu().clone() for name, p in named if p in grads}
-        raise BadUpdate
 
 
 def replay_phase(
@@ -105,9 +87,22 @@ def replay_phase(
     rollout, last_obs = cpu_copy(state.rollout.first(taken)), state.obs.cpu().clone()
     snapshot.restore()
     evidence = Evidence(parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
+
+    def watch(batch: Batch, terms: Any) -> None:
+        """Stops the phase at the first update that is not finite."""
+        evidence.terms = {name: float(x) for name, x in terms._asdict().items()}
+        evidence.kl += [evidence.terms["approx_kl"]] if "approx_kl" in evidence.terms else []
+        sizes = [float(torch.linalg.vector_norm(state.optimizer.grad)), *[*evidence.terms.values()][:LOSSES]]
+        if not all(map(math.isfinite, sizes)):
+            grads, named = state.optimizer.grads, state.policy.named_parameters()
+            evidence.gradient = {name: grads[p].cpu().clone() for name, p in named if p in grads}
+            evidence.minibatch = cpu_copy(batch)
+            raise BadUpdate
+        evidence.updates += 1
+
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
-        with eager_with(state, env, UpdateWatcher(state, evidence)):
+        with eager_with(state, env, watch):
             next(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
     except BadUpdate:
         pass
@@ -124,7 +119,7 @@ def replay_phase(
 
 
 @contextmanager
-def eager_with(state: State, env: Env, watcher: UpdateWatcher) -> Iterator[None]:
+def eager_with(state: State, env: Env, watcher: Any) -> Iterator[None]:
     """The state with that env, its phases neither compiled nor captured, and a watcher of its gradients."""
     before = state.env, state.runtime
     precision, on_device = state.runtime.precision, state.runtime.on_device
@@ -149,32 +144,47 @@ def parameter_copies(state: State) -> dict[str, Tensor]:
 
 def cpu_copy(record: Tensors) -> Tensors:
     """A copy of a rollout or batch on the CPU."""
-    tensors: Settings = {
-        f.name: x.cpu().clone() for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)
-    }
+    given = {f.name: getattr(record, f.name) for f in fields(record)}
+    tensors: Settings = {name: x.cpu().clone() for name, x in given.items() if isinstance(x, Tensor)}
     return replace(record, **tensors)
 
 
+def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
+    """The first layer in a forward pass that gives something bad for something finite. Inner ones are done first."""
+    found: list[str] = []
+
+    def is_finite(x: object) -> bool:
+        leaves = torch.utils._pytree.tree_leaves(x)
+        return all(torch.isfinite(leaf).all() for leaf in leaves if isinstance(leaf, Tensor))
+
+    def look(module: nn.Module, given: object, result: object) -> None:
+        if is_finite(given) and not is_finite(result):
+            found.append(f"{names[module]} ({type(module).__name__})")
+
+    names = {module: name for name, module in policy.named_modules() if name}
+    handles = [module.register_forward_hook(look) for module in names]
+    try:
+        with torch.no_grad():
+            policy(obs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
 def write_evidence(
-    folder: Place, diagnosis: Diagnosis, evidence: Evidence, config: Config, rows: list[dict[str, float]]
+    folder: Place, bad: BadEntry, advice: Advice, evidence: Evidence, config: Config, rows: list[dict[str, float]]
 ) -> None:
     """Write the report and the tensors. The report goes first: it is small, and says the most."""
     tensors = {"rollout": {name: getattr(evidence.rollout, name) for name in Row._fields}}
     tensors["rollout"]["last_obs"] = evidence.last_obs
-    if evidence.minibatch is not None:
-        tensors["minibatch"] = {f.name: getattr(evidence.minibatch, f.name) for f in fields(evidence.minibatch)}
-    parts = tensors | {
-        "gradient": evidence.gradient, "parameters before": evidence.before, "parameters after": evidence.after,
-        "statistics": evidence.statistics,
-    }  # fmt: skip
+    if (minibatch := evidence.minibatch) is not None:
+        tensors["minibatch"] = {f.name: getattr(minibatch, f.name) for f in fields(minibatch)}
+    norms = {name: float(torch.linalg.vector_norm(x)) for name, x in evidence.gradient.items()}
     report = {
-        "phase": rows[-1]["phase"], "first": diagnosis.bad.words, "kind": diagnosis.bad.kind,
-        "cause": diagnosis.advice.cause, "fix": diagnosis.advice.fix, "flags": diagnosis.advice.flags,
-        "not finite": evidence.parts, "note": evidence.note, "layer": evidence.bad_layer, "update": evidence.update,
-        "terms": evidence.terms,
-        "gradient norms": {name: float(torch.linalg.vector_norm(x)) for name, x in evidence.gradient.items()},
-        "ranges": {part: {name: tensor_range(x) for name, x in named.items()} for part, named in parts.items()},
-        "metrics": rows, "config": config.flat(),
+        "phase": rows[-1]["phase"], "first": bad.words, "kind": bad.kind, "cause": advice.cause, "fix": advice.fix,
+        "flags": advice.flags, "not finite": evidence.parts, "layer": evidence.bad_layer, "update": evidence.updates,
+        "terms": evidence.terms, "gradient norms": norms, "metrics": rows, "config": config.flat(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }  # fmt: skip
     # JSON has no NaN and no infinity, and here it matters which: they become the texts nan, inf and -inf
@@ -184,10 +194,3 @@ def write_evidence(
     (folder / "report.json").write(json.dumps(report, indent=1, allow_nan=False).encode())
     for name, named in tensors.items():
         (folder / f"{name}.safetensors").write(save({key: x.contiguous() for key, x in named.items()}))
-
-
-def tensor_range(x: Tensor) -> dict[str, float]:
-    """Minimum and maximum of the finite entries, and how many are not finite."""
-    finite = x.double()[torch.isfinite(x)]
-    ends = {"min": float(finite.min()), "max": float(finite.max())} if finite.numel() else {}
-    return ends | {"not finite": x.numel() - finite.numel()}

@@ -7,12 +7,11 @@ estimates, losses and gradient; then parameters and statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..engine.metrics import LOSSES, BadEntry, first_bad_entry, first_index, location, over_entries
 from ..models import ActorCritic
@@ -30,6 +29,15 @@ LAST = 5  # phases whose KL divergence is compared
 MODERATE_RATE = 1e-3
 
 
+class Advice(NamedTuple):
+    """Why it happened, and what to do about it."""
+
+    cause: str
+    fix: str
+    flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
+    worth_resuming: bool = True  # whether the state before the phase is one to go on from
+
+
 @dataclass
 class Evidence:
     """What is known of a bad phase, on the CPU. `minibatch`, `terms` and `gradient` are of the first bad update."""
@@ -41,41 +49,13 @@ class Evidence:
     before: dict[str, Tensor]  # parameters before the phase
     after: dict[str, Tensor] = field(default_factory=dict)  # parameters when it broke, or ended
     statistics: dict[str, Tensor] = field(default_factory=dict)  # of the normalizers, then
-    update: int | None = None  # how many whole updates came before it
+    updates: int = 0  # how many whole updates came before it
     minibatch: Batch | None = None
     terms: dict[str, float] = field(default_factory=dict)
     gradient: dict[str, Tensor] = field(default_factory=dict)  # by parameter
     kl: list[float] = field(default_factory=list)  # of each update, where there is such a term
     bad_layer: str | None = None  # the first that made something bad of something finite
-    note: str | None = None  # why there is less to know than there should be
-
-
-class Advice(NamedTuple):
-    """Why it happened, and what to do about it."""
-
-    cause: str
-    fix: str
-    flags: tuple[str, ...] = ()  # the settings of the fix, for the command line
-    worth_resuming: bool = True  # whether the state before the phase is one to go on from
-
-
-class Diagnosis(NamedTuple):
-    """The first bad number of a phase, with advice."""
-
-    bad: BadEntry
-    advice: Advice
-
-    def line(self) -> str:
-        return f"{self.bad.words}{self.advice.cause and ': '}{self.advice.cause}; {self.advice.fix}"
-
-
-def diagnose(evidence: Evidence, config: Config, rows: list[dict[str, float]], policy: ActorCritic) -> Diagnosis:
-    """Cause and fix, from the evidence and the metrics of the phases before."""
-    bad = first_bad(evidence)
-    return Diagnosis(bad, advice(bad, evidence, config, rows, policy))
-
-
-# the first bad tensor ------------------------------------------------------------------------------------------------
+    note: str = "but not when it was run again eagerly"  # why there is less to know than there should be
 
 
 def first_bad(evidence: Evidence) -> BadEntry:
@@ -83,13 +63,12 @@ def first_bad(evidence: Evidence) -> BadEntry:
     found = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation) or in_update(evidence)
     found = found or in_tensors("parameter", "parameter", evidence.after, "after the updates")
     found = found or in_tensors("statistics", "statistics", evidence.statistics, "after the updates")
-    again = evidence.note or "but not when it was run again eagerly"
-    return found or BadEntry(evidence.parts[0], f"{' and '.join(evidence.parts)}, {again}")
+    return found or BadEntry(evidence.parts[0], f"{' and '.join(evidence.parts)}, {evidence.note}")
 
 
 def in_update(evidence: Evidence) -> BadEntry | None:
     """The first bad tensor or loss in the update that broke; failing that, the largest gradient, whose square is too much."""
-    minibatch, where = evidence.minibatch, f"in update {evidence.update}"
+    minibatch, where = evidence.minibatch, f"in update {evidence.updates}"
     if minibatch is None:
         return None
     for name in ("target", "advantage"):
@@ -115,10 +94,7 @@ def in_tensors(kind: str, words: str, tensors: dict[str, Tensor], where: str) ->
     return None
 
 
-# why -----------------------------------------------------------------------------------------------------------------
-
-
-def advice(
+def advise(
     bad: BadEntry, evidence: Evidence, config: Config, rows: list[dict[str, float]], policy: ActorCritic
 ) -> Advice:
     """The env is at fault where it gave a non-finite number; otherwise the most likely suspect is."""
@@ -204,30 +180,3 @@ def largest_entry(x: Tensor, counts: Tensor | None = None) -> tuple[float, tuple
 def largest_size(x: Tensor) -> float:
     """How far the finite entries go from 0."""
     return float(torch.where(torch.isfinite(x), x, 0.0).abs().max()) if x.numel() else 0.0
-
-
-def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
-    """The first layer in a forward pass that gives something bad for something finite."""
-    found: list[str] = []
-
-    def look(name: str) -> Callable[[nn.Module, object, object], None]:
-        def hook(module: nn.Module, given: object, result: object) -> None:
-            if is_finite(given) and not is_finite(result):
-                found.append(f"{name} ({type(module).__name__})")
-
-        return hook
-
-    inside = [(name, module) for name, module in policy.named_modules() if name]
-    handles = [module.register_forward_hook(look(name)) for name, module in inside]  # inner ones are done first
-    try:
-        with torch.no_grad():
-            policy(obs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else None
-
-
-def is_finite(x: object) -> bool:
-    """Whether all tensors in a structure are finite."""
-    return all(torch.isfinite(leaf).all() for leaf in torch.utils._pytree.tree_leaves(x) if isinstance(leaf, Tensor))

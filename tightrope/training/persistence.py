@@ -225,9 +225,7 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
     phases, steps, saved = checkpoint.manifest["phase"], checkpoint.steps, checkpoint.config
     most = phases * saved.algorithm.batch_size
     if steps > most or (not saved.algorithm.by_trajectory and steps != most):  # others may end a phase early
-        raise checkpoint.misfit(
-            f"{plural(phases, 'phase')} of num_envs x num_steps are not its {plural(steps, 'step')}"
-        )
+        raise checkpoint.misfit(f"{plural(steps, 'step')} are not those of {plural(phases, 'phase')}")
     sizes = config.network.hidden_sizes if config.network.network is None else ()  # a network of the user's has none
     if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > sum(map(math.prod, shapes)):
         raise checkpoint.misfit(f"hidden_sizes {list(sizes)} are more than it has")
@@ -236,11 +234,9 @@ def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
 def resume_notes(checkpoint: Checkpoint, state: State) -> list[str]:
     """What to tell a user whose run goes on from a checkpoint."""
     lines = [f"going on from {checkpoint.path.name}"]
-    then = checkpoint.manifest["versions"].get("torch")
-    if then != torch.__version__:
-        lines.append(
-            f"note: saved under torch {printable(str(then))[:20]}, this is {torch.__version__}: last digits may differ"
-        )
+    then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
+    if then != torch.__version__[:20]:
+        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks, one of which saved it"
         lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")

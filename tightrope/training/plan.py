@@ -17,8 +17,8 @@ from ..logging import Target
 from ..types import Env, Settings
 from .build import engine_for, traits_of
 from .config import Config
-from .devices import suits_cpu
 from .presets import EXPECTED, KIND_WORDS, kind_settings
+from .settings import suits_cpu
 from .user_objects import is_import_path
 
 if TYPE_CHECKING:
@@ -100,10 +100,9 @@ def plan(state: State, config: Config) -> TrainingPlan:
     updates = phases * algorithm.updates_per_phase
     warning, target = None, config.run.stop_at_return
     if state.phase == 0 and (phases < FEW_PHASES or updates < FEW_UPDATES):
-        warning = (
-            f"only {plural(phases, 'phase')}, {plural(updates, 'update')}: total_timesteps {algorithm.total_timesteps:,} is "
-            f"short for num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}; raise it, or lower one of them"
-        )
+        few, total = f"{plural(phases, 'phase')}, {plural(updates, 'update')}", algorithm.total_timesteps
+        sizes = f"num_envs {algorithm.num_envs} x num_steps {algorithm.num_steps}"
+        warning = f"only {few}: total_timesteps {total:,} is short for {sizes}; raise it, or lower one of them"
     threads = config.run.threads or choose_threads(state.policy, algorithm.minibatch_size // world().size)
     return TrainingPlan(
         phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
@@ -135,10 +134,8 @@ def busy_machine_warning(threads: int) -> str | None:
     """A warning where threads that spin while they wait meet other processes that want the same cores."""
     if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
         return None
-    return (
-        f"threads {threads} may be slow: the machine is busy (load {load:.1f}, {cores()} cores) and torch, imported before "
-        "tightrope, lets waiting threads spin; import tightrope first, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
-    )
+    busy = f"threads {threads} may be slow on a busy machine (load {load:.1f}, {cores()} cores)"
+    return f"{busy}: import tightrope before torch, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
 
 
 # the target -----------------------------------------------------------------------------------------------------------

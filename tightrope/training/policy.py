@@ -25,7 +25,7 @@ from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .checkpoint import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
 from .export import Exported, export_policy
-from .names import known_arguments, missing_of_policy
+from .names import known_arguments, missing_member
 from .user_objects import Network, own_network
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
     single = batch.shape == spec.shape
     batch = batch[None] if single else batch
     if batch.shape[1:] != spec.shape:
-        raise UsageError(
-            f"an observation of shape {tuple(batch.shape)} does not fit: give {spec.shape}, or a batch of them"
-        )
+        shape = tuple(batch.shape)
+        raise UsageError(f"an observation of shape {shape} does not fit: give {spec.shape}, or a batch of them")
     return batch, single
 
 
@@ -123,10 +122,8 @@ class Policy:
         return export_policy(self.network, self._env, Path(path), stream_seed(self.config.run.seed, "export"), about)
 
     def _refuse(self, name: str, *_: object, **__: object) -> NoReturn:
-        env = self.config.env
-        raise UsageError(
-            f"{name} needs the environment {env}, and this policy was loaded without it: use tr.load(path, env=...)"
-        )
+        missing = f"the environment {self.config.env}, and this policy was loaded without it"
+        raise UsageError(f"{name} needs {missing}: use tr.load(path, env=...)")
 
     def close(self) -> None:
         """Nothing to release: there is no environment."""
@@ -142,7 +139,7 @@ class Policy:
         def __getattr__(self, name: str) -> Any:
             if name in NEED_ENV:
                 return partial(self._refuse, name)
-            raise missing_of_policy(name)
+            raise missing_member("Policy", name)
 
     def __repr__(self) -> str:
         return f"Policy({self.config.env!r}, {self.config.algo}, steps={self.steps:,})"
@@ -177,18 +174,16 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
     spaces = manifest.get("spaces")
     if spaces is None:
         if "spaces" not in manifest and not any(name.startswith("env.") for name in checkpoint.shapes(TRAINING)):
-            warn(
-                f"{checkpoint.path.name} was saved by an earlier version, without the environment's own spaces: give "
-                "observations as the network reads them (images channels first); discrete actions count from 0"
-            )
+            old = f"{checkpoint.path.name} was saved by an earlier version, without the environment's own spaces"
+            warn(f"{old}: images are given with channels first, and discrete actions count from 0")
         shown, taken = spec_from_json(manifest.get("observation")), spec_from_json(manifest.get("action"))
         return cast(Env, SpacesOnlyTensorEnv(config.env, shown, taken, device))
     if not isinstance(spaces, dict):
         raise ValueError("its spaces are none")
-    env = SpacesOnlyEnv(
-        config.env, space_from_json(spaces.get("observation")), space_from_json(spaces.get("action")), device
-    )
-    for name in ("observation", "action"):
+    names = "observation", "action"
+    shown_space, taken_space = (space_from_json(spaces.get(name)) for name in names)
+    env = SpacesOnlyEnv(config.env, shown_space, taken_space, device)
+    for name in names:
         if getattr(env, name) != spec_from_json(manifest.get(name)):
             raise ValueError(f"its {name} space is described in two ways that differ")
     return env

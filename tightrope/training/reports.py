@@ -31,7 +31,7 @@ from ..logging.report import (
     write_page,
 )
 from ..types import Settings
-from .checkpoint import MANIFEST, NAME, list_checkpoints, score_of
+from .checkpoint import MANIFEST, age, list_checkpoints, score_of
 from .config import Config, configure
 from .evaluate import Evaluation
 from .lock import is_locked
@@ -77,9 +77,7 @@ def without_errors(make: Callable[[Item], Made], items: dict[Path, Item]) -> dic
         except Exception as error:  # whatever is wrong with one, the others are shown
             warn(f"left out: {run} cannot be read: {raised(error)}")
     if not made:
-        raise UsageError(
-            f"none of these {len(items)} is a run that was trained: give directories of runs, such as runs/*"
-        )
+        raise UsageError(f"none of these {len(items)} is a run that was trained: give directories such as runs/*")
     return made
 
 
@@ -97,10 +95,6 @@ def compared_on_one_page(runs: Sequence[Path], beside: Path) -> str:
 
 def gathered(run_dir: Path) -> RunRecord:
     """Everything about a run that its directory tells."""
-    if not run_dir.exists():
-        raise UsageError(f"{run_dir} is not a run: there is no such directory")
-    if not run_dir.is_dir():
-        raise UsageError(f"{run_dir} is not a run: it is a file")
     config = load_config(run_dir)
     run = Place(run_dir)
     if not (run / METRICS).exists():
@@ -111,15 +105,11 @@ def gathered(run_dir: Path) -> RunRecord:
         raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
     about = RunInfo(
-        title=f"{short_name(config.env)} {config.algo}",
-        settings=config.flat(),
-        plan=[str(line) for line in told.get("plan", [])],
-        steps=0,
-        total_steps=config.algorithm.total_timesteps,
-        run_dir=run_dir,
+        title=f"{short_name(config.env)} {config.algo}", settings=config.flat(), run_dir=run_dir,
+        plan=[str(line) for line in told.get("plan", [])], steps=0, total_steps=config.algorithm.total_timesteps,
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
-    )
+    )  # fmt: skip
     return RunRecord(about, columns, status(run_dir, config, columns), files_in(run_dir, config))
 
 
@@ -224,9 +214,8 @@ def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
 def scores(run_dir: Path) -> list[ScoreRecord]:
     """Those that are there. A row without a step and a finite mean is no score, and a file that is not ours has none."""
     try:
-        return [
-            score for row in read_rows(Place(run_dir) / SCORES, MOST_SCORES) if (score := score_in(row)) is not None
-        ]
+        found = map(score_in, read_rows(Place(run_dir) / SCORES, MOST_SCORES))
+        return [score for score in found if score is not None]
     except Unreadable:
         return []
 
@@ -260,9 +249,5 @@ def clips(run_dir: Path) -> list[VideoFile]:
 
 
 def kept(run_dir: Path) -> list[CheckpointFile]:
-    found = []
-    for path in list_checkpoints(run_dir)[:LISTED]:
-        match = NAME.fullmatch(path.name)
-        if match is not None and (path / MANIFEST).is_file():
-            found.append(CheckpointFile(path.name, int(match[2]), score_of(path)))
-    return found
+    places = [place for place in list_checkpoints(run_dir)[:LISTED] if (place / MANIFEST).is_file()]
+    return [CheckpointFile(place.name, age(place)[1], score_of(place)) for place in places]

@@ -165,9 +165,8 @@ class RunDirectory:
 
     def complaint(self, state: State) -> str:
         """The line for a training whose end could not be saved."""
-        return (
-            f"the end of training, {state.steps:,} steps, is not saved in {self.path} ({self.trouble}): {self.newest}"
-        )
+        end = f"the end of training, {state.steps:,} steps"
+        return f"{end}, is not saved in {self.path} ({self.trouble}): {self.newest}"
 
 
 class NonZeroRankDirectory(RunDirectory):

@@ -1,4 +1,4 @@
-"""Scores of a run: evaluations during training, the return at which it stops, and the score of what was learned at the end.
+"""What is measured of a run: rows of metrics, evaluations during training, the return at which it stops, the last score.
 
 The last score comes after the last checkpoint, so that whatever happens to it costs nothing, and before anyone is told that
 the run has ended, so that reports and trackers have it. It is no row of metrics.jsonl, which a run that goes on continues.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, broadcast_after_work, stream_seed, world
+from ..engine.metrics import Reading
 from ..envs.registry import import_module_of
+from ..envs.training_warnings import STEPS_WITHOUT_END, endless_warning, find_action_mask, mask_in_info, mask_warning
 from ..errors import UsageError, warn
 from ..files import Unreadable
 from ..logging import CallbackList
@@ -33,6 +37,8 @@ SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds of an evaluation
 ASKED_EVERY = 1.0  # seconds after which the rank that evaluates asks the others for signals
 STANDARD_ERRORS, SHARE = 4, 0.2  # a difference of greedy and sampled returns is reported above both limits
 FEWEST = 10  # episodes of a greedy score that is compared
+ENOUGH = 20  # episodes whose mean return is that at the end of training
+AT_THE_END = 0.1  # of the steps so far
 
 Score = Callable[[Interrupts, Tick], Evaluation]
 
@@ -75,6 +81,83 @@ def evaluation_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> 
         name = env if isinstance(env, str) else name_of(found)
         raise UsageError(f"env {name!r} has other spaces than {config.env!r}, on which this agent was trained")
     return found, made_here
+
+
+class Log:
+    """Writes a row of metrics for each phase to the metrics file and the callbacks. A phase's metrics are read once the device
+    has the next phase to do, so that nobody waits."""
+
+    def __init__(
+        self, state: State, callbacks: CallbackList, run: RunDirectory | None, late: int,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: in phases
+        self.endless = endless_warning(state.env)  # to be said if no episode ends for long
+        self.unmasked = None if find_action_mask(state.env) else state.env  # whose answers may yet show masks
+        self.num_envs = state.env.num_envs * world().size
+        self.unread: list[tuple[dict[str, float], Reading]] = []
+        self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
+        self.recent: deque[tuple[int, float, float]] = deque()  # steps, episodes, sum of their returns, by phase
+        self.stopped = 0.0  # seconds of evaluation and saving, which are not training
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    def add(self, state: State, reading: Reading) -> dict[str, float]:
+        """Begin the row of the phase that was just started; other columns may be added."""
+        row: dict[str, float] = {"step": state.steps, "phase": state.phase}
+        self.unread.append((row, reading))
+        state.seconds = self.seconds_before + self.elapsed
+        return row
+
+    def forget_after(self, phase: int) -> None:
+        """Drop phases that were undone."""
+        self.unread = [(row, reading) for row, reading in self.unread if row["phase"] <= phase]
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """What happens inside does not count as training."""
+        began = time.perf_counter()
+        yield
+        self.stopped += time.perf_counter() - began
+
+    def report(self, everything: bool = False) -> None:
+        """Write the rows that are there by now, or all of them."""
+        while len(self.unread) > (0 if everything else self.late):
+            row, reading = self.unread.pop(0)
+            row |= reading.row()
+            row["charts/SPS"] = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
+            step, episodes = int(row["step"]), row["charts/episodes"]
+            self.recent.append((step, episodes, episodes * row.get("charts/episodic_return", 0.0)))
+            while self.recent[0][0] < (1 - AT_THE_END) * step:
+                self.recent.popleft()
+            self._warn(step, episodes)
+            self.write(row)
+
+    def _warn(self, step: int, episodes: float) -> None:
+        """Say once that no episode has ended for long, and that answers to steps have action masks."""
+        endless = step - self.steps_before >= STEPS_WITHOUT_END * self.num_envs
+        if self.endless is not None and (episodes or endless):
+            if not episodes:
+                self.say(f"note: {self.endless}")
+            self.endless = None
+        if self.unmasked is not None and (where := mask_in_info(self.unmasked)):
+            self.say(f"note: {mask_warning(self.unmasked, where)}")
+            self.unmasked = None
+
+    def write(self, row: dict[str, float]) -> None:
+        """To the metrics file and the callbacks."""
+        row["time"] = self.seconds_before + self.elapsed
+        if self.run is not None:
+            self.run.log(row)
+        self.callbacks.call("on_phase", row)
+
+    @property
+    def last_return(self) -> float | None:
+        """The mean return of episodes that ended in the last tenth of training; None where they were few."""
+        episodes = sum(count for _, count, _ in self.recent)
+        return sum(total for _, _, total in self.recent) / episodes if episodes >= ENOUGH else None
 
 
 @dataclass
@@ -140,6 +223,22 @@ class Evaluations:
         except Interrupted as signal:
             return json.dumps(signal.number).encode()
         return json.dumps(asdict(found)).encode()
+
+
+def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) -> int:
+    """The evaluation that was given up when the run was stopped: the same episodes now, in a row of their own. Returns the
+    signal that ends it once more, or 0."""
+    state, config = evaluations.state, evaluations.config
+    if not state.unevaluated or not config.run.eval_every:
+        state.unevaluated = False
+        return 0
+    with log.clock_stopped():
+        metrics = evaluations.make()
+    if metrics:
+        log.write({"step": state.steps, "phase": state.phase, **metrics})
+        if run is not None:
+            run.save(state, config, evaluations.new_best())
+    return evaluations.signal
 
 
 def reached(state: State, config: Config) -> bool:

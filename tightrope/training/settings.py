@@ -1,9 +1,10 @@
-"""Reading settings: YAML files, without running anything and with mistakes named by their line, and values of any form."""
+"""Reading settings: YAML files, without running anything and with mistakes named by their line; values of any form; devices."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import types
 import typing
@@ -11,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import torch
 import yaml
 
-from ..errors import UsageError
-from ..types import Settings
-from .devices import device_name
+from ..engine import world
+from ..envs.adapters.host import HostEnv
+from ..errors import UsageError, plural
+from ..models.networks import sees_images
+from ..types import Env, Settings
 
 MOST_BYTES = 1 << 20
 MAPPINGS = ("env_kwargs",)  # settings whose values are mappings themselves
@@ -154,9 +158,7 @@ def is_schedule(name: str, value: object) -> UsageError:
     """The error for a number that is to change in the course of a run."""
     given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
     anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
-    also = (
-        f", and {anneal} for a linear decay, the only schedule there is" if anneal else ": it stays the same in a run"
-    )
+    also = f", and {anneal} for a linear decay" if anneal else ": it stays the same in a run"
     return UsageError(f"{given}: give the number it starts from{also}")
 
 
@@ -172,3 +174,62 @@ def mapping(name: str, value: object) -> Settings:
         return {key: yaml.safe_load(text) for key, _, text in pairs}
     except yaml.YAMLError:
         raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
+
+
+# devices --------------------------------------------------------------------------------------------------------------
+
+
+def device_name(value: object) -> str:
+    """A device as the setting has it, from its name or from a torch.device."""
+    text = str(value).strip().lower() if isinstance(value, (str, torch.device)) else ""
+    if match := re.fullmatch(r"(auto|cpu|mps)(?::0)?|cuda(?::(\d{1,4}))?", text):
+        return match[1] or ("cuda" if match[2] is None else f"cuda:{int(match[2])}")
+    hint = ": here it is called cuda, or cuda:0" if re.fullmatch(r"(gpu|nvidia|cuda)\W?\d*", text) else ""
+    hint = f": here it is called cuda:{value}" if type(value) is int and value >= 0 else hint
+    choices = ": give one of auto, cpu, cuda, mps, or one GPU of several as cuda:1"
+    raise UsageError(f"device {value!r} is not a choice{hint or choices}")
+
+
+def name_of_device(device: torch.device) -> str:
+    """What the setting calls a torch device."""
+    return device.type if device.type != "cuda" or device.index is None else str(device)
+
+
+def available(name: str) -> bool:
+    """Whether torch finds such a device."""
+    kind, _, index = name.partition(":")
+    if kind == "cuda":
+        return torch.cuda.is_available() and (not index or int(index) < torch.cuda.device_count())
+    return kind == "cpu" or torch.backends.mps.is_available()
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device behind a setting."""
+    has_cuda, ranks = torch.cuda.is_available(), world().local_size
+    count = torch.cuda.device_count() if has_cuda else 0
+    if name in ("auto", "cuda") and has_cuda and ranks > max(count, 1):
+        wrong = f"{ranks} ranks on this machine are more than its {plural(count, 'CUDA device')}"
+        raise UsageError(f"{wrong}: start torchrun with --nproc-per-node {count}, or train with device cpu")
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    if name.startswith("cuda:") and world().is_distributed:
+        raise UsageError(f"device {name} is one device, and a run of several ranks has one for each: give cuda")
+    if has_cuda and name.startswith("cuda:") and not available(name):
+        raise UsageError(f"device {name} is not there: this machine has {count}, so give cuda:0 to cuda:{count - 1}")
+    if not available(name):
+        raise UsageError(f"device {name!r} is not there: torch {torch.__version__} finds none. Try device auto")
+    return torch.device(name)
+
+
+def suits_cpu(env: Env) -> bool:
+    """Small networks fed by an engine on the host are quicker there than the way to a device and back."""
+    return isinstance(env, HostEnv) and not sees_images(env.observation)
+
+
+def memory_of(device: torch.device) -> float:
+    """Bytes that a device has in all; infinite where that cannot be told."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[1])
+    if device.type == "cpu" and hasattr(os, "sysconf"):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return float("inf")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from signal import SIGINT
 
 import torch
@@ -13,20 +15,23 @@ from .. import activity
 from ..algorithms import ALGORITHMS
 from ..engine import State, all_reduce_max, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
+from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, NotFinite, printable, warn
-from ..logging import Callback, CallbackList, TrainingResult
-from ..logging.trackers import check_trackers
+from ..logging import Callback, CallbackList, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo, TrainingResult
+from ..logging.trackers import TRACKERS, TrackerOptions, check_trackers
 from ..output import print_line
 from ..types import Env
-from .build import resolved
-from .callbacks import Log, built_in_callbacks, run_info
+from ..version import __version__
+from .build import resolved, traits_of
 from .config import Config
 from .evaluate import Evaluation
 from .nonfinite import NonFiniteGuard
-from .plan import plan
+from .plan import TrainingPlan, plan, target_of
+from .reports import files_in
 from .run_directory import RunDirectory
-from .scoring import Evaluations, Score, last_score, reached
+from .scoring import Evaluations, Log, Score, last_score, make_up_for, reached
 from .signals import Interrupted, Interrupts
+from .user_objects import short_name
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,6 @@ class Trainer:
         check_trackers(config.run.log)
         self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
         self.suspends, self.quiet = suspends, quiet or not world().is_rank0
-        self.say: Callable[[str], None] = (
-            (lambda line: None) if self.quiet else (lambda line: print_line(printable(line)))
-        )
         self.plan = plan(state, config)
         self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
@@ -67,6 +69,10 @@ class Trainer:
         self.final: Evaluation | None = None
         self.unscored = False
         self.outcome = Outcome([])
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            print_line(printable(line))
 
     def change(self, config: Config) -> None:
         """Go on with other settings from the next phase on."""
@@ -113,14 +119,14 @@ class Trainer:
             self.say(line)
         self.callbacks = CallbackList()
         if world().is_rank0:
-            self.callbacks.add(built_in_callbacks(self.config, self.run, self.quiet, self.callbacks.call))
+            own = built_in_callbacks(self.config, self.run, self.quiet, self.say, self.callbacks.call)
+            self.callbacks.add(own)
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
-        self.guard = NonFiniteGuard(self.state, self.config, None if self.run is None else self.run.path)
-        self.log = Log(self.state, self.callbacks, self.run, self.guard.late, self.say)
-        self.evaluations = Evaluations(
-            self.state, self.config, self.score_env, self.callbacks, self.interrupts, self.say
-        )
+        state, config = self.state, self.config
+        self.guard = NonFiniteGuard(state, config, None if self.run is None else self.run.path)
+        self.log = Log(state, self.callbacks, self.run, self.guard.late, self.say)
+        self.evaluations = Evaluations(state, config, self.score_env, self.callbacks, self.interrupts, self.say)
 
     def _loop(self) -> Iterator[dict[str, float]]:
         """Phases, each with what is due after it."""
@@ -232,7 +238,9 @@ class Trainer:
         if self.unscored:
             received = self.interrupts.received or SIGINT
         trouble = None if self.run is None else self.run.trouble
-        last_return = comparable_return(self.config, self.log)
+        # whole episodes of the environment that scores are taken on
+        comparable = not self.config.algorithm.by_trajectory and self.config.run.train_env is None
+        last_return = self.log.last_return if comparable else None
         return Outcome(self.evaluations.made, received or None, trouble, self.final, self.unscored, last_return)
 
 
@@ -246,22 +254,35 @@ def is_due(every: int, steps_before: int, steps: int) -> bool:
     return bool(every) and steps // every > steps_before // every
 
 
-def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) -> int:
-    """The evaluation that was given up when the run was stopped: the same episodes now, in a row of their own. Returns the
-    signal that ends it once more, or 0."""
-    state, config = evaluations.state, evaluations.config
-    if not state.unevaluated or not config.run.eval_every:
-        state.unevaluated = False
-        return 0
-    with log.clock_stopped():
-        metrics = evaluations.make()
-    if metrics:
-        log.write({"step": state.steps, "phase": state.phase, **metrics})
-        if run is not None:
-            run.save(state, config, evaluations.new_best())
-    return evaluations.signal
+def built_in_callbacks(
+    config: Config, run: RunDirectory | None, quiet: bool, say: Callable[[str], None], call: Callable[..., None]
+) -> list[Callback]:
+    """Videos, the progress line, trackers and the report. `call` tells all callbacks of a video."""
+    made: list[Callback] = []
+    settings = config.run
+    if run is not None and settings.video_every != 0:  # first: others are told what it has written
+        made.append(RolloutVideo(run.path / "videos", settings.video_every, partial(call, "on_video"), say))
+    if not quiet:
+        made.append(ConsoleLogger())
+    names = settings.project, settings.entity, settings.run_name
+    options = TrackerOptions(*names, settings.watch, settings.tags, say)
+    made += [TRACKERS[name](options) for name in dict.fromkeys(settings.log)]
+    if run is not None:  # last: it shows what others have made
+        made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
+    return made
 
 
-def comparable_return(config: Config, log: Log) -> float | None:
-    """The return at the end of training, if that is of whole episodes of the environment that scores are taken on."""
-    return log.last_return if not config.algorithm.by_trajectory and config.run.train_env is None else None
+def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory | None) -> RunInfo:
+    """What there is to know of a run before it starts, or goes on."""
+    env, device = state.env, state.env.device
+    facts = {
+        "tightrope": __version__, "torch": torch.__version__, "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device} ({platform.machine()})",
+        "parameters": f"{plan.parameters:,}",
+    }  # fmt: skip
+    return RunInfo(
+        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.flat(), plan=plan.lines(),
+        steps=state.steps, total_steps=state.steps + plan.steps, run_dir=None if run is None else run.path, facts=facts,
+        steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
+        target=target_of(config, env), traits=asdict(traits_of(env)),
+    )  # fmt: skip

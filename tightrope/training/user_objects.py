@@ -32,11 +32,9 @@ from ..envs.registry import (
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
-from .devices import device_name, name_of_device, resolve_device, suits_cpu
+from .settings import device_name, name_of_device, resolve_device, suits_cpu
 
-Network = (
-    type[nn.Module] | Callable[[], nn.Module] | str | nn.Module
-)  # a user's: class, function, module:Class, instance
+Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class, a function, module:Class, an instance
 
 
 def implements_env(env: object) -> bool:
@@ -48,25 +46,22 @@ def check_env_object(env: object) -> None:
     if isinstance(env, TensorEnv):
         check_constructed(env)
     if not implements_env(env) and not callable(env) and not (hasattr(env, "reset") and hasattr(env, "step")):
-        raise UsageError(
-            f"env {env!r} is not supported: give an id, a Gymnasium environment or a factory of them, or a tr.envs.TensorEnv"
-        )
+        raise UsageError(f"env {env!r} is invalid: give an id, a Gymnasium environment or factory, or a TensorEnv")
 
 
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
     """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
-    run = config.run
+    run, limit = config.run, config.run.max_episode_steps
     if implements_env(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
-        return construct(env, num_envs, resolve_device(run.device), run.max_episode_steps)
+        return construct(env, num_envs, resolve_device(run.device), limit)
     from ..envs.adapters.gym import from_object
 
-    options = EnvOptions(
-        max_episode_steps=run.max_episode_steps, vectorization_mode=run.vectorization_mode, env_kwargs=run.env_kwargs
-    )
+    settings: Settings = {"vectorization_mode": run.vectorization_mode, "env_kwargs": run.env_kwargs}
+    options = EnvOptions(max_episode_steps=limit, **settings)
     made = from_object(env, num_envs, resolve_device(run.device), options)
-    if config.run.device == "auto" and suits_cpu(made):
+    if run.device == "auto" and suits_cpu(made):
         made.device = torch.device("cpu")
     return made
 
@@ -89,9 +84,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
             del settings["device"]
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
-            raise UsageError(
-                f"{name} {settings[name]!r} is not the {value!r} of the environment given: drop one of them"
-            )
+            raise UsageError(f"{name} {settings[name]!r} is not the {value!r} of the env given: drop one of them")
     if limit is not None and limit == getattr(env, "time_limit", None):
         fixed["max_episode_steps"] = None
     return fixed
@@ -141,10 +134,8 @@ def imported(path: str, what: str = "env") -> Any:
             return getattr(importlib.import_module(module), name)
     except Exception as error:
         if only_in_its_script(path):
-            raise UsageError(
-                f"{what} {path!r} is of a script, notebook or function, where no command finds it: move it into a module, and "
-                "give module:Class"
-            ) from None
+            hidden = "is of a script, notebook or function, where no command finds it"
+            raise UsageError(f"{what} {path!r} {hidden}: move it into a module, and give module:Class") from None
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
@@ -185,9 +176,8 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
         path = given.get(name, "")
         module, _ = module_and_name(path, name) if name not in flags else ("", "")
         if module and module not in modules and path not in flags.values():
-            raise UsageError(
-                f"config {file} names {name} {path}, which is code to import: if you trust it, give --allow-import {module}"
-            )
+            wrong = f"config {file} names {name} {path}, which is code to import"
+            raise UsageError(f"{wrong}: if you trust it, give --allow-import {module}")
 
 
 def network_path(network: Network) -> str:
@@ -213,10 +203,8 @@ def own_network(network: Network) -> nn.Module:
     try:
         made = made_by()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"network {network!r} cannot be made with no arguments: {one_line(error)}. Give a function that makes it, such as "
-            "lambda: Net(64)"
-        ) from None
+        wrong = f"network {network!r} cannot be made with no arguments: {one_line(error)}"
+        raise UsageError(f"{wrong}. Give a function that makes it, such as lambda: Net(64)") from None
     return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
 
 
@@ -225,19 +213,15 @@ def network_class(path: str) -> type[nn.Module]:
     found = imported(path, "network")
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
-    raise UsageError(
-        f"network {path!r} is not a class of nn.Module: give module:Class, or, in Python, the function itself, network=..."
-    )
+    raise UsageError(f"network {path!r} is not a class of nn.Module: give one, or a function in Python, network=...")
 
 
 def copy_of(network: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(network)
     except Exception as error:  # whatever its members raise
-        raise UsageError(
-            f"network {type(network).__name__} cannot be copied, and each agent trains a copy: {one_line(error)}. Give its "
-            "class instead"
-        ) from None
+        wrong = f"network {type(network).__name__} cannot be copied, and each agent trains a copy"
+        raise UsageError(f"{wrong}: {one_line(error)}. Give its class instead") from None
 
 
 def already_here(path: str) -> Any:
@@ -284,10 +268,8 @@ def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
         return found
     name = path.partition(":")[2]
     if only_in_its_script(path):
-        raise UsageError(
-            f"{source} {what} {name}, of a script, notebook or function, where no file can find it: define it again and pass "
-            f"it, tr.load(path, {argument}=...)"
-        )
+        hidden = f"{source} {what} {name}, of a script, notebook or function, where no file can find it"
+        raise UsageError(f"{hidden}: define it again and pass it, tr.load(path, {argument}=...)")
     hint = f"or --{argument} {path}" if argument != "network" else f"or, for a class, --{argument} {path}"
     raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 

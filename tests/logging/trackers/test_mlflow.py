@@ -30,7 +30,7 @@ TRAIN = f"""
 import shutil
 from pathlib import Path
 import tightrope as tr
-from tightrope.training import callbacks
+from tightrope.training.trainer import built_in_callbacks
 from tightrope.logging import Callback
 import tightrope.training.trainer
 
@@ -43,8 +43,8 @@ class Filmer(Callback):
             path.write_bytes(b"a film")
             self.call("on_video", path, state.steps)
 
-def with_films(config, run, quiet, call):
-    return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
+def with_films(*given):
+    return [Filmer(given[-1]), *built_in_callbacks(*given)]
 
 tightrope.training.trainer.built_in_callbacks = with_films
 tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1

@@ -17,7 +17,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 import tightrope as tr
-from tightrope.training import callbacks
+from tightrope.training.trainer import built_in_callbacks
 from tightrope.logging import Callback, Video
 import numpy as np
 
@@ -34,8 +34,8 @@ class Filmer(Callback):  # what films a phase tells everyone, when the next one 
         if state.phase == 4:
             self.call("on_video", *self.film)
 
-def with_films(config, run, quiet, call):
-    return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
+def with_films(*given):
+    return [Filmer(given[-1]), *built_in_callbacks(*given)]
 
 import tightrope.training.trainer
 tightrope.training.trainer.built_in_callbacks = with_films

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...training.devices import available
+from ...training.settings import available
 from . import devices, machine
 from .machine import Check, CheckResult, run_check
 

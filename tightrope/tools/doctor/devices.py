@@ -30,7 +30,7 @@ from ...output import format_bytes, format_seconds
 from ...processes import run_isolated
 from ...training.build import build
 from ...training.config import configure
-from ...training.devices import resolve_device
+from ...training.settings import resolve_device
 from ...types import Settings
 from ...version import __version__
 from .machine import CheckResult, error_line, installed_version
