@@ -47,7 +47,7 @@ def with_films(config, run, quiet, call):
     return [Filmer(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
 
 tightrope.training.trainer.built_in_callbacks = with_films
-tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
+tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN = 1
 agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)
 shutil.copytree("run/checkpoints", "kept")

@@ -48,7 +48,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[tr.PPO, Path]:
     """An agent that was watched, and its run."""
     run = tmp_path_factory.mktemp("watched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN", 1)
+        patch.setattr("tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN", 1)
         return tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=run, quiet=True), run
 
 

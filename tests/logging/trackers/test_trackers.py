@@ -1,5 +1,6 @@
 """Trackers as training sees them: asked for by name, changing no number, stopping nothing."""
 
+import math
 import threading
 import time
 from pathlib import Path
@@ -33,13 +34,10 @@ class Diary(Tracker):
     def open(self) -> None:
         self.told.append("open")
 
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
-        self.told.append(row["phase"])
+    def scalars(self, numbers: dict[str, float], step: int, phase: float, seconds: float) -> None:
+        self.told.append((numbers, step) if phase == math.inf else phase)
 
-    def score(self, numbers: dict[str, float], step: int, seconds: float) -> None:
-        self.told.append((numbers, step))
-
-    def histograms(self, found: Any, step: int, phase: int) -> None:
+    def histograms(self, values: Any, step: int, phase: int) -> None:
         self.told.append(("histograms", phase))
 
     def video(self, path: Path, step: int) -> None:
@@ -55,7 +53,7 @@ class Stuck(Diary):
 
 
 class Broken(Diary):
-    def scalars(self, row: dict[str, Any], seconds: float) -> None:
+    def scalars(self, *_: Any) -> None:
         raise ConnectionError("gone")
 
 

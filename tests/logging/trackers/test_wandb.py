@@ -39,7 +39,7 @@ def with_films(config, run, quiet, call):
 
 import tightrope.training.trainer
 tightrope.training.trainer.built_in_callbacks = with_films
-tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
+tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN = 1
 settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, device="cpu")
 settings |= dict(eval_every=64, eval_episodes=2)
 agent = tr.PPO("CartPole-v1", **settings, log=["wandb"], watch=True, project="rope", run_name="walker")
