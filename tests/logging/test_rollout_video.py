@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -263,16 +262,6 @@ def test_a_picture_that_is_never_drawn_is_given_up(
 ) -> None:
     monkeypatch.setattr(renderer, "HANG_SECONDS", 0.3)
     monkeypatch.setattr(renderer.sys, "platform", platform)
-    pipe = renderer.multiprocessing.Pipe
-
-    def narrow() -> Any:
-        ends = pipe()
-        for end in ends:
-            with socket.socket(fileno=os.dup(end.fileno())) as view:
-                view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        return ends
-
-    monkeypatch.setattr(renderer.multiprocessing, "Pipe", narrow)  # so that few phases fill it
     assert trained(tmp_path, phases, Endless(num_envs=20), video_every=1).steps == phases * 160
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
