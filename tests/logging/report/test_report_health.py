@@ -10,8 +10,7 @@ import tightrope as tr
 from tightrope.logging import Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import health as rules
-from tightrope.logging.report.health import health_findings
-from tightrope.logging.report.outcome import HealthFinding
+from tightrope.logging.report.health import HealthFinding, health_findings
 from tightrope.training.plan import target_of
 
 PHASES, BATCH = 100, 1000

@@ -11,8 +11,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.logging import ReportWriter, RunInfo, TrainingResult
-from tightrope.logging.report import RunFiles, RunStatus, html, writer
-from tightrope.logging.report.writer import write_page
+from tightrope.logging.report import RunFiles, RunStatus, html, run, write_page
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
 
@@ -47,9 +46,9 @@ def test_it_is_written_while_it_runs_and_at_the_end(tmp_path: Path) -> None:
 
 def test_it_is_not_written_at_every_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     written: list[float] = []
-    monkeypatch.setattr(writer, "write_page", lambda *_: written.append(clock[0]))
+    monkeypatch.setattr(run, "write_page", lambda *_: written.append(clock[0]))
     one = report(tmp_path, seconds=30)
     written.clear()
     for second in range(100):
@@ -60,13 +59,13 @@ def test_it_is_not_written_at_every_phase(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_slow_writing_makes_it_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     one = report(tmp_path, seconds=30)
 
     def slow(*_: Any) -> None:
         clock[0] += 2.0
 
-    monkeypatch.setattr(writer, "write_page", slow)
+    monkeypatch.setattr(run, "write_page", slow)
     clock[0] = 10.0
     one.on_update(Now())  # type: ignore[arg-type]
     assert one.due == 12 + 400
@@ -139,7 +138,7 @@ def test_a_full_disk_is_said_once_and_the_page_is_there_when_there_is_room(
         replace(old, new, **where)
 
     monkeypatch.setattr("os.replace", full_for_a_while)
-    monkeypatch.setattr(writer.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
+    monkeypatch.setattr(run.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1, said
