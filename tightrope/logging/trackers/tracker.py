@@ -83,7 +83,6 @@ class Tracker(Callback):
 
     def on_start(self, run: RunInfo) -> None:
         self.info = run
-        self.named = scalar_names(self.options.tags, run.settings)
         self.schedule = HistogramSchedule(run.steps, run.total_steps) if self.options.watch else None
         client_random.install()
         self.delivery = DeliveryThread(self.package)
@@ -137,6 +136,9 @@ class Tracker(Callback):
 
     # shared ------------------------------------------------------------------------------------------------------------
 
+    def named(self, row: MetricsRow) -> Scalars:
+        return named_scalars(row, self.options.tags, self.info.settings)
+
     @property
     def run_name(self) -> str:
         """The setting, or the name of the run's directory, or the name that a directory would have."""
@@ -159,26 +161,19 @@ def fact_value(fact: str) -> int | str:
     return int(digits) if digits.isdigit() else fact
 
 
-def scalar_names(tags: TrackerTags, settings: Settings) -> Callable[[MetricsRow], Scalars]:
-    """A function from a row of metrics to its finite scalars, under our names or Stable-Baselines3's.
-
-    Where SB3 means another number by a name, the number is converted. Scalars that SB3 does not have keep our names.
-    """
-
-    def finite_scalars(row: MetricsRow) -> Scalars:
-        return {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
-
-    def sb3_scalars(row: MetricsRow) -> Scalars:
-        ours = finite_scalars(row)
-        theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
-        named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
-        if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
-            entropy = settings["ent_coef"] * ours["losses/entropy"]
-            value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
-            named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
-        return named | {"time/total_timesteps": float(row["step"])}
-
-    return finite_scalars if tags == "tightrope" else sb3_scalars
+def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Scalars:
+    """The finite scalars of a row of metrics, under our names or Stable-Baselines3's. Where SB3 means another number by a name,
+    the number is converted. Scalars that SB3 does not have keep our names."""
+    ours = {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
+    if tags == "tightrope":
+        return ours
+    theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
+    named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
+    if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
+        entropy = settings["ent_coef"] * ours["losses/entropy"]
+        value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
+        named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
+    return named | {"time/total_timesteps": float(row["step"])}
 
 
 def saved_ids(run_dir: Path | None) -> dict[str, str]:
