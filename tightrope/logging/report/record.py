@@ -111,14 +111,12 @@ class RunRecord:
         def by_step(name: str) -> dict[float, float]:
             return dict(zip(*(column.tolist() for column in self.columns.curve(f"eval/{name}")), strict=True))
 
-        names = ("episodic_length", "return_std", "return_min", "return_max", "episodes")
-        length, std, low, high, episodes = map(by_step, names)
-        cut_off = by_step("cut_off")  # by the time limit: the mean is not a score
+        numbers = [by_step(name) for name in ("episodic_length", "return_std", "return_min", "return_max")]
+        episodes, cut_off = by_step("episodes"), by_step("cut_off")  # by the time limit: the mean is not a score
         for step, mean in by_step("episodic_return").items():
-            if cut_off.get(step):
-                continue
-            count = int(episodes[step]) if step in episodes else None
-            yield ScoreRecord(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)
+            if not cut_off.get(step):
+                count = int(episodes[step]) if step in episodes else None
+                yield ScoreRecord(int(step), mean, *(found.get(step) for found in numbers), episodes=count)
 
 
 def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunStatus:

@@ -188,14 +188,10 @@ class Renderer:
     def _check_works(self, wait: Wait) -> None:
         """RuntimeError if it has ended or hangs."""
         if not self.worker.is_alive():
-            answers = [answer for answer in iter(self._answer, None) if answer.final]
-            raise self.failed(answers[0].error if answers and answers[0].error else DIED)
-        late = wait.over(HANG_SECONDS, float(self.pulse[0]))
-        if (
-            isinstance(self.worker, BaseProcess)
-            and wait.seconds > STOPPED_SECONDS
-            and standing_still(self.worker.pid or 0)
-        ):
+            reasons = [answer.error for answer in iter(self._answer, None) if answer.final]
+            raise self.failed(next(filter(None, reasons), DIED))
+        late, pid = wait.over(HANG_SECONDS, float(self.pulse[0])), getattr(self.worker, "pid", 0)  # a thread has none
+        if wait.seconds > STOPPED_SECONDS and standing_still(pid):
             raise self.failed("the process that draws is stopped")
         if late:
             raise self.failed(f"no frame was drawn in {wait.seconds:.0f} s")
