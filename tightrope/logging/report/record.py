@@ -115,8 +115,9 @@ class RunRecord:
         episodes, cut_off = by_step("episodes"), by_step("cut_off")  # by the time limit: the mean is not a score
         for step, mean in by_step("episodic_return").items():
             if not cut_off.get(step):
+                length, std, low, high = (found.get(step) for found in numbers)
                 count = int(episodes[step]) if step in episodes else None
-                yield ScoreRecord(int(step), mean, *(found.get(step) for found in numbers), episodes=count)
+                yield ScoreRecord(int(step), mean, length, std, low, high, count)
 
 
 def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunStatus:

@@ -105,7 +105,7 @@ class ClientRandom(MetaPathFinder):
             if is_client(name):
                 self.replace(module)
 
-    def replace(self, module: Any) -> None:
+    def replace(self, module: object) -> None:
         if not isinstance(module, ModuleType):
             return
         names: dict[str, Any] = object.__getattribute__(module, "__dict__")  # does not wake up a lazy module
