@@ -213,7 +213,7 @@ def test_when_there_is_room_again_there_are_videos_again(
 
 
 BROKEN: dict[str, tuple[Callable[..., object], str, str]] = {  # what the renderer does instead, a limit, what is said
-    "dies": (lambda *_: os._exit(9), "renderer.HANG_SECONDS", "the process that draws has died"),
+    "dies": (lambda *_: os._exit(9), "renderer.STOPPED_SECONDS", "the process that draws has died"),
     "hangs": (lambda *_: time.sleep(60), "rollout.LAST_VIDEO_SECONDS", "1 not finished after 0 seconds"),
     "is stopped": (
         lambda *_: os.kill(os.getpid(), signal.SIGSTOP),
