@@ -92,7 +92,7 @@ def test_what_shows_a_run_knows_nothing_of_ours(module: str) -> None:
 
 PAGES = [m for m in MODULES if room_of(m) == "algorithms" and not m.endswith(("algorithms", ".common"))]
 DECIDES = "tightrope.engine.runtime"
-CONTEXT_VARIABLES = {"tightrope.draw.canvas"}  # the scale of the picture being drawn
+CONTEXT_VARIABLES = {"tightrope.draw"}  # the scale of the picture being drawn
 GLOBALS = {"tightrope.engine.distributed"}  # the ranks that this process has joined
 
 

@@ -14,6 +14,7 @@ from tightrope.logging import Video
 from tightrope.training.reports import add_score, write_report
 
 SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=20 * 256, device="cpu")
+TO_TOP = "scrollTo({ top: 0, behavior: 'instant' })"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -117,6 +118,13 @@ def draw_everything(page: Any) -> None:
     page.wait_for_function("() => document.querySelectorAll('.plot:not([data-drawn])').length === 0")
 
 
+def wide_plot(page: Any) -> dict[str, float]:
+    """Where it is, once the page is at its top."""
+    page.evaluate(TO_TOP)
+    box: dict[str, float] = page.query_selector(".wide .plot").bounding_box()
+    return box
+
+
 def test_it_opens_from_disk_alone_and_draws_every_curve(run: Path, desktop: Opened) -> None:
     page, complaints, requests = desktop
     assert complaints == []
@@ -128,12 +136,12 @@ def test_it_opens_from_disk_alone_and_draws_every_curve(run: Path, desktop: Open
         assert any("L" in line.get_attribute("d") for line in lines), plot.get_attribute("aria-label")
     assert len(page.query_selector_all(".scatterlayer path.point")) == 2  # the evaluations
     assert page.inner_text("#status") == "finished"
+    for link in page.query_selector_all("a[href^='#']"):
+        assert page.query_selector(link.get_attribute("href")) is not None  # a curve
 
 
 def test_hovering_shows_a_value(desktop: Opened) -> None:
-    page = desktop.page
-    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
-    box = page.query_selector(".wide .plot").bounding_box()
+    page, box = desktop.page, wide_plot(desktop.page)
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5)
     page.wait_for_selector(".wide .hoverlayer text")
     words = " ".join(text.text_content() for text in page.query_selector_all(".wide .hoverlayer text"))
@@ -142,9 +150,7 @@ def test_hovering_shows_a_value(desktop: Opened) -> None:
 
 
 def test_zooming_into_one_curve_zooms_into_all(desktop: Opened) -> None:
-    page = desktop.page
-    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
-    box = page.query_selector(".wide .plot").bounding_box()
+    page, box = desktop.page, wide_plot(desktop.page)
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5, steps=5)
@@ -160,7 +166,7 @@ def test_a_video_plays_while_it_is_in_view(run: Path, look: Open) -> None:
     page.query_selector("video").scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('video').currentTime > 0.2", timeout=10_000)
     assert page.evaluate("document.querySelector('video').videoWidth") == 3 * 160  # the oldest, of eight environments
-    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+    page.evaluate(TO_TOP)
     page.wait_for_function("() => document.querySelector('video').paused")
 
 
@@ -171,7 +177,7 @@ def test_a_video_waits_for_who_wants_no_motion_and_stays_as_somebody_left_it(run
     assert page.evaluate("document.querySelector('video').paused")
     page.click("video")  # which plays it, as ever
     page.wait_for_function("() => !document.querySelector('video').paused")
-    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+    page.evaluate(TO_TOP)
     page.wait_for_timeout(300)
     assert not page.evaluate("document.querySelector('video').paused")
 
@@ -214,12 +220,6 @@ def test_numbers_and_names_stay_on_one_line_on_a_phone(phone: list[Any]) -> None
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
-def test_a_link_leads_to_a_curve(desktop: Opened) -> None:
-    page = desktop.page
-    for link in page.query_selector_all("a[href^='#']"):
-        assert page.query_selector(link.get_attribute("href")) is not None
-
-
 def test_a_comparison_shows_its_runs(comparison: Path, look: Open) -> None:
     page, complaints, requests = look(comparison)
     draw_everything(page)
@@ -257,11 +257,9 @@ def test_hostile_names_run_nothing(run: Path, tmp_path: Path, look: Open) -> Non
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
-    words = (
-        "sweep CartPole-v1 --trials 6 --total-timesteps 1024 --num-envs 8 --evaluations 2 --seeds-per-trial 1 --quiet"
-    )
+    words = "sweep CartPole-v1 --trials 6 --total-timesteps 1024 --num-envs 8 --evaluations 2 --seeds-per-trial 1"
     with pytest.raises(SystemExit) as stop:
-        main([*words.split(), "--eval-episodes", "2", "--sweep-dir", str(folder)])
+        main([*words.split(), "--quiet", "--eval-episodes", "2", "--sweep-dir", str(folder)])
     assert not stop.value.code
     return folder / "sweep.html"
 
@@ -284,6 +282,5 @@ def test_the_page_of_a_sweep_draws_the_studys_own_figures(
     assert len(page.query_selector_all("#trials tr.marked")) == 1
     shown = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     page.click("#theme")
-    page.wait_for_function(
-        f"() => getComputedStyle(document.querySelector('.xtick text')).fill !== '{shown}'"
-    )  # the figures follow
+    changed = f"() => getComputedStyle(document.querySelector('.xtick text')).fill !== '{shown}'"
+    page.wait_for_function(changed)  # the figures follow

@@ -3,26 +3,11 @@
 from .callback import Callback, CallbackList, EvaluationResult, RunInfo, StateView, StopTraining, Target, TrainingResult
 from .console import ConsoleLogger, EvaluationLine
 from .metrics import MetricsFile, finite
-from .report.writer import ReportWriter
+from .report.run import ReportWriter
 from .video import Clip, NotebookPicture, RolloutVideo, Video, first_phase
 
 __all__ = [
-    "Callback",
-    "CallbackList",
-    "Clip",
-    "ConsoleLogger",
-    "EvaluationLine",
-    "EvaluationResult",
-    "MetricsFile",
-    "NotebookPicture",
-    "ReportWriter",
-    "RolloutVideo",
-    "RunInfo",
-    "StateView",
-    "StopTraining",
-    "Target",
-    "TrainingResult",
-    "Video",
-    "finite",
-    "first_phase",
-]
+    "Callback", "CallbackList", "Clip", "ConsoleLogger", "EvaluationLine", "EvaluationResult", "MetricsFile",
+    "NotebookPicture", "ReportWriter", "RolloutVideo", "RunInfo", "StateView", "StopTraining", "Target", "TrainingResult",
+    "Video", "finite", "first_phase",
+]  # fmt: skip

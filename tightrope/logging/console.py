@@ -89,24 +89,25 @@ class LiveLine:
 
     def _fitting(self, width: int) -> list[LinePart]:
         """Everything; or what matters; or that in short; or as much of that as fits."""
+
+        def too_long() -> bool:
+            return len(GAP.join(part.text for part in parts)) > width
+
         everything = self._with_bar_and_curve()
         important = [part for part in everything if part.rank < LOWEST]
-        for parts, short in ((everything, False), (important, False), (important, True)):
-            parts = self._aligned(parts, short)
-            if length(parts) <= width:
-                return parts
-        while len(parts) > 1 and length(parts) > width:
+        for some, short in ((everything, False), (important, False), (important, True)):
+            parts = [self._aligned(part, short) for part in some]
+            if not too_long():
+                break
+        while len(parts) > 1 and too_long():
             parts.remove(max(parts, key=lambda part: part.rank))
         return parts
 
-    def _aligned(self, parts: list[LinePart], short: bool) -> list[LinePart]:
-        """Each part as wide as it has ever been, so that the line does not jump."""
-        aligned = []
-        for part in parts:
-            text, key = part.short if short else part.text, (part.name, short)
-            self.widths[key] = max(self.widths.get(key, 0), len(text))
-            aligned.append(part._replace(text=text.ljust(self.widths[key])))
-        return aligned
+    def _aligned(self, part: LinePart, short: bool) -> LinePart:
+        """As wide as the part has ever been, so that the line does not jump."""
+        text, key = part.short if short else part.text, (part.name, short)
+        self.widths[key] = max(self.widths.get(key, 0), len(text))
+        return part._replace(text=text.ljust(self.widths[key]))
 
     def _with_bar_and_curve(self) -> list[LinePart]:
         mark, returns = "━" if self.unicode else "-", self.progress.returns
@@ -122,18 +123,13 @@ class LiveLine:
         self.live.stop()
 
 
-def length(parts: list[LinePart]) -> int:
-    return len(GAP.join(part.text for part in parts))
-
-
 class PlainLines:
     """A line now and then, for log files. A thread reports on phases that take longer than that."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.shown_share, self.shown_at = progress.share, time.monotonic()
-        self.shown_return: float | None = None
-        self.shown_returns = 0  # how many there had been
+        self.shown_returns = 0  # how many there were when a line was last shown
         self.pending = self.evaluation_shown = False
         self.closed = threading.Event()
         if progress.steps_taken is not None:
@@ -163,17 +159,16 @@ class PlainLines:
         if self.pending:
             progress = self.progress
             self.shown_share, self.shown_at, self.pending = progress.share, time.monotonic(), False
-            texts = [part.text + self._trend(part.name) for part in progress.parts()]
+            texts = [part.text + (self._trend() if part.name == "return" else "") for part in progress.parts()]
             print_line(GAP.join([progress.title, *texts]), error=True)
-            self.shown_return = progress.latest.get("charts/episodic_return")
             self.shown_returns = len(progress.returns)
 
-    def _trend(self, name: str) -> str:
+    def _trend(self) -> str:
         """The change of the return since the last line; empty if no episode has ended since."""
-        if name != "return" or self.shown_return is None or len(self.progress.returns) == self.shown_returns:
+        returns = self.progress.returns
+        if not 0 < self.shown_returns < len(returns):
             return ""
-        change = self.progress.latest["charts/episodic_return"] - self.shown_return
-        return f" ({change:+{digits(self.progress.scale)}})"
+        return f" ({returns[-1] - returns[self.shown_returns - 1]:+{digits(self.progress.scale)}})"
 
     def close(self) -> None:
         self.closed.set()
@@ -197,7 +192,7 @@ class EvaluationLine(Callback):
     def on_evaluation_progress(self, done: int, episodes: int) -> None:
         line = evaluation_text(self.title, done, episodes)
         if self.is_live:
-            print_line(f"\r{line.ljust(self.width)}", error=True, end="")
+            print_line(f"\r{line}", error=True, end="")  # it never gets shorter
             self.width = len(line)
         elif time.monotonic() - self.shown_at >= LINE_SECONDS:
             self.shown_at = time.monotonic()

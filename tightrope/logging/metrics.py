@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import CHUNK, Draft, Place
+from ..files import CHUNK, Place
 from .callback import MetricsRow
 
 RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
@@ -43,11 +43,13 @@ class MetricsFile:
         length = self.file.seek(0, os.SEEK_END)
         self.whole = end_of_rows(self.file, length if size is None else min(size, length))  # bytes of whole rows
         if os.fstat(self.file.fileno()).st_nlink > 1:  # a hard link, perhaps a snapshot, keeps its content
-            self.file = detached(self.file, place, self.whole)
+            with self.file:
+                place.write(read_bytes(self.file, 0, self.whole))
+            self.file = open_file(place)
         self.unwritten = b""
         if size is not None and self.whole < size:
             found = f"{place} has whole rows in {self.whole:,} of the {size:,} bytes that it had at the checkpoint"
-            say(f"{found}: {last_phase(self.file, self.whole)}, and those up to the checkpoint are missing")
+            say(f"{found}: the last rows before the checkpoint are missing")
         self.file.truncate(self.file.seek(self.whole))
 
     def write(self, row: MetricsRow) -> None:
@@ -93,28 +95,6 @@ def end_of_rows(file: FileIO, size: int) -> int:
             return begin + newline + 1
         end = begin
     return 0
-
-
-def last_phase(file: FileIO, size: int) -> str:
-    """The phase of the last row, as text."""
-    line = read_bytes(file, max(0, size - CHUNK), size).rstrip(b"\n").rpartition(b"\n")[2]
-    try:
-        return f"the last one is of phase {int(json.loads(line)['phase'])}"
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        return "the last one is of no phase" if size else "there is none"
-
-
-def detached(file: FileIO, place: Place, size: int) -> FileIO:
-    """A new file with the first `size` bytes, in place of one that has other names too."""
-    draft = Draft(place)
-    try:
-        with file:
-            for begin in range(0, size, CHUNK):
-                draft.file.write(read_bytes(file, begin, min(begin + CHUNK, size)))
-        draft.publish(place.name)
-    finally:
-        draft.discard()
-    return open_file(place)
 
 
 class Columns:

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .callback import MetricsRow, RunInfo
+from .metrics import RETURN, SCORE
 
 SLOW_SECONDS = 2.0  # after which a phase shows how far it is
-GAP = "  "
-BARS = "▁▂▃▄▅▆▇█"
+GAP, BARS = "  ", "▁▂▃▄▅▆▇█"
 LOWEST = 9  # the rank of parts that are shown only if there is room for everything
 
 
@@ -62,9 +62,9 @@ class Progress:
         self.steps, self.updated = int(row["step"]), time.monotonic()
         if self.first_phase is None:
             self.first_phase = self.updated, self.steps
-        if "charts/episodic_return" in row:
-            self.returns.append(row["charts/episodic_return"])
-        for tag in ("charts/episodic_return", "eval/episodic_return"):
+        if RETURN in row:
+            self.returns.append(row[RETURN])
+        for tag in (RETURN, SCORE):
             if tag in row and math.isfinite(row[tag]):
                 self.scale = max(self.scale, abs(row[tag]))
 
@@ -74,7 +74,9 @@ class Progress:
 
     def parts(self) -> list[LinePart]:
         """Everything to show, in reading order."""
-        share, phase, left = f"{self.share:4.0%}", f"{self.latest.get('phase', 0)}{self._of_phases()}", self._time()
+        number = self.latest.get("phase", 0)
+        exact = self.batch and self.steps == number * self.batch  # all phases have the same number of steps
+        share, phase = f"{self.share:4.0%}", f"{number}/{self.total // self.batch}" if exact else f"{number}"
         found = [
             LinePart("share", share, 0, share),
             LinePart("phase", f"phase {phase}", 8, phase),
@@ -83,8 +85,8 @@ class Progress:
         score, brief = f"{{:{digits(self.scale)}}}", f"{{:{digits(self.scale, 2)}}}"
         length = ".1f" if self.latest.get("charts/episodic_length", 10) < 10 else ".0f"
         for name, tag, form, rank, short in (
-            ("return", "charts/episodic_return", f"return {score}", 1, f"return {score}"),
-            ("greedy", "eval/episodic_return", f"greedy {score}", 5, f"greedy {brief}"),
+            ("return", RETURN, f"return {score}", 1, f"return {score}"),
+            ("greedy", SCORE, f"greedy {score}", 5, f"greedy {brief}"),
             ("length", "charts/episodic_length", f"length {{:{length}}}", 7, f"len {{:{length}}}"),
             ("KL", "losses/approx_kl", "KL {:.3g}", 6, "KL {:.2g}"),
             ("speed", "charts/SPS", "{:,.0f} steps/s", 3, "{:,.0f}/s"),
@@ -96,12 +98,8 @@ class Progress:
             found.append(LinePart("evaluation", f"evaluating {done}", 1, f"eval {done}"))
         elif within := self.in_phase:
             found.append(LinePart("in phase", within, 4, within.partition(" steps")[0]))
+        left = self._time()
         return [*found, LinePart("time", left, 2, left)]
-
-    def _of_phases(self) -> str:
-        """The number of phases, if all have the same number of steps."""
-        exact = self.batch and self.steps == self.latest.get("phase", 0) * self.batch
-        return f"/{self.total // self.batch}" if exact else ""
 
     def _time(self) -> str:
         """The time left at the speed so far, or the time taken. The first phase is not counted: it includes compilation."""

@@ -12,8 +12,7 @@ from tightrope.files import Place
 from tightrope.logging import RunInfo
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, comparison_page
-from tightrope.logging.report.comparison import chosen_charts, score_table
-from tightrope.logging.report.record import group_runs
+from tightrope.logging.report.comparison import chosen_charts, group_runs, score_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -62,17 +61,6 @@ def test_each_run_has_its_evaluations_under_its_seed() -> None:
     ]
 
 
-def test_the_interquartile_mean_is_called_what_it_is() -> None:
-    def note(*counts: int) -> str:
-        runs = [run(seed, score=1.0, learning_rate=i) for i, count in enumerate(counts) for seed in range(count)]
-        return score_table(group_runs(runs))[1]
-
-    assert "worst quarter" not in note(3, 2)
-    assert "fewer than four runs is the plain mean" in note(3, 2)
-    assert "worst quarter (of fewer than four runs: the plain mean)." in note(4, 1)
-    assert "worst quarter." in note(4, 5)
-
-
 def test_videos_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
     (tmp_path / "phase0001.mp4").write_bytes(b"x")
     found = RunFiles(videos=[VideoFile(Place(tmp_path) / "phase0001.mp4", 1)])
@@ -86,6 +74,7 @@ def test_videos_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
 def test_scores_are_of_one_kind() -> None:
     with_all, note = score_table(group_runs([run(1, score=10.0), run(2, score=30.0)]))
     assert "last greedy evaluation" in note
+    assert "worst quarter (of fewer than four runs: the plain mean)." in note
     assert ">20<" in with_all
     with_some, note = score_table(group_runs([run(1, score=10.0), run(2)]))
     assert "mean return in the last 10%" in note

@@ -10,8 +10,7 @@ import tightrope as tr
 from tightrope.logging import Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import health as rules
-from tightrope.logging.report.health import health_findings
-from tightrope.logging.report.outcome import HealthFinding
+from tightrope.logging.report.health import HealthFinding, health_findings
 from tightrope.training.plan import target_of
 
 PHASES, BATCH = 100, 1000
@@ -153,32 +152,18 @@ def test_a_handful_of_episodes_is_told_as_it_is() -> None:
 
 Speaks = tuple[Callable[..., HealthFinding | None], dict[str, Any], dict[str, Any], str]
 RETURN = "charts__episodic_return"
+IMPORTANCE = {"use_importance_weights": True, "weight_clamp": 0.2}
 CASES: list[Speaks] = [
     (rules.kl_too_high, {"losses__approx_kl": np.where(TIME < 0.4, 0.06, 0.01)}, {}, "KL above 0.05 in 40% of phases"),
     (rules.kl_too_low, {"losses__approx_kl": 1e-9}, {}, "the policy hardly moves"),
     (rules.clipped_too_often, {"losses__clipfrac": 0.6, "losses__approx_kl": 0.04}, {}, "steps are too large"),
-    (
-        rules.weights_pinned,
-        {"losses__importance_weight": 1.19},
-        {"use_importance_weights": True, "weight_clamp": 0.2},
-        "at their clamp in 100%",
-    ),
-    (
-        rules.critic_learns_nothing,
-        {"losses__explained_variance": 0.02 * NOISE, RETURN: NOISE},
-        {},
-        "critic is not learning",
-    ),
-    (
-        rules.entropy_gone_early,
-        {"losses__entropy": np.where(TIME < 0.03, 0.69, 0.001), RETURN: 9 + NOISE},
-        {},
-        "too soon",
-    ),
+    (rules.weights_pinned, {"losses__importance_weight": 1.19}, IMPORTANCE, "at their clamp in 100%"),
+    (rules.critic_learns_nothing, {"losses__explained_variance": 0.02 * NOISE, RETURN: NOISE}, {}, "critic is not learning"),
+    (rules.entropy_gone_early, {"losses__entropy": np.where(TIME < 0.03, 0.69, 0.001), RETURN: 9 + NOISE}, {}, "too soon"),
     (rules.gradient_always_clipped, {"losses__grad_norm": 150.0}, {}, "every step is clipped"),
     (rules.no_episode_finished, {RETURN: None}, {}, "No episode has finished"),
     (rules.still_rising, {RETURN: 500 * TIME**3 + NOISE}, {}, "still rising at the end"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rule", "curves", "settings", "says"), CASES, ids=[case[0].__name__ for case in CASES])
@@ -212,7 +197,7 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a dip at the end", {RETURN: GOOD["charts/episodic_return"] - 60 * (TIME > 0.95)}, {}),
     ("solved in the first phases", {RETURN: np.where(TIME < 0.03, 20, 500) + NOISE}, {}),
     ("no losses at all", dict.fromkeys(["losses__approx_kl", "losses__clipfrac", "losses__explained_variance"]), {}),
-    ("weights near one", {"losses__importance_weight": 1.01}, {"use_importance_weights": True, "weight_clamp": 0.2}),
+    ("weights near one", {"losses__importance_weight": 1.01}, IMPORTANCE),
 ]
 
 

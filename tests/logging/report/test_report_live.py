@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import assert_same_state, rows
 
 import tightrope as tr
 from tightrope.logging import ReportWriter, RunInfo, TrainingResult
-from tightrope.logging.report import RunFiles, RunStatus, html, writer
-from tightrope.logging.report.writer import write_page
+from tightrope.logging.report import RunFiles, RunStatus, html, run, write_page
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, device="cpu")
 
@@ -45,31 +45,26 @@ def test_it_is_written_while_it_runs_and_at_the_end(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["about.json", "report.html"]  # nothing half done
 
 
-def test_it_is_not_written_at_every_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
-    written: list[float] = []
-    monkeypatch.setattr(writer, "write_page", lambda *_: written.append(clock[0]))
+def test_it_is_not_written_at_every_phase_and_slow_writing_makes_it_rare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seconds, written = [0.0], [0.0], list[float]()
+
+    def write(*_: Any) -> None:
+        written.append(clock[0])
+        clock[0] += seconds[0]
+
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run, "write_page", write)
     one = report(tmp_path, seconds=30)
     written.clear()
     for second in range(100):
         clock[0] = float(second)
         one.on_update(Now())  # type: ignore[arg-type]
     assert written == [5, 35, 65, 95]
-
-
-def test_slow_writing_makes_it_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(writer.time, "monotonic", lambda: clock[0])
-    one = report(tmp_path, seconds=30)
-
-    def slow(*_: Any) -> None:
-        clock[0] += 2.0
-
-    monkeypatch.setattr(writer, "write_page", slow)
-    clock[0] = 10.0
+    clock[0], seconds[0] = 130.0, 2.0
     one.on_update(Now())  # type: ignore[arg-type]
-    assert one.due == 12 + 400
+    assert one.due == 132 + 400
 
 
 @pytest.mark.parametrize(
@@ -97,20 +92,13 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_training_is_the_same_with_and_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "with", quiet=True)
+    one = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "with", quiet=True)
     monkeypatch.setattr("tightrope.training.trainer.built_in_callbacks", lambda *_: [])
-    tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "without", quiet=True)
+    other = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "without", quiet=True)
     assert (tmp_path / "with" / "report.html").exists()
     assert not (tmp_path / "without" / "report.html").exists()
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [{k: v for k, v in json.loads(line).items() if k not in ("time", "charts/SPS")} for line in lines]
-
-    assert rows("with") == rows("without")
-    (left,) = (tmp_path / "with" / "checkpoints").glob("*/model.safetensors")
-    (right,) = (tmp_path / "without" / "checkpoints").glob("*/model.safetensors")
-    assert left.read_bytes() == right.read_bytes()
+    assert rows(tmp_path / "with") == rows(tmp_path / "without")
+    assert_same_state(one, other)
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +127,7 @@ def test_a_full_disk_is_said_once_and_the_page_is_there_when_there_is_room(
         replace(old, new, **where)
 
     monkeypatch.setattr("os.replace", full_for_a_while)
-    monkeypatch.setattr(writer.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
+    monkeypatch.setattr(run.ReportWriter, "on_update", lambda report, state: report.write(RunStatus("running")))
     tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1, said

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tracker_processes import WITH_VIDEO, process, warnings_in
 
 import tightrope as tr
 from tightrope.logging.trackers.mlflow import CHATTY_LOGGERS, quiet_loggers
@@ -28,27 +29,9 @@ SETTINGS = (
 )
 TRAIN = f"""
 import shutil
-from pathlib import Path
-import tightrope as tr
-from tightrope.training.trainer import built_in_callbacks
-from tightrope.logging import Callback
-import tightrope.training.trainer
-
-class Filmer(Callback):
-    def __init__(self, call):
-        self.call = call
-    def on_update(self, state):
-        if state.phase == 2:
-            path = Path("phase0002.mp4")
-            path.write_bytes(b"a film")
-            self.call("on_video", path, state.steps)
-
-def with_films(*given):
-    return [Filmer(given[-1]), *built_in_callbacks(*given)]
-
-tightrope.training.trainer.built_in_callbacks = with_films
-tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN = 1
-agent = tr.PPO("CartPole-v1", {SETTINGS}, log=["mlflow"], project="rope", run_name="walker", watch=True)
+{WITH_VIDEO}
+settings |= dict(total_timesteps=8 * 32)
+agent = tr.PPO("CartPole-v1", **settings, log=["mlflow"], project="rope", run_name="walker", watch=True)
 agent.learn(run_dir="run", quiet=True, until=3 * 32)
 shutil.copytree("run/checkpoints", "kept")
 agent.learn(run_dir="run", quiet=True, until=6 * 32)
@@ -144,13 +127,6 @@ print(len(refused), tracked == alone)
 """
 
 
-def process(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_") and not k.lower().endswith("_proxy")}
-    kept |= {"PYTHONPATH": str(Path(tr.__file__).parents[1]), "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=240)
-
-
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, int]]:
     """Its address and its process's number."""
@@ -197,30 +173,27 @@ def asked(address: str, what: str, **question: Any) -> Any:
 
 def test_a_server_shows_the_run_and_may_go_away(tmp_path: Path) -> None:
     with server(tmp_path) as (address, pid):
-        done = process(TRAIN, tmp_path, MLFLOW_TRACKING_URI=address)
+        done = process(["-c", TRAIN], tmp_path, MLFLOW_TRACKING_URI=address)
         assert done.returncode == 0, done.stderr
-        assert [
-            line for line in done.stderr.splitlines() if "warning" in line and "saved settings say so" not in line
-        ] == []
+        assert warnings_in(done.stderr) == []
         check_run(address, tmp_path)
         patience = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-        done = process(OUTLIVE, tmp_path, MLFLOW_TRACKING_URI=address, SERVER=str(pid), **patience)
+        done = process(["-c", OUTLIVE], tmp_path, MLFLOW_TRACKING_URI=address, SERVER=str(pid), **patience)
         assert done.returncode == 0, done.stderr
         steps, seconds, same = done.stdout.split()
         assert same == "True", "a number has changed"
         assert int(steps) == 8 * 32
         assert float(seconds) < 20, "a server that is not there held up training"
-        warnings = [
-            line for line in done.stderr.splitlines() if line.startswith("warning: MLflow failed and is left out")
-        ]
+        warnings = warnings_in(done.stderr)
         assert len(warnings) == 2, done.stderr
+        assert all(line.startswith("warning: MLflow failed and is left out") for line in warnings), warnings
         assert "Connection refused" in warnings[1]
 
 
 def test_a_server_that_refuses_for_a_while_changes_no_number(tmp_path: Path) -> None:
     """Whose client draws the time to wait from `random`, as the environment does its rewards."""
     pace = {"MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0", "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0.05"}
-    done = process(TRIED_AGAIN, tmp_path, MLFLOW_HTTP_REQUEST_MAX_RETRIES="7", **pace)
+    done = process(["-c", TRIED_AGAIN], tmp_path, MLFLOW_HTTP_REQUEST_MAX_RETRIES="7", **pace)
     assert done.stdout.split() == ["6", "True"], done.stderr
 
 
@@ -231,11 +204,9 @@ def check_run(address: str, folder: Path) -> None:
     assert (info["run_name"], info["status"]) == ("walker", "FINISHED")
     assert json.loads((folder / "run" / "trackers.json").read_text()) == {"mlflow": info["run_id"]}
     parameters = {p["key"]: p["value"] for p in data["params"]}
-    assert parameters["env"] == "CartPole-v1"
-    assert parameters["hidden_sizes"] == "[8]"
+    assert (parameters["env"], parameters["hidden_sizes"]) == ("CartPole-v1", "[8]")
     assert int(parameters["facts/parameters"]) > 0
-    assert parameters["facts/torch"]
-    assert parameters["facts/device"]
+    assert all(parameters[f"facts/{name}"] for name in ("torch", "device"))
     tags = {t["key"]: t["value"] for t in data["tags"]}
     assert tags["changed/learning_rate"] == "0.001 from step 96", "what a resume changed"
 
@@ -257,7 +228,7 @@ def check_run(address: str, folder: Path) -> None:
         files = asked(address, "artifacts/list", run_id=info["run_id"], path=path)["files"]
         return {file["path"]: int(file["file_size"]) for file in files}
 
-    assert listed("videos") == {"videos/phase0002.mp4": 6}
+    assert listed("videos") == {"videos/phase0002.mp4": (folder / "run/videos/phase0002.mp4").stat().st_size}
     checkpoint = "checkpoints/" + json.loads((folder / "run" / "checkpoints" / "latest").read_text())["checkpoint"]
     files = [f"{checkpoint}/{name}" for name in ("manifest.json", "model.safetensors", "training.safetensors")]
     assert {f"model/{file}" for file in files} == set(listed(f"model/{checkpoint}"))
@@ -272,7 +243,7 @@ def check_run(address: str, folder: Path) -> None:
 
 def test_without_a_server_it_has_the_score_and_says_nothing_of_its_database(tmp_path: Path) -> None:
     words = "train CartPole-v1 --log mlflow --run-dir run --num-envs 4 --num-steps 8 --total-timesteps 64 --device cpu"
-    done = process(f"from tightrope import cli; cli.main({words.split()})", tmp_path)
+    done = process(["-m", "tightrope", *words.split()], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "INFO" not in done.stderr
     score = json.loads((tmp_path / "run" / "scores.jsonl").read_text())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.logging.trackers.tracker import scalar_names
+from tightrope.logging.trackers.tracker import named_scalars
 
 pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,7 +33,8 @@ def check_scalars(run_dir: Path, tags: Any = "tightrope", settings: dict[str, An
     """Every number of metrics.jsonl, and no other, at its step."""
     expected: dict[str, list[tuple[int, float]]] = {}
     for row in rows_of(run_dir):
-        for tag, value in scalar_names(tags, settings or {})({k: v for k, v in row.items() if v is not None}).items():
+        known = {k: v for k, v in row.items() if v is not None}
+        for tag, value in named_scalars(known, tags, settings or {}).items():
             expected.setdefault(tag, []).append((row["step"], value))
     reader = read_back(run_dir)
     assert set(reader.Tags()["scalars"]) == set(expected)
@@ -48,7 +49,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[tr.PPO, Path]:
     """An agent that was watched, and its run."""
     run = tmp_path_factory.mktemp("watched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tightrope.logging.trackers.histograms.MIN_PHASES_BETWEEN", 1)
+        patch.setattr("tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN", 1)
         return tr.PPO("CartPole-v1", **SMALL, watch=True).learn(run_dir=run, quiet=True), run
 
 

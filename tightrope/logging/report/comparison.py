@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ...types import Settings
 from ..metrics import RETURN, SCORE
 from . import html
 from .charts import PLOTS, Chart, Plot, Trace, line, rounded
 from .health import health_findings
 from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
-from .record import IGNORED, Group, RunRecord, group_runs
+from .record import RunRecord
 from .run import MAX_VIDEOS, curves, link, videos
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
@@ -21,6 +24,13 @@ RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
 GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
 COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
             "charts/SPS")  # fmt: skip
+
+# settings that do not change what is learned, besides the seed
+IGNORED = {
+    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
+    "eval_episodes", "eval_envs", "eval_seconds",
+    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
+}  # fmt: skip
 
 
 def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
@@ -35,7 +45,7 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
     title = f"{', '.join(envs[:3])}{' and more' if len(envs) > 3 else ''}"
     hint = "Drag across a curve to zoom; click a name in the legend to hide it."
     body = [html.page_header(title, count, f"compared {html.now()}"), "<main>", *parts, "</main>", html.footer(hint)]
-    return html.document(f"{title}: {count}", body, [chart.data() for chart in drawn], live=False, every=0)
+    return html.document(f"{title}: {count}", body, [chart.data() for chart in drawn])
 
 
 def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
@@ -62,6 +72,49 @@ def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) ->
         videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
     ]
     return "".join(parts)
+
+
+# groups -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    number: int  # decides its colour
+    runs: list[RunRecord]
+
+    @property
+    def settings(self) -> Settings:
+        return self.runs[0].info.settings
+
+
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
+    """Groups in the order of the runs, each named by the settings in which it differs."""
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
+        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
+    for members in found.values():
+        members.sort(key=lambda run: str(run.info.settings.get("seed")).zfill(20))
+    kinds = [members[0].info.settings for members in found.values()]
+    return [Group(group_label(kinds[i], kinds), i, members) for i, members in enumerate(found.values())]
+
+
+def differing_settings(kinds: Sequence[Settings]) -> list[str]:
+    """Settings that do not have the same value everywhere."""
+    names = dict.fromkeys(name for kind in kinds for name in kind if name not in IGNORED)
+    return [name for name in names if any(kind.get(name) != kinds[0].get(name) for kind in kinds)]
+
+
+def group_label(kind: Settings, kinds: Sequence[Settings]) -> str:
+    algo = str(kind.get("algo"))
+    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
+    words = [f"{name} {format_setting(kind.get(name))}" for name in differing_settings(alike)]
+    if len(alike) < len(kinds) or not words:
+        words.insert(0, algo)
+    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -157,18 +210,11 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
     head = ["group", "runs", "IQM", "95 % interval", "range", ""]
     source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
     note = (
-        f"Group: runs that differ only in their seed. Score of a run: {source}. {about_iqm([*map(len, finals)])} "
-        "Its interval is a stratified bootstrap over runs (Agarwal et al. 2021, rliable)."
+        f"Group: runs that differ only in their seed. Score of a run: {source}. IQM: the interquartile mean, the mean without "
+        "the best and the worst quarter (of fewer than four runs: the plain mean). Its interval is a stratified bootstrap over "
+        "runs (Agarwal et al. 2021, rliable)."
     )
     return table("Final scores", head, rows), note
-
-
-def about_iqm(counts: Sequence[int]) -> str:
-    """What it is for groups of so many runs: a quarter of three is none."""
-    if max(counts) < 4:
-        return "IQM: the interquartile mean, which of fewer than four runs is the plain mean: none of them is left out."
-    few = " (of fewer than four runs: the plain mean)" if min(counts) < 4 else ""
-    return f"IQM: the interquartile mean, the mean without the best and the worst quarter{few}."
 
 
 def all_scored(groups: Sequence[Group]) -> bool:
@@ -206,12 +252,7 @@ def strip(values: np.ndarray, middle: float, low: float, high: float, everything
 def settings_that_differ(name: str, groups: Sequence[Group]) -> str:
     """Settings in which groups differ."""
     kinds = [group.settings for group in groups]
-    missing = object()
-    rows = []
-    for n in dict.fromkeys(n for kind in kinds for n in kind if n not in IGNORED):
-        values = [kind.get(n, missing) for kind in kinds]
-        if any(value != values[0] for value in values):
-            rows.append([text(n), *(NO_NUMBER if v is missing else text(format_setting(v)) for v in values)])
+    rows = [[text(n), *(text(format_setting(kind.get(n))) for kind in kinds)] for n in differing_settings(kinds)]
     if not rows:
         return ""
     head = ["setting", *(text(group.label) for group in groups)]

@@ -1,7 +1,7 @@
 """Building blocks of report pages: escaped text, numbers, tables, sections, and the page around them.
 
-A page is one file that needs no network: it contains plotly.js, taken from the plotly package and compressed. Compressing takes
-half a second, so the result is kept in the user's cache. plotly itself is never imported.
+A page is one file that needs no network: it contains plotly.js, taken from the plotly package and compressed. plotly itself is
+never imported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ HERE = Path(__file__).parent
 LIBRARY = Path("package_data") / "plotly.min.js"
 NO_NUMBER = "\u2013"
 FASTEST = 1  # of gzip's levels: 50 ms, a third of the usual one, for a page that is a tenth larger
+REFRESH = 30  # seconds between two pages of what is still running
 LONG_CELL = 32  # characters; a longer cell may have several lines
 _packing = threading.Lock()
+
+Row = Sequence[str]  # cells of a table
 
 
 def text(value: object) -> str:
@@ -65,7 +68,7 @@ def format_setting(value: object) -> str:
 # parts of a page ------------------------------------------------------------------------------------------------------
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()) -> str:
+def table(caption: str, head: Sequence[str], rows: Iterable[Row], marked: Sequence[bool] = ()) -> str:
     """Cells are HTML; the first cell of a row is its name. `marked` rows are highlighted."""
     top = "".join(f'<th scope="col"{cell_class(cell)}>{cell}</th>' for cell in head)
     lines = []
@@ -90,10 +93,24 @@ def section(name: str, title: str, content: str, note: str = "") -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>{says}{content}</section>'
 
 
-def settings_table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], marked: Sequence[bool] = ()
-) -> str:
+def settings_table(caption: str, head: Sequence[str], rows: Iterable[Row], marked: Sequence[bool] = ()) -> str:
     return f'<div class="settings">{table(caption, head, rows, marked)}</div>'
+
+
+def figure(number: int, name: str, title: str, says: str, label: str, part: str, style: str = "") -> str:
+    """A card into which the page's script draws the chart of that number. `label` is for those who do not see it. Charts of
+    the same `part` of the page zoom together."""
+    return (
+        f'<figure class="chart card {style}" id="{text(name)}">'
+        f"<figcaption><h3>{text(title)}</h3><p>{text(says)}</p></figcaption>"
+        f'<div class="plot" data-chart="{number}" data-part="{text(part)}" role="img" aria-label="{text(label)}"></div>'
+        "</figure>"
+    )
+
+
+def figures(cards: Iterable[str]) -> str:
+    """Side by side, but for those in the style "wide"."""
+    return f'<div class="grid">{"".join(cards)}</div>'
 
 
 def facts_list(facts: dict[str, str]) -> str:
@@ -130,15 +147,15 @@ def footer(hint: str) -> str:
     return f"<footer><p>{text(hint)} Made by Tightrope; this file needs no network and no server.</p></footer>"
 
 
-def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool, every: int) -> str:
+def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool = False) -> str:
     """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
-    reloads itself `every` so many seconds."""
+    reloads itself every so many seconds."""
     nonce = secrets.token_urlsafe(16)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "media-src 'self' data: blob: file:; base-uri 'none'; form-action 'none'"
     )
-    data = {"charts": charts, "live": live, "written": time.time(), "every": every}
+    data = {"charts": charts, "live": live, "written": time.time(), "every": REFRESH}
     content = "\n".join(body)
     return f"""<!doctype html>
 <html lang="en">

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from ...errors import NotFinite
 from ...files import Place
 from ...types import Settings
-from ..callback import RunInfo
-from ..metrics import Columns
+from ..callback import RunInfo, TrainingResult
+from ..metrics import SCORE, Columns
 from ..video.mp4 import phase_range
-from .html import format_setting
 
 StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "failed"]
 
@@ -111,59 +111,38 @@ class RunRecord:
         def by_step(name: str) -> dict[float, float]:
             return dict(zip(*(column.tolist() for column in self.columns.curve(f"eval/{name}")), strict=True))
 
-        names = ("episodic_length", "return_std", "return_min", "return_max", "episodes")
-        length, std, low, high, episodes = map(by_step, names)
-        cut_off = by_step("cut_off")  # by the time limit: the mean is not a score
+        numbers = [by_step(name) for name in ("episodic_length", "return_std", "return_min", "return_max")]
+        episodes, cut_off = by_step("episodes"), by_step("cut_off")  # by the time limit: the mean is not a score
         for step, mean in by_step("episodic_return").items():
-            if cut_off.get(step):
-                continue
-            count = int(episodes[step]) if step in episodes else None
-            yield ScoreRecord(int(step), mean, length.get(step), std.get(step), low.get(step), high.get(step), count)
+            if not cut_off.get(step):
+                length, std, low, high = (found.get(step) for found in numbers)
+                count = int(episodes[step]) if step in episodes else None
+                yield ScoreRecord(int(step), mean, length, std, low, high, count)
 
 
-# settings that do not change what is learned, besides the seed
-IGNORED = {
-    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
-    "eval_episodes", "eval_envs", "eval_seconds",
-    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
-}  # fmt: skip
+def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunStatus:
+    error = result.error
+    if isinstance(error, NotFinite):
+        return RunStatus("not finite", str(error))
+    if isinstance(error, Exception):
+        return RunStatus("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
+    if result.state.solved:
+        return target_status(columns, info.settings) or RunStatus("solved")
+    return status_by_steps(result.steps, info.settings, info.run_dir)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but their seed."""
-
-    label: str
-    number: int  # decides its colour
-    runs: list[RunRecord]
-
-    @property
-    def settings(self) -> Settings:
-        return self.runs[0].info.settings
+def target_status(columns: Columns, settings: Settings) -> RunStatus | None:
+    """The status of a run in which an evaluation reached `stop_at_return`; None for others."""
+    target = settings.get("stop_at_return")
+    scores = columns[SCORE][~(columns["eval/cut_off"] > 0)]
+    if target is None or not (scores >= target).any():
+        return None
+    return RunStatus("ended", f"An evaluation reached stop_at_return, {target:g}.")
 
 
-def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """Groups in the order of the runs, each named by the settings in which it differs."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
-        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
-    for members in found.values():
-        members.sort(key=lambda run: str(run.info.settings.get("seed")).zfill(20))
-    kinds = [members[0].info.settings for members in found.values()]
-    return [Group(group_label(kinds[i], kinds), i, members) for i, members in enumerate(found.values())]
-
-
-def differing_settings(kinds: Sequence[Settings]) -> list[str]:
-    """Settings that all of them have, with different values."""
-    names = [name for name in kinds[0] if name not in IGNORED and all(name in kind for kind in kinds)]
-    return [name for name in names if any(kind[name] != kinds[0][name] for kind in kinds)]
-
-
-def group_label(kind: Settings, kinds: Sequence[Settings]) -> str:
-    algo = str(kind.get("algo"))
-    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
-    words = [f"{name} {format_setting(kind[name])}" for name in differing_settings(alike)]
-    if len(alike) < len(kinds) or not words:
-        words.insert(0, algo)
-    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
+def status_by_steps(steps: int, settings: Settings, run_dir: Path | None) -> RunStatus:
+    """The status of a run that no longer trains: ended if no whole phase is left, otherwise stopped."""
+    total, phase = settings["total_timesteps"], settings["num_envs"] * settings["num_steps"]
+    if steps + phase > total:
+        return RunStatus("ended")
+    return RunStatus("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` goes on")

@@ -1,24 +1,33 @@
-"""The page of one run."""
+"""The page of one run, and the callback that keeps it up to date while the run goes on."""
 
 from __future__ import annotations
 
 import base64
+import json
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
+from ...errors import warn
 from ...files import Place, Unreadable
-from ..metrics import RETURN
+from ...types import Settings
+from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
+from ..metrics import RETURN, Columns, read_rows
 from . import html
 from .charts import Chart, charts, main_chart
-from .health import health_findings
-from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
-from .outcome import HealthFinding
-from .record import RunRecord, ScoreRecord
+from .health import HealthFinding, health_findings
+from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, settings_table, table, text
+from .record import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
 from .statistics import smooth
 
-REFRESH = 30  # seconds between two pages of a running run
+REPORT, ABOUT = "report.html", "about.json"
+TRAINING_SHARE = 200  # seconds of training per second of writing
+FIRST_SECONDS = 5.0  # until the first page
 EMBEDDED = 6 << 20  # bytes of videos inside a page; further ones are linked
 MAX_VIDEOS = 6  # shown; the newest
 LISTED = 200  # videos, evaluations and checkpoints, at most
@@ -41,7 +50,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         html.footer("Drag across a curve to zoom, all follow; double-click to see everything again."),
     ]
     title = f"{record.info.title} · {record.name}"
-    return html.document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running", REFRESH)
+    return html.document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running")
 
 
 def header(record: RunRecord) -> str:
@@ -96,24 +105,14 @@ def anchor(tag: str) -> str:
 
 
 def curves(drawn: Sequence[Chart], part: str = "", first: int = 0, note: str = "") -> str:
-    """One wide chart, the others below it in a grid. `first` is the number of the first chart on the page."""
-    wide, *others = (
-        figure(chart, first + i, "chart card main wide" if i == 0 else "chart card", part)
-        for i, chart in enumerate(drawn)
-    )
+    """The first chart is wide. `first` is its number on the page."""
+    cards = []
+    for i, chart in enumerate(drawn):
+        plot, name = chart.plot, f"{part}{anchor(chart.plot.tags[0])}"
+        says = plot.says + (" The axis is logarithmic." if chart.log else "")
+        cards.append(html.figure(first + i, name, plot.title, says, chart.summary, part, "" if i else "wide"))
     note = note or "Over environment steps. Faint: as measured. Strong: smoothed."
-    return section(f"{part}curves", "Learning curves", f'{wide}<div class="grid">{"".join(others)}</div>', note)
-
-
-def figure(chart: Chart, number: int, style: str, part: str = "") -> str:
-    """Charts of the same `part` of the page zoom together."""
-    plot = chart.plot
-    says = plot.says + (" The axis is logarithmic." if chart.log else "")
-    return (
-        f'<figure class="{style}" id="{part}{anchor(plot.tags[0])}"><figcaption><h3>{text(plot.title)}</h3><p>{text(says)}</p>'
-        f'</figcaption><div class="plot" data-chart="{number}" data-part="{part}" role="img" '
-        f'aria-label="{text(chart.summary)}"></div></figure>'
-    )
+    return section(f"{part}curves", "Learning curves", html.figures(cards), note)
 
 
 def videos(found: Sequence[tuple[Place, str]], beside: Path, name: str = "videos") -> str:
@@ -191,3 +190,74 @@ def checkpoints(record: RunRecord) -> str:
     content = table("Checkpoints", ["checkpoint", "steps", "kept for its score"], rows, marks)
     note = f"<code>tightrope eval {text(record.info.run_dir)}</code> scores the newest one again."
     return section("checkpoints", "Checkpoints", content, note)
+
+
+# while a run goes on --------------------------------------------------------------------------------------------------
+
+
+class ReportWriter(Callback):
+    """Keeps a run's page up to date. `find(run_dir)` gathers what its directory tells."""
+
+    name, may_fail = "the report", True
+
+    def __init__(self, find: Callable[[Path], RunFiles], seconds: float = REFRESH) -> None:
+        self.find, self.seconds = find, seconds
+        self.columns = Columns()
+        self.info_written = self.failing = False
+
+    def on_start(self, run: RunInfo) -> None:
+        assert run.run_dir is not None
+        self.info, self.run_dir = run, run.run_dir
+        self.columns = Columns(read_rows(Place(self.run_dir) / "metrics.jsonl"))  # of a run that is resumed
+        self._try(lambda: None)
+        threading.Thread(target=pack_quietly, daemon=True).start()  # it takes a while
+        self.due = time.monotonic() + min(self.seconds, FIRST_SECONDS)
+
+    def on_phase(self, row: MetricsRow) -> None:
+        self.columns.add(row)
+
+    def on_update(self, state: StateView) -> None:
+        if time.monotonic() >= self.due:
+            self.write(RunStatus("running"))
+
+    def on_end(self, result: TrainingResult) -> None:
+        self.write(end_status(result, self.info, self.columns))
+
+    def write(self, status: RunStatus) -> None:
+        began = time.monotonic()
+        record = RunRecord(self.info, self.columns, status, self.find(self.run_dir))
+        self._try(lambda: write_page(self.run_dir / REPORT, run_page(record, self.run_dir)))
+        now = time.monotonic()
+        self.due = now + max(self.seconds, TRAINING_SHARE * (now - began))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """An error of the disk is reported once; the page is tried again when it is next due."""
+        try:
+            if not self.info_written:
+                write_info(self.info)
+                self.info_written = True
+            write()
+            self.failing = False
+        except OSError as error:
+            if not self.failing:
+                warn(f"{self.run_dir / REPORT} cannot be written ({error.strerror or error}): it is tried again later")
+            self.failing = True
+
+
+def write_page(path: Path, page: str) -> None:
+    """Atomically. It does not wait for the disk: a report can always be made again."""
+    Place.of(path).write(page.encode("utf-8", "replace"), wait=False)
+
+
+def write_info(info: RunInfo) -> None:
+    """What only the training process knows, for a report that is made later."""
+    assert info.run_dir is not None
+    content: Settings = {name: getattr(info, name) for name in ("plan", "facts", "total_steps", "traits")}
+    content["target"] = None if info.target is None else asdict(info.target)
+    write_page(info.run_dir / ABOUT, json.dumps(content, indent=1) + "\n")
+
+
+def pack_quietly() -> None:
+    """On a thread of its own; the page that needs the library raises the error again."""
+    with suppress(Exception):
+        html.packed_library()

@@ -1,4 +1,4 @@
-"""Numbers behind the curves: thinning, smoothing, and what several seeds say together.
+"""Numbers behind the curves: thinning, smoothing, how returns went, and what several seeds say together.
 
 The score of several runs is their interquartile mean with a percentile interval from a stratified bootstrap, as defined by
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), the paper of rliable:
@@ -8,6 +8,7 @@ runs are drawn anew, with replacement, within each task; scores of all tasks are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,9 @@ POINTS = 300  # of a curve on a page
 BELL_WIDTH = 0.015  # of the bell that smooths a curve, as a share of it
 RESAMPLES = 2000
 LEVEL = 0.95
+MIN_PHASES = 10  # with fewer there is nothing to judge
+COLLAPSE, FLAT = 0.4, 0.1  # shares of the range of the returns
+ROUNDING = 1e-6  # relative difference that counts as equal
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
@@ -53,6 +57,60 @@ def stretches(count: int, parts: int) -> list[slice]:
     """`count` rows in so many nearly equal parts, none of them empty."""
     edges = np.linspace(0, count, min(parts, count) + 1).astype(int)
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
+
+
+@dataclass(frozen=True)
+class ReturnSummary:
+    """Smoothed returns. The very first phases are left out: only short episodes end there."""
+
+    begin: float
+    best: float
+    end: float
+    noise: float  # standard deviation of single phases around the smoothed curve
+    rise: float  # from the first quarter to the last, in standard errors
+    sprint: float  # gain in the very first phases
+
+    @property
+    def range(self) -> float:
+        return self.best - min(self.begin, self.end)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the return has risen by more than its noise."""
+        return self.rise > 4 or self.best - self.begin > 2 * self.noise or self.sprint > 10 * self.noise
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the return rose and then lost much of its gain."""
+        lost = self.best - self.end
+        return self.best - self.begin > 2 * self.noise and lost > max(COLLAPSE * self.range, 2 * self.noise)
+
+    @property
+    def near_its_best(self) -> bool:
+        """Whether the return has risen and stayed near its maximum."""
+        return self.improved and self.best - self.end < FLAT * self.range
+
+
+def return_summary(step: np.ndarray, value: np.ndarray) -> ReturnSummary | None:
+    """None for too few returns."""
+    if len(value) < 2 * MIN_PHASES:
+        return None
+    x, y = smooth(step, value)
+    skipped, quarter = max(len(y) // 20, 1), len(value) // 4
+    early, late = value[len(value) // 20 : quarter], value[-quarter:]
+    return ReturnSummary(
+        begin=float(y[skipped]),
+        best=float(y[skipped:].max()),
+        end=float(y[-skipped:].mean()),
+        noise=max(float(np.std(value - np.interp(step, x, y))), ROUNDING * float(np.abs(value).max()), 1e-12),
+        rise=float(late.mean() - early.mean()) / max(standard_error(early, late), 1e-12),
+        sprint=float(y[skipped] - y[0]),
+    )
+
+
+def standard_error(first: np.ndarray, second: np.ndarray) -> float:
+    """Of the difference of two means."""
+    return float(np.hypot(first.std() / len(first) ** 0.5, second.std() / len(second) ** 0.5))
 
 
 def at_common_steps(curves: Sequence[Curve], points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:

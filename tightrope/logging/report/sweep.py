@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...types import Settings
 from . import html
 from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
-from .run import REFRESH
 
 MAX_TRIALS = 500
 NOTHING_YET = "<p>No trial has come to its end yet.</p>"
@@ -64,23 +62,27 @@ class SweepRecord:
 
 def sweep_page(record: SweepRecord) -> str:
     """The whole page in one file."""
-    study = [(i, one) for i, one in enumerate(record.figures) if one.group == "study"]
-    slices = [(i, one) for i, one in enumerate(record.figures) if one.group == "slices"]
+    cards: dict[str, list[str]] = {"study": [], "slices": []}
+    for i, one in enumerate(record.figures):
+        style = "wide" if one.wide else "tall" if one.group == "study" else ""
+        label = f"{one.title}: {one.says}"
+        cards[one.group].append(html.figure(i, one.name, one.title, one.says, label, one.name, style))
+    study, slices = cards["study"], cards["slices"]
     drawn = "Drawn by Optuna. Drag to zoom, double-click to see everything."
     each = "Score over each setting, the most important first."
     parts = [
         sweep_header(record),
         "<main>",
         best_settings(record),
-        section("study", "The study", figures(study) if study else NOTHING_YET, drawn if study else ""),
-        section("slices", "One setting at a time", figures(slices), each) if slices else "",
+        section("study", "The study", html.figures(study) if study else NOTHING_YET, drawn if study else ""),
+        section("slices", "One setting at a time", html.figures(slices), each) if slices else "",
         trial_table(record),
         searched(record),
         "</main>",
         html.footer("A trial's score is the mean of its seeds' last greedy evaluations."),
     ]
     charts = [{"figure": one.figure} for one in record.figures]
-    return html.document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running", REFRESH)
+    return html.document(f"{record.env} {record.algo} sweep", parts, charts, record.status == "running")
 
 
 def sweep_header(record: SweepRecord) -> str:
@@ -120,31 +122,6 @@ def best_settings(record: SweepRecord) -> str:
         "took no part before you believe the number."
     )
     return section("best", "The best settings", html.command_box(record.command) + content, note)
-
-
-def figures(drawn: Sequence[tuple[int, SweepFigure]]) -> str:
-    """Wide figures alone, the others side by side."""
-    rows: list[str] = []
-    narrow: list[str] = []
-    for number, one in drawn:
-        label, size = text(f"{one.title}: {one.says}"), "" if one.group == "slices" else " tall"
-        card = (
-            f'<figure class="chart card{" wide main" if one.wide else ""}" id="{text(one.name)}">'
-            f"<figcaption><h3>{text(one.title)}</h3><p>{text(one.says)}</p></figcaption>"
-            f'<div class="plot{size}" data-chart="{number}" data-part="{text(one.name)}" role="img" aria-label="{label}"></div>'
-            "</figure>"
-        )
-        if one.wide:
-            rows += [side_by_side(narrow)] if narrow else []
-            rows.append(card)
-            narrow = []
-        else:
-            narrow.append(card)
-    return "".join([*rows, side_by_side(narrow) if narrow else ""])
-
-
-def side_by_side(cards: Sequence[str]) -> str:
-    return f'<div class="grid main">{"".join(cards)}</div>'
 
 
 def trial_table(record: SweepRecord) -> str:

@@ -12,8 +12,8 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..callback import MetricsRow
-from .histograms import Histogram
+import numpy as np
+
 from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
 BATCH_SECONDS = 2.0  # between two batches
@@ -93,18 +93,12 @@ class MLflow(Tracker):
         for i in range(0, max(len(new), 1), MAX_PARAMETERS):
             self.client.log_batch(self.id, params=new[i : i + MAX_PARAMETERS], tags=tags[: 0 if i else MAX_PARAMETERS])
 
-    def scalars(self, row: MetricsRow, seconds: float) -> None:
-        self._add(self.named(row), row["step"], row["phase"], seconds)
-
-    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
-        self._add(numbers, step, self.sent_phase + 1, seconds)  # later than any phase that was sent
-
-    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+    def histograms(self, values: dict[str, np.ndarray], step: int, phase: int) -> None:
         """MLflow has none: the norm of each tensor instead."""
-        norms = {f"{name}/norm": float((h.values**2).sum() ** 0.5) for name, h in found.items()}
-        self._add(norms, step, phase, time.time())
+        norms = {f"{name}/norm": float(np.linalg.norm(x)) for name, x in values.items()}
+        self.scalars(norms, step, phase, time.time())
 
-    def _add(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
+    def scalars(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
         from mlflow.entities import Metric
 
         if phase <= self.sent_phase:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..callback import MetricsRow
-from .histograms import Histogram
+import numpy as np
+
 from .tracker import Ending, Scalars, Tracker
 
 EVENTS = "events.out.tfevents."  # prefix of its files
 FLUSH_SECONDS = 5
+BINS = 64  # of a histogram
 TABLE_METRICS = ("charts/episodic_return", "eval/episodic_return")  # beside the settings in the table of runs
 
 
@@ -61,30 +62,16 @@ class TensorBoard(Tracker):
         for summary in hparams(settings, shown):  # type: ignore[no-untyped-call]
             self.writer.file_writer.add_summary(summary)
 
-    def scalars(self, row: MetricsRow, seconds: float) -> None:
-        self._write(self.named(row), row["step"], seconds)
-
-    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
-        self._write(numbers, step, seconds)
-
-    def _write(self, numbers: Scalars, step: int, seconds: float) -> None:
+    def scalars(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=x) for tag, x in numbers.items()]
         self.writer.file_writer.add_summary(Summary(value=values), step, seconds)  # one event for all of them
 
-    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-
-        values = []
-        for name, h in found.items():
-            if len(h.values):
-                proto = HistogramProto(
-                    min=h.values.min(), max=h.values.max(), num=len(h.values), sum=h.values.sum(),
-                    sum_squares=h.values @ h.values, bucket_limit=h.edges[1:], bucket=h.counts,
-                )  # fmt: skip
-                values.append(Summary.Value(tag=name, histo=proto))
-        self.writer.file_writer.add_summary(Summary(value=values), step)
+    def histograms(self, values: dict[str, np.ndarray], step: int, phase: int) -> None:
+        for name, numbers in values.items():
+            if len(numbers):
+                self.writer.add_histogram(name, numbers, step, bins=BINS)
 
     def video(self, path: Path, step: int) -> None:
         """TensorBoard has no videos: they stay in the run's directory."""

@@ -1,7 +1,10 @@
-"""What trackers share: a thread between them and training, names of scalars, and the id of their run.
+"""What trackers share: a thread between them and training, names of scalars, histograms, and the id of their run.
 
 A tracker says what to do when a run starts (`open`), with numbers, histograms and files, and when it ends (`close`). All of
 that happens on its own thread, in order. Training itself only appends rows to a list.
+
+Histograms are made from copies: no hooks in the network, no waiting for the device. The gradient is that of the phase's last
+minibatch, as the optimizer left it. Autograd hooks would miss gradients that are computed in closed form.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
+import torch
+
 from ...files import Place, Unreadable
 from ...types import Settings
 from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .delivery import DeliveryThread, client_random
-from .histograms import Histogram, HistogramSchedule, ParameterCopy
 
 Ending = Literal["finished", "stopped", "failed"]
 TrackerTags = Literal["tightrope", "sb3"]
@@ -30,6 +35,8 @@ Scalars = dict[str, float]
 
 IDS_FILE, MAX_IDS_BYTES = "trackers.json", 10_000
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+MAX_HISTOGRAMS = 100  # of a tensor, in a run
+MIN_PHASES_BETWEEN = 10  # between two of them
 _ids_lock = threading.Lock()  # each tracker writes from its own thread
 
 SB3: dict[str, tuple[str, float]] = {  # our name: (Stable-Baselines3's name, factor)
@@ -76,7 +83,6 @@ class Tracker(Callback):
 
     def on_start(self, run: RunInfo) -> None:
         self.info = run
-        self.named = scalar_names(self.options.tags, run.settings)
         self.schedule = HistogramSchedule(run.steps, run.total_steps) if self.options.watch else None
         client_random.install()
         self.delivery = DeliveryThread(self.package)
@@ -85,10 +91,11 @@ class Tracker(Callback):
     def on_update(self, state: StateView) -> None:
         if self.schedule is not None and self.schedule.is_due(state.steps, state.phase):
             copy, step, phase = ParameterCopy(state), state.steps, state.phase
-            self.delivery.add(lambda: self.histograms(copy.histograms(), step, phase))
+            self.delivery.add(lambda: self.histograms(copy.values(), step, phase))
 
     def on_phase(self, row: MetricsRow) -> None:
-        self.delivery.add(partial(self.scalars, row, time.time()))
+        seconds = time.time()
+        self.delivery.add(lambda: self.scalars(self.named(row), row["step"], row["phase"], seconds))
 
     def on_video(self, path: Path, step: int) -> None:
         self.delivery.add(partial(self.video, path, step))
@@ -98,7 +105,7 @@ class Tracker(Callback):
         if result.score is not None:
             row = self.named({"step": state.steps, **result.score.metrics})
             numbers = {tag: x for tag, x in row.items() if tag.startswith("eval/")}
-            self.delivery.add(partial(self.score, numbers, state.steps, time.time()))
+            self.delivery.add(partial(self.scalars, numbers, state.steps, math.inf, time.time()))
         complete = state.solved or state.steps >= self.info.total_steps
         ending: Ending = "failed" if result.error else "finished" if complete else "stopped"
         self.delivery.add(partial(self.close, ending, newest_checkpoint(self.info.run_dir)))
@@ -111,16 +118,13 @@ class Tracker(Callback):
         """Start a run of the tracker, or continue one. `self.info` describes it."""
 
     @abstractmethod
-    def scalars(self, row: MetricsRow, seconds: float) -> None:
-        """The metrics of a phase, and the time at which they were known."""
+    def scalars(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
+        """The metrics of a phase, and the time at which they were known. The score of the trained agent comes last, with an
+        infinite phase; its step has metrics already."""
 
     @abstractmethod
-    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
-        """The score of the trained agent. The step has metrics already."""
-
-    @abstractmethod
-    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
-        """Parameters and gradients after a phase."""
+    def histograms(self, values: dict[str, np.ndarray], step: int, phase: int) -> None:
+        """Parameters and gradients after a phase, by name, flat and finite."""
 
     @abstractmethod
     def video(self, path: Path, step: int) -> None:
@@ -131,6 +135,9 @@ class Tracker(Callback):
         """The run has ended; `model` is the directory of its newest checkpoint."""
 
     # shared ------------------------------------------------------------------------------------------------------------
+
+    def named(self, row: MetricsRow) -> Scalars:
+        return named_scalars(row, self.options.tags, self.info.settings)
 
     @property
     def run_name(self) -> str:
@@ -154,26 +161,19 @@ def fact_value(fact: str) -> int | str:
     return int(digits) if digits.isdigit() else fact
 
 
-def scalar_names(tags: TrackerTags, settings: Settings) -> Callable[[MetricsRow], Scalars]:
-    """A function from a row of metrics to its finite scalars, under our names or Stable-Baselines3's.
-
-    Where SB3 means another number by a name, the number is converted. Scalars that SB3 does not have keep our names.
-    """
-
-    def finite_scalars(row: MetricsRow) -> Scalars:
-        return {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
-
-    def sb3_scalars(row: MetricsRow) -> Scalars:
-        ours = finite_scalars(row)
-        theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
-        named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
-        if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
-            entropy = settings["ent_coef"] * ours["losses/entropy"]
-            value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
-            named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
-        return named | {"time/total_timesteps": float(row["step"])}
-
-    return finite_scalars if tags == "tightrope" else sb3_scalars
+def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Scalars:
+    """The finite scalars of a row of metrics, under our names or Stable-Baselines3's. Where SB3 means another number by a name,
+    the number is converted. Scalars that SB3 does not have keep our names."""
+    ours = {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
+    if tags == "tightrope":
+        return ours
+    theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
+    named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
+    if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
+        entropy = settings["ent_coef"] * ours["losses/entropy"]
+        value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
+        named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
+    return named | {"time/total_timesteps": float(row["step"])}
 
 
 def saved_ids(run_dir: Path | None) -> dict[str, str]:
@@ -215,3 +215,50 @@ def model_files(checkpoint: Path) -> dict[str, Path]:
     files = {f"checkpoints/{folder.name}/{name}": folder / name for name in folder.names()}
     files["config.yaml"] = run / "config.yaml"
     return {name: place.path for name, place in files.items() if place.is_file()}
+
+
+# histograms -----------------------------------------------------------------------------------------------------------
+
+
+class HistogramSchedule:
+    """When histograms are due: after the first phase, then every `MIN_PHASES_BETWEEN` phases or less often."""
+
+    def __init__(self, steps: int, total_steps: int) -> None:
+        self.every = max(1, (total_steps - steps) // MAX_HISTOGRAMS)
+        self.next_steps, self.next_phase = steps, 0
+
+    def is_due(self, steps: int, phase: int) -> bool:
+        if steps < self.next_steps or phase < self.next_phase:
+            return False
+        self.next_steps, self.next_phase = steps + self.every, phase + MIN_PHASES_BETWEEN
+        return True
+
+
+class ParameterCopy:
+    """A copy of parameters and gradients, on its way to the host."""
+
+    def __init__(self, state: StateView) -> None:
+        optimizer = state.optimizer
+        names = {id(p): name for name, p in state.policy.named_parameters()}
+        self.layout = [(names[id(p)], p.numel()) for p in optimizer.parameters]
+        self.numbers, self.arrival = torch.stack([optimizer.flat.detach(), optimizer.grad]), None
+        if self.numbers.is_cuda:
+            on_device = self.numbers
+            self.numbers = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
+            self.numbers.copy_(on_device, non_blocking=True)
+            self.arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrival.record(torch.cuda.current_stream(on_device.device))
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Finite numbers by name, such as parameters/actor.0.weight. It waits for the device, so the training thread must not
+        call it."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        found = {}
+        for kind, row in zip(("parameters", "gradients"), self.numbers.numpy().astype(np.float64), strict=True):
+            offset = 0
+            for name, size in self.layout:
+                part = row[offset : offset + size]
+                found[f"{kind}/{name}"] = part[np.isfinite(part)]
+                offset += size
+        return found

@@ -12,11 +12,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import UsageError
 from ...files import Place
 from ...types import Settings
-from ..callback import MetricsRow
-from .histograms import Histogram
 from .tracker import Ending, Scalars, Tracker, TrackerOptions, model_files, save_id, saved_ids
 
 SERVER_SECONDS = 25.0  # for an answer, at the start and at the end
@@ -71,8 +71,8 @@ class WandB(Tracker):
             settings=settings,
         )
 
-    def scalars(self, row: MetricsRow, seconds: float) -> None:
-        self._send(row["step"], self.named(row))
+    def scalars(self, numbers: Scalars, step: int, phase: float, seconds: float) -> None:
+        self._send(step, numbers)
 
     def _send(self, step: int, numbers: Settings) -> None:
         whole = self.waiting.pop(step, {}) | numbers
@@ -90,13 +90,10 @@ class WandB(Tracker):
         path, shown = self.videos.popleft()
         return {"video": wandb.Video(str(path), caption=f"{shown:,} steps", format="mp4"), "video_step": shown}
 
-    def score(self, numbers: Scalars, step: int, seconds: float) -> None:
-        self._send(step, numbers)
-
-    def histograms(self, found: dict[str, Histogram], step: int, phase: int) -> None:
+    def histograms(self, values: dict[str, np.ndarray], step: int, phase: int) -> None:
         import wandb
 
-        bars = {name: wandb.Histogram(np_histogram=(h.counts, h.edges)) for name, h in found.items()}
+        bars = {name: wandb.Histogram(np_histogram=np.histogram(x, bins=64)) for name, x in values.items()}
         self.waiting.setdefault(step, {}).update(bars)
 
     def video(self, path: Path, step: int) -> None:

@@ -35,7 +35,7 @@ class NotebookPicture(Callback):
     def on_start(self, about: RunInfo) -> None:
         self.title, self.total = about.title, about.total_steps
         if in_notebook():
-            self.handle = ipython().display(notebook_image(with_curve(None, self.points, self.total)), display_id=True)
+            self.handle = ipython().display(notebook_image(curve_frame([], self.total, CURVE_WIDTH)), display_id=True)
         else:
             self.say("live=True shows nothing here: it needs a notebook")
 
@@ -55,12 +55,13 @@ class NotebookPicture(Callback):
             self.show(result.state)
 
     def show(self, state: StateView) -> None:
-        cells = None
+        above = np.empty((0, CURVE_WIDTH, 3), np.uint8)
         if state.env.drawable:
             frames = state.env.draw(state.obs[:MAX_CELLS].cpu())
             words = f"phase {state.phase}   {state.steps:,} steps"
-            cells = captioned_grid(frames, [0.0] * len(frames), words, self.title)
-        self.handle.update(notebook_image(with_curve(cells, self.points, self.total)))
+            above = captioned_grid(frames, [0.0] * len(frames), words, self.title)
+        below = curve_frame(self.points, self.total, above.shape[1])
+        self.handle.update(notebook_image(np.concatenate([above, below])))
 
 
 def ipython() -> Any:
@@ -75,12 +76,6 @@ def in_notebook() -> bool:
     return running is not None and hasattr(running, "kernel")
 
 
-def with_curve(cells: np.ndarray | None, points: list[tuple[float, float]], total: int) -> np.ndarray:
-    """The frame of the environments, if there is one, over the curve."""
-    below = curve_frame(points, total, CURVE_WIDTH if cells is None else cells.shape[1])
-    return below if cells is None else np.concatenate([cells, below])
-
-
 def curve_frame(points: list[tuple[float, float]], total: int, width: int) -> np.ndarray:
     """Returns over the steps of the whole run, with the lowest and the highest value at the right."""
     canvas = Canvas(width, CURVE_HEIGHT, span=width, center=(width / 2, CURVE_HEIGHT / 2))
@@ -88,22 +83,16 @@ def curve_frame(points: list[tuple[float, float]], total: int, width: int) -> np
     finite = [(x, y) for x, y in points if np.isfinite(y)]
     if finite:
         low, high = min(y for _, y in finite), max(y for _, y in finite)
-        right = width - MARGIN - draw_scale(canvas, low, high)
+        right = width - MARGIN
+        for height, value in {BOTTOM: low, TOP: high}.items() if high > low else [(BOTTOM, low)]:
+            left = width - MARGIN - text_width(f"{value:,.1f}", SCALE_SIZE)
+            canvas.text(f"{value:,.1f}", (left, CURVE_HEIGHT - height + SCALE_SIZE // 3), INK, SCALE_SIZE)
+            right = min(right, left - MARGIN)
         room = (high - low) or 1.0
         path = [(MARGIN + x / total * (right - MARGIN), BOTTOM + (y - low) / room * (TOP - BOTTOM)) for x, y in finite]
         canvas.path(path, ACCENT, 2)
         canvas.text(f"return {finite[-1][1]:,.1f}", (MARGIN, 16), ACCENT, 12)
     return canvas.frame
-
-
-def draw_scale(canvas: Canvas, low: float, high: float) -> int:
-    """Draw the lowest and the highest value; returns the width of the texts."""
-    labels = {BOTTOM: f"{low:,.1f}"} | ({TOP: f"{high:,.1f}"} if high > low else {})
-    wide = max(text_width(words, SCALE_SIZE) for words in labels.values())
-    for height, words in labels.items():
-        corner = canvas.frame.shape[1] - MARGIN - text_width(words, SCALE_SIZE), CURVE_HEIGHT - height + SCALE_SIZE // 3
-        canvas.text(words, corner, INK, SCALE_SIZE)
-    return wide + MARGIN
 
 
 def notebook_image(frame: np.ndarray) -> Any:

@@ -19,7 +19,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +61,13 @@ class RenderedVideo(NamedTuple):
     final: bool = False  # whether there will be no further video after that error
 
 
-Order = tuple[int, PhaseFrames | tuple[str, int]]  # number of a video; a phase of it, or its name and steps
+class Order(NamedTuple):
+    """Phases to add to a video. With a `name` the video is complete."""
+
+    number: int  # of the video
+    phases: list[PhaseFrames]
+    name: str = ""
+    steps: int = 0
 
 
 class Film:
@@ -99,41 +104,36 @@ class Film:
             self.video.__exit__(RuntimeError)
 
 
-def render_videos(orders: Connection, env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray) -> None:
-    """Serve orders until the pipe is closed: (number of a video, a phase of it) or (number, its name and steps). An error of
-    the disk costs one video, any other error ends rendering. `pulse` holds the time of the last frame."""
+def render_videos(
+    orders: queue.Queue[Order | None], answers: queue.Queue[RenderedVideo],
+    env: Env, folder: Place, title: str, fps: int, pulse: np.ndarray,
+) -> None:  # fmt: skip
+    """Serve orders until one is None. An error of the disk costs one video, any other error ends rendering. `pulse` holds the
+    time of the last frame."""
     films: dict[int, Film] = {}
     lost: dict[int, str] = {}  # videos that could not be written, and why
-    path, steps = folder.path, 0
     try:
         remove_unfinished(folder)
-        while True:
-            number, order = orders.recv()
-            pulse[0] = time.monotonic()
+        while (order := orders.get()) is not None:
+            number, pulse[0] = order.number, time.monotonic()
+            place = folder / f"{order.name}.mp4"
             try:
-                if isinstance(order, PhaseFrames):
-                    if number not in lost:
-                        if number not in films:
-                            folder.mkdir()  # but not the run's directory, which a user may have removed
-                            films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
-                        films[number].add(order)
-                    continue
-                name, steps = order
-                path = (folder / f"{name}.mp4").path
                 if number not in lost:
-                    films.pop(number).close(folder / f"{name}.mp4")
+                    if number not in films:
+                        folder.mkdir()  # but not the run's directory, which a user may have removed
+                        films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
+                    for phase in order.phases:
+                        films[number].add(phase)
+                    if order.name:
+                        films.pop(number).close(place)
             except OSError as error:
                 lost[number] = failure_text(error)
                 if number in films:
                     films.pop(number).abandon()
-                if isinstance(order, PhaseFrames):
-                    continue
-            orders.send(RenderedVideo(path, steps, lost.pop(number, None)))
-    except EOFError:
-        pass
+            if order.name:
+                answers.put(RenderedVideo(place.path, order.steps, lost.pop(number, None)))
     except Exception as error:
-        with contextlib.suppress(OSError):
-            orders.send(RenderedVideo(path, steps, failure_text(error), final=True))
+        answers.put(RenderedVideo(folder.path, 0, failure_text(error), final=True))
     for film in films.values():
         film.abandon()
 
@@ -146,89 +146,77 @@ def remove_unfinished(folder: Place) -> None:
                 (folder / name).remove()
 
 
-def render_process(ours: Connection, *rest: Any) -> None:
+def render_process(*arguments: Any) -> None:
     """`render_videos` in a process that was forked from the trainer."""
-    ours.close()  # otherwise the pipe stays open when the trainer ends
     os.nice(NICENESS)
     gc.freeze()  # garbage collection skips the trainer's objects
     torch.set_num_threads(1)  # the trainer's threads are not here
     import cv2
 
     cv2.setNumThreads(1)
-    render_videos(*rest)
+    render_videos(*arguments)
 
 
 class Renderer:
-    """The trainer's side. Its queue is short: a trainer that is too far ahead waits, so that memory stays bounded."""
+    """The trainer's side. A trainer that is more than `ahead` orders ahead waits, so that memory stays bounded."""
 
-    def __init__(self, env: Env, folder: Place, title: str, fps: int) -> None:
-        self.ours, theirs = multiprocessing.Pipe()
+    def __init__(self, env: Env, folder: Place, title: str, fps: int, ahead: int) -> None:
         self.pending = 0  # videos without an answer
         self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # time of the last frame; the fork shares this memory
-        arguments = (theirs, env, folder, title, fps, self.pulse)
-        self.process: BaseProcess | None = None
-        if sys.platform == "linux" and not multiprocessing.current_process().daemon:  # a daemon may not have children
-            self.process = forked(render_process, self.ours, *arguments)
-            theirs.close()
+        in_process = sys.platform == "linux" and not multiprocessing.current_process().daemon  # which has no children
+        new_queue: Any = multiprocessing.get_context("fork").Queue if in_process else queue.Queue
+        self.orders, self.answers = new_queue(ahead), new_queue()
+        arguments = (self.orders, self.answers, env, folder, title, fps, self.pulse)
+        self.worker: BaseProcess | threading.Thread
+        if in_process:
+            self.orders.cancel_join_thread()  # nobody waits at exit for a renderer that hangs
+            self.worker = forked(render_process, *arguments)
         else:
-            threading.Thread(target=render_videos, args=arguments, daemon=True).start()
-        self.orders: queue.Queue[Order | None] = queue.Queue(1)
-        self.disconnected = False
-        threading.Thread(target=self._deliver, name="tightrope-renderer", daemon=True).start()
+            self.worker = threading.Thread(target=render_videos, args=arguments, daemon=True)
+            self.worker.start()
 
-    def _deliver(self) -> None:
-        """On a thread of its own, since sending may block for ever."""
-        try:
-            while (order := self.orders.get()) is not None:
-                self.ours.send(order)
-            self.ours.close()  # which ends the renderer
-        except OSError:
-            self.disconnected = True
-
-    def show(self, number: int, frames: PhaseFrames) -> None:
-        """Add a phase to the video with that number."""
-        self._send((number, frames))
-
-    def finish(self, number: int, name: str, steps: int) -> None:
-        """The video is complete."""
-        self._send((number, (name, steps)))
-        self.pending += 1
-
-    def _send(self, order: Order) -> None:
+    def send(self, order: Order) -> None:
         wait = Wait()
-        while not self.disconnected:
+        while True:
             try:
-                return self.orders.put(order, timeout=LOOK)
+                self.orders.put(order, timeout=LOOK)
+                break
             except queue.Full:
                 self._check_works(wait)
-        self.finished()  # it may have said why
-        raise self.failed(DIED)
+        self.pending += bool(order.name)
 
     def _check_works(self, wait: Wait) -> None:
-        """RuntimeError if it hangs."""
-        late = wait.over(HANG_SECONDS, float(self.pulse[0]))
-        if self.process is not None and standing_still(self.process.pid or 0) and wait.seconds > STOPPED_SECONDS:
+        """RuntimeError if it has ended or hangs."""
+        if not self.worker.is_alive():
+            reasons = [answer.error for answer in iter(self._answer, None) if answer.final]
+            raise self.failed(next(filter(None, reasons), DIED))
+        late, pid = wait.over(HANG_SECONDS, float(self.pulse[0])), getattr(self.worker, "pid", 0)  # a thread has none
+        if wait.seconds > STOPPED_SECONDS and standing_still(pid):
             raise self.failed("the process that draws is stopped")
         if late:
             raise self.failed(f"no frame was drawn in {wait.seconds:.0f} s")
+
+    def _answer(self, seconds: float = 0.0) -> RenderedVideo | None:
+        """The next answer, if it comes within so many seconds."""
+        with contextlib.suppress(queue.Empty):
+            answer: RenderedVideo = self.answers.get(seconds > 0, seconds)
+            return answer
+        return None
 
     def finished(self, seconds: float = 0.0) -> list[RenderedVideo]:
         """Videos that are finished, or all of them within so many seconds; those that could not be written have an error.
         RuntimeError if there will be no more."""
         found: list[RenderedVideo] = []
         began, wait = time.monotonic(), Wait()
-        while True:
-            left = seconds - (time.monotonic() - began) if self.pending else 0.0
-            try:
-                answer: RenderedVideo | None = self.ours.recv() if self.ours.poll(min(LOOK, max(0.0, left))) else None
-            except (EOFError, OSError):
-                raise self.failed(DIED) from None
-            if answer is None and left <= 0:
-                break
+        while self.pending:
+            left = seconds - (time.monotonic() - began)
+            answer = self._answer(min(LOOK, left))
             if answer is None:
                 self._check_works(wait)
-            elif answer.error is not None and answer.final:
-                raise self.failed(answer.error)
+                if left <= 0:
+                    break
+            elif answer.final:
+                raise self.failed(answer.error or DIED)
             else:
                 self.pending -= 1
                 found.append(answer)
@@ -237,8 +225,8 @@ class Renderer:
         return found
 
     def failed(self, reason: str) -> RuntimeError:
-        if self.process is not None:
-            kill([self.process])
+        if isinstance(self.worker, BaseProcess):
+            kill([self.worker])
         self.close()
         return RuntimeError(reason)
 

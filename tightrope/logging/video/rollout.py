@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,11 +19,12 @@ from torch import Tensor
 from ...errors import warn
 from ...files import Place
 from ..callback import Callback, RunInfo, StateView, TrainingResult
-from .renderer import PhaseFrames, RenderedVideo, Renderer
+from .renderer import Order, PhaseFrames, RenderedVideo, Renderer
 
 MAX_CELLS = 16
 MIN_FRAMES, MAX_FRAMES = 96, 500  # of a video, if phases allow
-MAX_BYTES = 64 << 20  # of the observations in a video
+MAX_BYTES = 64 << 20  # of the observations in a video, and of those that wait to be drawn
+MAX_AHEAD = 16  # videos or phases that wait to be drawn
 DIVISOR = 4  # by default videos are due at total/4 steps, total/16, and so on
 MIN_GAP = 4  # lengths of a video between two videos, by default
 LAST_VIDEO_SECONDS = 30.0  # that the end of training waits for the last videos
@@ -62,7 +64,7 @@ class RolloutVideo(Callback):
         self.kept: deque[StoredPhase] | None = None  # the last phases
         self.rows = 0  # steps of a phase that are kept
         self.renderer: Renderer | None = None
-        self.numbers = 0  # videos begun
+        self.numbers = count(1)  # of the next video
         self.last: int | None = None  # number of the video of the last phases, near the end
         self.complete = False  # whether the last video has been ordered
         self.shown = 0  # last phase in a video
@@ -98,7 +100,7 @@ class RolloutVideo(Callback):
             return
         self.complete = True
         if self.last is not None and self.renderer is not None:
-            self.renderer.finish(self.last, video_name(state.phase), state.steps)
+            self.renderer.send(Order(self.last, [], video_name(state.phase), state.steps))
         elif self.shown != state.phase and (self.every is not None or self.full):
             self.make_video(state)
 
@@ -155,29 +157,25 @@ class RolloutVideo(Callback):
     def make_video(self, state: StateView) -> None:
         """A video of all phases that are kept."""
         assert self.kept is not None
-        renderer, number = self.running_renderer(state), self.next_number()
-        for kept in self.kept:
-            renderer.show(number, kept.frames(state))
-        renderer.finish(number, video_name(state.phase), state.steps)
+        renderer, phases = self.running_renderer(state), [kept.frames(state) for kept in self.kept]
+        renderer.send(Order(next(self.numbers), phases, video_name(state.phase), state.steps))
         self.shown = state.phase
 
     def approach_the_end(self, state: StateView, left: int) -> None:
         """Draw the last video phase by phase, so that nobody waits for it at the end."""
         assert self.kept is not None
         if self.last is None and left == (self.kept.maxlen or 0) - 1 > 0:
-            self.running_renderer(state)
-            self.last = self.next_number()
+            self.last = next(self.numbers)
         if self.last is not None:
-            self.running_renderer(state).show(self.last, self.kept[-1].frames(state))
+            self.running_renderer(state).send(Order(self.last, [self.kept[-1].frames(state)]))
 
     def running_renderer(self, state: StateView) -> Renderer:
         if self.renderer is None:
-            self.renderer = Renderer(state.env, Place.of(self.folder), self.title, state.env.pace // stride(state))
+            size = sum(phase.obs.nbytes for phase in self.kept or ())
+            ahead = max(1, min(MAX_AHEAD, MAX_BYTES // max(size, 1)))
+            fps = state.env.pace // stride(state)
+            self.renderer = Renderer(state.env, Place.of(self.folder), self.title, fps, ahead)
         return self.renderer
-
-    def next_number(self) -> int:
-        self.numbers += 1
-        return self.numbers
 
     def report(self, found: list[RenderedVideo]) -> None:
         for path, steps, error, _ in found:

@@ -1,6 +1,7 @@
 """Lines, discs, polygons and words land where they should, with soft edges; frames make grids."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -42,12 +43,6 @@ def coverage(c: Canvas, color: tuple[int, ...]) -> np.ndarray:
     return (BACKGROUND[0] - c.frame[..., 0].astype(float)) / (BACKGROUND[0] - color[0])
 
 
-def extent(c: Canvas) -> tuple[float, float, float, float]:
-    """Left, right, bottom, top of what is drawn, in world units."""
-    rows, columns = np.nonzero(inked(c))
-    return columns.min() / 10 - 5, columns.max() / 10 - 5, 5 - rows.max() / 10, 5 - rows.min() / 10
-
-
 def colours(c: Canvas) -> set[tuple[int, ...]]:
     return {tuple(colour) for colour in np.unique(c.frame.reshape(-1, 3), axis=0).tolist()}
 
@@ -59,13 +54,40 @@ def test_blank() -> None:
     assert colours(c) == {BACKGROUND}
 
 
-def test_line() -> None:
+Points = list[tuple[float, float]]
+SHAPES: dict[str, tuple[Callable[[Canvas], None], Points, Points]] = {  # points inside, points outside
+    "line": (
+        lambda c: c.line((-3, 2), (3, 2), INK, 0.4),
+        [(-2.9, 2), (0, 2), (2.9, 2)], [(-3.6, 2), (3.6, 2), (0, 2.5), (0, 1.5), (0, -2)],
+    ),
+    "disc": (lambda c: c.disc((1, -1), 2, INK), [(1, -1), (2.34, 0.34)], [(2.9, 0.9), (-1.2, -1), (1, 1.2)]),
+    "polygon": (lambda c: c.polygon([(-3, -3), (3, -3), (-3, 3)], INK), [(-2, -2), (2, -2.9)], [(2, 2), (0.2, 0.2)]),
+    "box": (lambda c: c.box((1, 1), 4, 2, INK), [(1, 1), (-0.8, 0.2), (2.8, 1.8)], [(-1.2, 1), (3.2, 1), (1, 2.2), (1, -0.2)]),
+    "arc": (  # anticlockwise
+        lambda c: c.arc((0, 0), 3, 0, math.pi / 2, INK, 0.3),
+        [(3 * math.cos(a), 3 * math.sin(a)) for a in (0.1, 0.8, 1.5)], [(0, 0), (2, -2.2), (-2.2, 2), (-3, 0), (0, -3)],
+    ),
+    "path": (  # not closed
+        lambda c: c.path([(-3, -3), (0, 3), (3, -3)], INK, 0.3), [(-1.5, 0), (1.5, 0), (0, 3)], [(0, -3), (0, 0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("draw", "inside", "outside"), SHAPES.values(), ids=SHAPES)
+def test_a_shape_is_where_it_should_be(draw: Callable[[Canvas], None], inside: Points, outside: Points) -> None:
     c = canvas()
-    c.line((-3, 2), (3, 2), INK, 0.4)
-    for x in (-2.9, 0, 2.9):
-        assert pixel(c, x, 2) == INK
-    for x, y in ((-3.6, 2), (3.6, 2), (0, 2.5), (0, 1.5), (0, -2)):
-        assert pixel(c, x, y) == BACKGROUND
+    draw(c)
+    assert [pixel(c, *point) for point in inside] == [INK] * len(inside)
+    assert [pixel(c, *point) for point in outside] == [BACKGROUND] * len(outside)
+
+
+def test_areas() -> None:
+    c = canvas()
+    c.disc((1, -1), 2, WARM)
+    assert coverage(c, WARM).sum() == pytest.approx(math.pi * 20**2, rel=0.08)
+    c = canvas()
+    c.polygon([(-3, -3), (3, -3), (-3, 3)], ACCENT)
+    assert coverage(c, ACCENT).sum() == pytest.approx(60 * 60 / 2, rel=0.08)
 
 
 @pytest.mark.parametrize("pixels", [1, 2, 3, 5, 8])
@@ -75,61 +97,12 @@ def test_a_line_is_as_wide_as_asked(pixels: int) -> None:
     assert coverage(c, INK)[:, 50].sum() == pytest.approx(pixels, abs=1.0)
 
 
-def test_y_is_up_and_x_is_right() -> None:
-    c = canvas()
+@pytest.mark.parametrize(("center", "row", "column"), [((0, 0), 20, 70), ((2, 3), 50, 50)])
+def test_y_is_up_and_x_is_right(center: tuple[float, float], row: float, column: float) -> None:
+    c = Canvas(SIZE, SIZE, SPAN, center)
     c.disc((2, 3), 0.5, ACCENT)
     rows, columns = np.nonzero(inked(c))
-    assert rows.mean() == pytest.approx(20, abs=0.6)
-    assert columns.mean() == pytest.approx(70, abs=0.6)
-
-
-def test_centre_of_the_picture() -> None:
-    c = Canvas(SIZE, SIZE, SPAN, center=(10, -4))
-    c.disc((10, -4), 0.5, ACCENT)
-    rows, columns = np.nonzero(inked(c))
-    assert (rows.mean(), columns.mean()) == pytest.approx((50, 50), abs=0.6)
-
-
-def test_disc() -> None:
-    c = canvas()
-    c.disc((1, -1), 2, WARM)
-    assert coverage(c, WARM).sum() == pytest.approx(math.pi * 20**2, rel=0.08)
-    assert extent(c) == pytest.approx((-1, 3, -3, 1), abs=0.2)
-    assert pixel(c, 1, -1) == WARM
-    assert pixel(c, 1 + 1.9 * math.sqrt(0.5), -1 + 1.9 * math.sqrt(0.5)) == WARM
-    assert pixel(c, 2.9, 0.9) == BACKGROUND
-
-
-def test_polygon() -> None:
-    c = canvas()
-    c.polygon([(-3, -3), (3, -3), (-3, 3)], ACCENT)
-    assert pixel(c, -2, -2) == ACCENT
-    assert pixel(c, 2, 2) == BACKGROUND
-    assert coverage(c, ACCENT).sum() == pytest.approx(60 * 60 / 2, rel=0.08)
-
-
-def test_box() -> None:
-    c = canvas()
-    c.box((1, 1), 4, 2, INK)
-    assert extent(c) == pytest.approx((-1, 3, 0, 2), abs=0.15)
-    assert pixel(c, 1, 1) == pixel(c, -0.8, 0.2) == pixel(c, 2.8, 1.8) == INK
-
-
-def test_arc_goes_anticlockwise() -> None:
-    c = canvas()
-    c.arc((0, 0), 3, 0, math.pi / 2, INK, 0.3)
-    for angle in (0.1, 0.8, 1.5):
-        assert pixel(c, 3 * math.cos(angle), 3 * math.sin(angle)) == INK
-    assert pixel(c, 0, 0) == BACKGROUND
-    assert not inked(c)[54:].any()
-    assert not inked(c)[:, :46].any()
-
-
-def test_path_joins_its_points() -> None:
-    c = canvas()
-    c.path([(-3, -3), (0, 3), (3, -3)], INK, 0.3)
-    assert pixel(c, -1.5, 0) == pixel(c, 1.5, 0) == pixel(c, 0, 3) == INK
-    assert pixel(c, 0, -3) == BACKGROUND  # not closed
+    assert (rows.mean(), columns.mean()) == pytest.approx((row, column), abs=0.6)
 
 
 DRAWINGS = {
@@ -206,26 +179,15 @@ def numbered(count: int) -> np.ndarray:
     return np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None] * 10, (count, 6, 8, 3))
 
 
-def test_grid_of_sixteen() -> None:
-    picture = grid(numbered(16))
-    assert picture.shape == (24, 32, 3)
+@pytest.mark.parametrize(("count", "columns", "rows"), [(16, 4, 4), (5, 4, 2), (4, 2, 2)])
+def test_a_grid_is_filled_row_by_row(count: int, columns: int, rows: int) -> None:
+    picture = grid(numbered(count), columns)
+    assert picture.shape == (6 * rows, 8 * columns, 3)
     assert picture.dtype == np.uint8
-    for k in range(16):
-        row, column = divmod(k, 4)
-        assert (picture[6 * row : 6 * row + 6, 8 * column : 8 * column + 8] == 10 * k).all()
-
-
-def test_grid_of_five_leaves_cells_empty() -> None:
-    picture = grid(numbered(5))
-    assert picture.shape == (12, 32, 3)
-    assert (picture[6:, :8] == 40).all()
-    assert (picture[6:, 8:] == BACKGROUND).all()
-
-
-def test_grid_columns() -> None:
-    picture = grid(numbered(4), columns=2)
-    assert picture.shape == (12, 16, 3)
-    assert [picture[r, c, 0] for r in (0, 6) for c in (0, 8)] == [0, 10, 20, 30]
+    for k in range(rows * columns):
+        row, column = divmod(k, columns)
+        cell = picture[6 * row : 6 * row + 6, 8 * column : 8 * column + 8]
+        assert (cell == (10 * k if k < count else BACKGROUND)).all()
 
 
 def test_enlarged_pictures_are_the_same_and_sharper() -> None:

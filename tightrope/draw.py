@@ -11,6 +11,11 @@ from typing import Any
 
 import numpy as np
 
+__all__ = [
+    "ACCENT", "BACKGROUND", "CAPTION_HEIGHT", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "captioned_grid",
+    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "text_width", "tint", "write",
+]  # fmt: skip
+
 BACKGROUND = (250, 250, 247)  # the palette of all environments, RGB
 INK = (38, 43, 54)
 MUTED = (196, 199, 204)
@@ -167,11 +172,11 @@ def tint(frame: np.ndarray, color: Color, strength: float) -> None:
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
     """(K, H, W, 3) frames as one picture, row by row; missing cells are left in the background colour."""
     count, height, width, _ = frames.shape
-    rows = -(-count // columns)
-    picture = np.empty((rows, height, columns, width, 3), np.uint8)
-    for i in range(rows * columns):
-        picture[i // columns, :, i % columns] = frames[i] if i < count else BACKGROUND
-    return picture.reshape(rows * height, columns * width, 3)
+    picture = blank(-(-count // columns) * height, columns * width)
+    for i, frame in enumerate(frames):
+        row, column = i // columns * height, i % columns * width
+        picture[row : row + height, column : column + width] = frame
+    return picture
 
 
 def stretched(frame: np.ndarray, side: int) -> np.ndarray:
@@ -210,20 +215,16 @@ def captioned_grid(
     cells: Sequence[np.ndarray] | np.ndarray, pink: Sequence[float], left: str, right: str = ""
 ) -> np.ndarray:
     """Frames (K, H, W, 3) in a grid, thin lines between them, over a line of text. `pink` tints each of them, from 0 to 1."""
-    height, width, _ = cells[0].shape
-    columns = grid_columns(len(cells))
-    rows = -(-len(cells) // columns)
-    picture = blank(rows * height + CAPTION_HEIGHT, columns * width)
-    for i, (cell, strength) in enumerate(zip(cells, pink, strict=True)):
-        row, column = divmod(i, columns)
-        place = picture[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        place[:] = cell
+    frames, columns = np.array(cells), grid_columns(len(cells))
+    for frame, strength in zip(frames, pink, strict=True):
         if strength > 0:
-            tint(place, PINK, strength)
-    for row in range(1, rows + 1):
-        picture[row * height - 1] = GRID_LINE
+            tint(frame, PINK, strength)
+    picture = grid(frames, columns)
+    _, height, width, _ = frames.shape
+    picture[height - 1 :: height] = GRID_LINE
     for column in range(1, columns):
-        picture[: rows * height, column * width - 1] = GRID_LINE
+        picture[:, column * width - 1] = GRID_LINE
+    picture = np.concatenate([picture, blank(CAPTION_HEIGHT, picture.shape[1])])
     caption(picture, left, right)
     return picture
 
