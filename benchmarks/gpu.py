@@ -9,8 +9,6 @@
 in the modes there are on a CPU, to try the script out.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -31,6 +29,7 @@ from tightrope.algorithms.ppo import PPOMetrics, ppo
 sys.path.insert(0, str(Path(__file__).parent / "references"))
 
 import recipe
+from torch_pieces import synchronize
 
 WIDE = [  # CartPole where environments cost next to nothing: fifty phases; found on seeds 1 to 28
     "--num-envs", "512", "--num-steps", "32", "--num-minibatches", "8", "--update-epochs", "4", "--learning-rate", "4e-3",
@@ -74,11 +73,6 @@ def begun(size: tuple[int, int], mode: str, device: str, **settings: Any) -> tup
     next(loop)
     synchronize()
     return loop, time.perf_counter() - began
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def speed(

@@ -10,8 +10,6 @@ Gymnasium's wrappers where we have its vector engine. On a GPU, Tightrope runs n
 each in a process of its own with the GPU to itself (gpu.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

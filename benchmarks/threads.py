@@ -4,8 +4,6 @@ python benchmarks/threads.py             # on whatever else this machine does no
 python benchmarks/threads.py --busy 4    # beside four processes that only use up time
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

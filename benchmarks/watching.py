@@ -9,8 +9,6 @@ together, and of the whole command, as medians and as multiples of the first row
 other work.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ sees the whole update at once; a phase is again one CUDA graph. Recipe, rules an
 it runs anywhere, which is how it is tested.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

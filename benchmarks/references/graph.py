@@ -8,8 +8,6 @@ graph holds them all. Recipe, rules and diagnostics are those of Tightrope's PPO
 JSON for each size and precision. With --eager there is no graph and it runs anywhere, which is how it is tested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar

@@ -10,8 +10,6 @@ bootstraps from its final observation, a terminated one from nothing, and the tr
 for each size and precision; set-up is tracing and compiling. Runs on whatever device JAX finds.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the references agree on: the recipe, the physics' constants, the clock, the command line and the line they print."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -4,8 +4,6 @@ T is time within a phase, N the number of environments, B a minibatch. The rules
 bootstraps from its final observation, a terminated one from nothing, and the trace is cut at both.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

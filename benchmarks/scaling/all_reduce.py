@@ -7,8 +7,6 @@ the module (gradients as views of its buckets, static graph); and as Tightrope d
 with the loss's terms at its end. Prints milliseconds of an update and DDP's time over ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

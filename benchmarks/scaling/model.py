@@ -12,8 +12,6 @@ which is the usual model of it (Thakur et al. 2005, "Optimization of collective 
 measured, on one H200; latency and bandwidth are assumed: doctor under torchrun measures them where you are.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from typing import NamedTuple

@@ -7,8 +7,6 @@ it send every message all the same, through NCCL and from within the captured ph
 for the way to the others. Prints steps/s and the shares of the plain process's.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess
