@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     args = parser.parse_args()
     print(
-        "| envs | accelerate | precision | engine alone, steps/s | training, steps/s | ratio |\n|---|---|---|---|---|---|",
+        "| envs | accelerate | precision | engine alone, steps/s | training, steps/s | ratio |\n|" + "---|" * 6,
         flush=True,
     )
     for num_envs in args.num_envs:

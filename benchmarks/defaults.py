@@ -1,6 +1,6 @@
 """Environments without a preset, trained with no flags: what the defaults for each kind of environment reach.
 
-    python benchmarks/defaults.py [TASK ...] [--seeds 3] [--first-seed 11] [--jobs 2] [--plain] [--out FILE] [NAME=VALUE ...]
+    python benchmarks/defaults.py [TASK ...] [--seeds 3] [--first-seed 11] [--jobs 2] [--plain] [NAME=VALUE ...]
 
 Scores are means of 100 greedy episodes. `--plain` trains with the plain defaults of the algorithm instead, for comparison.
 NAME=VALUE sets a setting of every run. MinAtar and MiniGrid need `pip install minatar minigrid`; tasks whose package is
@@ -14,16 +14,33 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import yaml
 
 
-class CopyBits(gym.Env):
-    """Show some bits among other things; pay for each one that the action repeats. 20 steps, at best 20."""
+class Quiz(gym.Env):
+    """Ask something in every step and pay for the right answer, 1 at most. 20 steps, so at best 20."""
+
+    def ask(self) -> Any:
+        """The observation that asks; self.answer is what is right."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.ask(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        reward = float((np.asarray(action) == self.answer).mean())
+        return self.ask(), reward, self.t >= 20, False, {}
+
+
+class CopyBits(Quiz):
+    """Repeat four bits, which are shown among other things."""
 
     observation_space = gym.spaces.Dict(
         image=gym.spaces.Box(0, 255, (64, 64, 3), np.uint8),
@@ -32,53 +49,36 @@ class CopyBits(gym.Env):
     )
     action_space = gym.spaces.MultiBinary(4)
 
-    def _obs(self) -> dict[str, Any]:
-        self.bits = self.np_random.integers(0, 2, 4)
+    def ask(self) -> dict[str, Any]:
+        self.answer = self.np_random.integers(0, 2, 4)
         image = np.full((64, 64, 3), 128, np.uint8)
-        return {"image": image, "vector": (2 * self.bits - 1).astype(np.float32), "mode": self.np_random.integers(3)}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        reward = float((np.asarray(action) == self.bits).mean())
-        return self._obs(), reward, self.t >= 20, False, {}
+        vector = (2 * self.answer - 1).astype(np.float32)
+        return {"image": image, "vector": vector, "mode": self.np_random.integers(3)}
 
 
 class ReadImage(CopyBits):
     """The same, but the bits are bright quarters of the picture, and the vector is noise."""
 
-    def _obs(self) -> dict[str, Any]:
-        obs = super()._obs()
-        obs["image"] = np.kron(self.bits.reshape(2, 2), np.full((32, 32), 255))[..., None].repeat(3, 2).astype(np.uint8)
+    def ask(self) -> dict[str, Any]:
+        obs = super().ask()
+        obs["image"] = (
+            np.kron(self.answer.reshape(2, 2), np.full((32, 32), 255))[..., None].repeat(3, 2).astype(np.uint8)
+        )
         obs["vector"] = self.np_random.uniform(-1, 1, 4).astype(np.float32)
         return obs
 
 
-class BrightSide(gym.Env):
-    """A picture of real numbers, bright on the left or on the right: choose that side. 20 steps, at best 20."""
+class BrightSide(Quiz):
+    """A picture of real numbers, bright on the left or on the right: choose that side."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (84, 84, 3), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def _obs(self) -> Any:
-        self.side = int(self.np_random.integers(2))
+    def ask(self) -> Any:
+        self.answer = int(self.np_random.integers(2))
         image = self.np_random.uniform(0, 0.5, (84, 84, 3)).astype(np.float32)
-        image[:, 42 * self.side : 42 * self.side + 42] += 0.3
+        image[:, 42 * self.answer : 42 * self.answer + 42] += 0.3
         return image
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        reward = float(action == self.side)
-        return self._obs(), reward, self.t >= 20, False, {}
 
 
 def minatar(game: str) -> Callable[[], gym.Env]:
@@ -105,40 +105,40 @@ def unknown(env_id: str, **kwargs: Any) -> Callable[[], gym.Env]:
     return lambda: gym.make(env_id, **kwargs)
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     env: Any  # an id, or a factory of environments
-    settings: dict[str, Any]
     note: str = ""
+    settings: dict[str, Any] | None = None
 
 
+SHORT = {"total_timesteps": 50_000}
 TASKS = {
-    "Taxi": Task("Taxi-v4", {}, "8 at best"),
-    "CliffWalking": Task("CliffWalking-v1", {"max_episode_steps": 200}, "-13 at best"),
-    "FrozenLake": Task("FrozenLake-v1", {}, "0.74 at best"),
-    "FrozenLake8x8": Task("FrozenLake8x8-v1", {}, "about 0.85 at best"),
-    "Blackjack": Task("Blackjack-v1", {}, "about -0.04 at best"),
-    "MountainCarContinuous": Task("MountainCarContinuous-v0", {}, "solved at 90"),
-    "BipedalWalker": Task("BipedalWalker-v3", {}, "solved at 300"),
-    "Pusher": Task("Pusher-v5", {}, "solved at 0, about -23 known of PPO"),
-    "Breakout (MinAtar)": Task(minatar("breakout"), {}),
-    "SpaceInvaders (MinAtar)": Task(minatar("space_invaders"), {}),
-    "Asterix (MinAtar)": Task(minatar("asterix"), {}),
-    "DoorKey-5x5 (MiniGrid)": Task(minigrid("DoorKey-5x5"), {}, "0.97 at best"),
-    "Empty-8x8 (MiniGrid)": Task(minigrid("Empty-8x8"), {}, "0.96 at best"),
-    "copy bits": Task(CopyBits, {"total_timesteps": 50_000}, "20 at best, 10 by chance"),
-    "read image": Task(ReadImage, {"total_timesteps": 50_000}, "20 at best, 10 by chance"),
-    "bright side": Task(BrightSide, {"total_timesteps": 50_000}, "20 at best, 10 by chance"),
+    "Taxi": Task("Taxi-v4", "8 at best"),
+    "CliffWalking": Task("CliffWalking-v1", "-13 at best", {"max_episode_steps": 200}),
+    "FrozenLake": Task("FrozenLake-v1", "0.74 at best"),
+    "FrozenLake8x8": Task("FrozenLake8x8-v1", "about 0.85 at best"),
+    "Blackjack": Task("Blackjack-v1", "about -0.04 at best"),
+    "MountainCarContinuous": Task("MountainCarContinuous-v0", "solved at 90"),
+    "BipedalWalker": Task("BipedalWalker-v3", "solved at 300"),
+    "Pusher": Task("Pusher-v5", "solved at 0, about -23 known of PPO"),
+    "Breakout (MinAtar)": Task(minatar("breakout")),
+    "SpaceInvaders (MinAtar)": Task(minatar("space_invaders")),
+    "Asterix (MinAtar)": Task(minatar("asterix")),
+    "DoorKey-5x5 (MiniGrid)": Task(minigrid("DoorKey-5x5"), "0.97 at best"),
+    "Empty-8x8 (MiniGrid)": Task(minigrid("Empty-8x8"), "0.96 at best"),
+    "copy bits": Task(CopyBits, "20 at best, 10 by chance", SHORT),
+    "read image": Task(ReadImage, "20 at best, 10 by chance", SHORT),
+    "bright side": Task(BrightSide, "20 at best, 10 by chance", SHORT),
     # with a preset of their own, which is left out here
-    "CartPole": Task(unknown("CartPole-v1"), {}, "500 at best"),
-    "Acrobot": Task(unknown("Acrobot-v1"), {}, "about -80"),
-    "LunarLander": Task(unknown("LunarLander-v3"), {}, "solved at 200"),
-    "LunarLanderContinuous": Task(unknown("LunarLander-v3", continuous=True), {}, "solved at 200"),
-    "Pendulum": Task(unknown("Pendulum-v1"), {}, "about -150"),
-    "Hopper": Task(unknown("Hopper-v5"), {}),
-    "Swimmer": Task(unknown("Swimmer-v5"), {}),
-    "HalfCheetah": Task(unknown("HalfCheetah-v5"), {}),
-    "Walker2d": Task(unknown("Walker2d-v5"), {}),
+    "CartPole": Task(unknown("CartPole-v1"), "500 at best"),
+    "Acrobot": Task(unknown("Acrobot-v1"), "about -80"),
+    "LunarLander": Task(unknown("LunarLander-v3"), "solved at 200"),
+    "LunarLanderContinuous": Task(unknown("LunarLander-v3", continuous=True), "solved at 200"),
+    "Pendulum": Task(unknown("Pendulum-v1"), "about -150"),
+    "Hopper": Task(unknown("Hopper-v5")),
+    "Swimmer": Task(unknown("Swimmer-v5")),
+    "HalfCheetah": Task(unknown("HalfCheetah-v5")),
+    "Walker2d": Task(unknown("Walker2d-v5")),
 }
 
 
@@ -151,7 +151,7 @@ def one(job: tuple[str, str, int, dict[str, Any]]) -> dict[str, Any]:
     name, algo, seed, settings = job
     torch.set_num_threads(1)
     task = TASKS[name]
-    wanted = {**task.settings, **settings}
+    wanted = {**(task.settings or {}), **settings}
     try:
         agent = (tr.PPO if algo == "ppo" else tr.VPG)(task.env, seed=seed, threads=1, **wanted)
     except tr.UsageError as error:
@@ -174,25 +174,18 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=11)
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each on one thread")
     parser.add_argument("--plain", action="store_true", help="the plain defaults of the algorithm")
-    parser.add_argument("--out", help="append one JSON line a run to this file")
     args = parser.parse_intermixed_args()
     settings = {k: yaml.safe_load(v) for k, _, v in (word.partition("=") for word in args.words if "=" in word)}
     if args.plain:
         settings["defaults"] = "plain"
     names = [word for word in args.words if "=" not in word] or list(TASKS)
-    jobs = [
-        (name, args.algo, seed, settings)
-        for name in names
-        for seed in range(args.first_seed, args.first_seed + args.seeds)
-    ]
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    jobs = [(name, args.algo, seed, settings) for name in names for seed in seeds]
     found: dict[str, list[dict[str, Any]]] = {}
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for result in pool.imap_unordered(one, jobs):
             found.setdefault(result["task"], []).append(result)
             print(json.dumps(result), flush=True)
-            if args.out:
-                with open(args.out, "a") as file:
-                    print(json.dumps(result), file=file)
     print("\n| task | greedy mean of 100, each seed | mean | steps | training | |\n|---|---|---|---|---|---|")
     for name in names:
         rows = sorted((r for r in found[name] if "mean" in r), key=lambda r: r["seed"])

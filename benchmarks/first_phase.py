@@ -9,33 +9,19 @@ import tempfile
 import time
 from pathlib import Path
 
-WORKLOADS = {
-    "W1": "CartPole-v1",
-    "W2": "CartPole-v1 --num-envs 4 --num-steps 128 --num-minibatches 4 --update-epochs 4 --total-timesteps 102400",
-    "W3": "LunarLander-v3 --num-envs 16 --num-steps 1024 --num-minibatches 256 --update-epochs 4",
-    "W4": "HalfCheetah-v5 --num-envs 1 --num-steps 2048 --num-minibatches 32 --update-epochs 10",
-    "W5": "HalfCheetah-v5 --num-envs 64 --num-steps 32 --num-minibatches 32 --update-epochs 10",
-    "W6": "ALE/Breakout-v5 --num-envs 8 --num-steps 128 --num-minibatches 4 --update-epochs 4",
-}
+from workloads import WORKLOADS
+
+SIZE = ("num_envs", "num_steps", "num_minibatches", "update_epochs")
 
 
-def wait_for_first_phase(arguments: str) -> float:
+def wait_for_first_phase(workload: str) -> float:
+    env, _, settings = WORKLOADS.get(workload, ("CartPole-v1", 0, {}))  # W1 is the preset
+    sizes = [word for name in SIZE if name in settings for word in (f"--{name.replace('_', '-')}", str(settings[name]))]
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        words = [
-            sys.executable,
-            "-m",
-            "tightrope",
-            "train",
-            *arguments.split(),
-            "--run-dir",
-            str(run),
-            "--device",
-            "cpu",
-        ]
+        metrics = Path(folder) / "run" / "metrics.jsonl"
+        words = [sys.executable, "-m", "tightrope", "train", env, *sizes, "--run-dir", str(metrics.parent)]
         began = time.perf_counter()
-        with subprocess.Popen([*words, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            metrics = run / "metrics.jsonl"
+        with subprocess.Popen([*words, "--device", "cpu", "--quiet"], stdout=subprocess.DEVNULL) as process:
             while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
                 time.sleep(0.01)
             seconds = time.perf_counter() - began
@@ -44,5 +30,5 @@ def wait_for_first_phase(arguments: str) -> float:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or WORKLOADS:
-        print(f"{name}: {wait_for_first_phase(WORKLOADS[name]):.2f} s", flush=True)
+    for name in sys.argv[1:] or ["W1", *WORKLOADS]:
+        print(f"{name}: {wait_for_first_phase(name):.2f} s", flush=True)

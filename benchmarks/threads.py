@@ -4,8 +4,6 @@ python benchmarks/threads.py             # on whatever else this machine does no
 python benchmarks/threads.py --busy 4    # beside four processes that only use up time
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -22,15 +20,10 @@ def measure(threads: int, repeats: int) -> None:
     from torch import nn
 
     torch.set_num_threads(threads)
-    convolutions = [
-        nn.Conv2d(4, 32, 8, 4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 4, 2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, 3),
-        nn.ReLU(),
-    ]
-    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6))
+    network = nn.Sequential(
+        nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 6),
+    )  # fmt: skip
     network.to(memory_format=torch.channels_last)
     image = torch.rand(256, 4, 84, 84).contiguous(memory_format=torch.channels_last)
     times = []
@@ -55,10 +48,8 @@ def main() -> None:
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
     try:
         for threads, policy in WAYS * options.rounds:  # by turns, since the load of a machine changes
-            words = ["--threads", str(threads), "--repeats", str(options.repeats)]
-            subprocess.run(
-                [sys.executable, __file__, *words], env={**os.environ, "OMP_WAIT_POLICY": policy}, check=True
-            )
+            words = [sys.executable, __file__, "--threads", str(threads), "--repeats", str(options.repeats)]
+            subprocess.run(words, env={**os.environ, "OMP_WAIT_POLICY": policy}, check=True)
     finally:
         for other in others:
             other.kill()

@@ -10,8 +10,6 @@ the highest beside it. `--clock cpu` counts the processor time of the training t
 W2 to W6 are those of workloads.py; the others are presets, and networks of a user's own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 python benchmarks/video_speed.py
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -19,19 +19,10 @@ seed = parser.parse_args().seed
 torch.set_num_threads(1)
 
 model = PPO(
-    "MlpPolicy",
-    make_vec_env("CartPole-v1", 8, seed=seed),
-    n_steps=32,
-    batch_size=256,
-    n_epochs=20,
-    gae_lambda=0.8,
-    gamma=0.98,
-    ent_coef=0.0,
-    learning_rate=lambda left: left * 1e-3,
-    clip_range=lambda left: left * 0.2,
-    seed=seed,
+    "MlpPolicy", make_vec_env("CartPole-v1", 8, seed=seed), n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8,
+    gamma=0.98, ent_coef=0.0, learning_rate=lambda left: left * 1e-3, clip_range=lambda left: left * 0.2, seed=seed,
     device="cpu",
-)
+)  # fmt: skip
 hold = Hold()
 
 

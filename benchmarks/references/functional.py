@@ -9,31 +9,16 @@ sees the whole update at once; a phase is again one CUDA graph. Recipe, rules an
 it runs anywhere, which is how it is tested.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 
 import recipe
 import torch
+from recipe import Batch, Carts, Transition
 from torch import Tensor
 from torch.func import grad
 from torch.nn import functional as F
-from torch_pieces import (
-    DEVICE,
-    Batch,
-    Carts,
-    Transition,
-    act_and_step,
-    estimate,
-    fresh_states,
-    loss,
-    measure,
-    minibatches,
-    mlp,
-    need_cuda,
-    start,
-)
+from torch_pieces import DEVICE, act_and_step, collect, estimate, loss, minibatches, mlp, run, start
 
 LAYER_TENSORS = 6  # weights and biases of one network; the actor's come first
 
@@ -90,7 +75,7 @@ class PPO:
     """Tensors that keep their place between phases, and the three traced functions."""
 
     def __init__(self, num_envs: int, num_steps: int, compiled: bool = True) -> None:
-        self.num_envs, self.num_steps = num_envs, num_steps
+        self.num_steps = num_steps
         parameters = [p.detach().clone() for net in (mlp(2, 0.01), mlp(1, 1.0)) for p in net.parameters()]
         first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
         self.adam = Adam(parameters, first, second, torch.zeros((), device=DEVICE))
@@ -103,7 +88,7 @@ class PPO:
     @torch.no_grad()
     def phase(self) -> None:
         """Collect, estimate, learn."""
-        rollout, carts = self.collect()
+        rollout, carts = collect(partial(self.act, self.adam.parameters), self.carts, self.num_steps)
         batch, about_phase = self.judge(self.adam.parameters, rollout, carts.state)
         adam, rows = self.adam, []
         for _ in range(recipe.EPOCHS):
@@ -114,25 +99,12 @@ class PPO:
             mine.copy_(new)
         self.metrics.copy_(torch.cat([torch.stack(rows).mean(0), about_phase]))
 
-    def collect(self) -> tuple[Transition, Carts]:
-        noise = torch.rand(self.num_steps, self.num_envs, device=DEVICE)
-        fresh = fresh_states(self.num_steps, self.num_envs)
-        carts, steps = self.carts, []
-        for t in range(self.num_steps):
-            step, carts = self.act(self.adam.parameters, carts, noise[t], fresh[t])
-            steps.append(step)
-        return Transition(*(torch.stack(column) for column in zip(*steps, strict=True))), carts
-
 
 def main() -> None:
     parser = recipe.arguments(__doc__)
     parser.add_argument("--eager", action="store_true", help="neither compiled nor captured")
     args = parser.parse_args()
-    need_cuda(args.eager)
-    name = "functional eager" if args.eager else "functional"
-    for num_envs, num_steps, precision in recipe.workloads(args):
-        learner = partial(PPO, compiled=not args.eager)
-        measure(name, learner, num_envs, num_steps, precision, args.seconds, args.eager).print()
+    run("functional eager" if args.eager else "functional", partial(PPO, compiled=not args.eager), args)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ graph holds them all. Recipe, rules and diagnostics are those of Tightrope's PPO
 JSON for each size and precision. With --eager there is no graph and it runs anywhere, which is how it is tested.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -17,20 +15,7 @@ from typing import TypeVar
 import recipe
 import torch
 from torch import nn
-from torch_pieces import (
-    DEVICE,
-    Carts,
-    Transition,
-    act_and_step,
-    estimate,
-    fresh_states,
-    loss,
-    measure,
-    minibatches,
-    mlp,
-    need_cuda,
-    start,
-)
+from torch_pieces import DEVICE, act_and_step, collect, estimate, loss, minibatches, mlp, run, start
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -39,7 +24,7 @@ class PPO:
     """Networks, optimiser and environments; `phase` writes everything in place, so that it can be captured."""
 
     def __init__(self, num_envs: int, num_steps: int, compiled: bool = False) -> None:
-        self.num_envs, self.num_steps = num_envs, num_steps
+        self.num_steps = num_steps
         self.actor, self.critic = mlp(2, 0.01), mlp(1, 1.0)
         self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
         self.learning_rate = torch.tensor(recipe.WIDE_RATE, device=DEVICE)
@@ -59,7 +44,7 @@ class PPO:
     def phase(self) -> None:
         """Collect, estimate, learn."""
         with torch.no_grad():
-            rollout, carts = self.collect()
+            rollout, carts = collect(self.act_and_step, self.carts, self.num_steps)
             batch, about_phase = self.estimate(rollout, carts.state)
             for mine, new in zip(self.carts, carts, strict=True):
                 mine.copy_(new)
@@ -74,26 +59,14 @@ class PPO:
                 rows.append(torch.cat([terms, norm[None]]))
         self.metrics.copy_(torch.cat([torch.stack(rows).mean(0), about_phase]))
 
-    def collect(self) -> tuple[Transition, Carts]:
-        noise = torch.rand(self.num_steps, self.num_envs, device=DEVICE)
-        fresh = fresh_states(self.num_steps, self.num_envs)
-        carts, steps = self.carts, []
-        for t in range(self.num_steps):
-            step, carts = self.act_and_step(carts, noise[t], fresh[t])
-            steps.append(step)
-        return Transition(*(torch.stack(column) for column in zip(*steps, strict=True))), carts
-
 
 def main() -> None:
     parser = recipe.arguments(__doc__)
     parser.add_argument("--compile", action="store_true", help="Inductor's kernels inside the graph")
     parser.add_argument("--eager", action="store_true", help="no graph")
     args = parser.parse_args()
-    need_cuda(args.eager)
     name = ("eager" if args.eager else "graph") + (" compiled" if args.compile else "")
-    for num_envs, num_steps, precision in recipe.workloads(args):
-        learner = partial(PPO, compiled=args.compile)
-        measure(name, learner, num_envs, num_steps, precision, args.seconds, args.eager).print()
+    run(name, partial(PPO, compiled=args.compile), args)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Reference: PPO on CartPole in JAX, the whole training loop under one jit (the technique of PureJaxRL).
 
     python benchmarks/references/jax_loop.py --num-envs 1024 --num-steps 32 --precision fp32 --seconds 2
-    python benchmarks/references/jax_loop.py --classic [--agents 2048]     4 x 128, 500,000 steps, from start to end
+    python benchmarks/references/jax_loop.py --classic     4 x 128, 500,000 steps, from start to end
 
 What it is: an upper reference for the technique, in as little code as shows it, and not a part of the library. Collection,
 estimation, shuffling and updates are scans inside one compiled function, from the first weights to the last metrics, so
@@ -9,8 +9,6 @@ nothing returns to Python in between. Recipe, rules and diagnostics are those of
 bootstraps from its final observation, a terminated one from nothing, and the trace is cut at both. Prints a line of JSON
 for each size and precision; set-up is tracing and compiling. Runs on whatever device JAX finds.
 """
-
-from __future__ import annotations
 
 import math
 import time
@@ -21,41 +19,25 @@ import jax
 import jax.numpy as jnp
 import recipe
 from jax import Array, lax
-from recipe import FORCE, GRAVITY, HALF_LENGTH, LEAN, POLE_MASS, POLE_MOMENT, TAU, TIME_LIMIT, TOTAL_MASS, TRACK
+from recipe import (
+    FORCE,
+    GRAVITY,
+    HALF_LENGTH,
+    LEAN,
+    POLE_MASS,
+    POLE_MOMENT,
+    TAU,
+    TIME_LIMIT,
+    TOTAL_MASS,
+    TRACK,
+    Batch,
+    Carts,
+    Transition,
+)
 
 PRECISION = {"fp32": "highest", "tf32": "tensorfloat32"}
 PHASES = 64  # of one training at the sizes that are timed again and again
 Layers = list[tuple[Array, Array]]
-
-
-class Carts(NamedTuple):
-    """The environments between two steps."""
-
-    state: Array  # (N, 4)
-    clock: Array  # (N,) steps of the episode under way
-    total: Array  # (N,) its return so far
-
-
-class Transition(NamedTuple):
-    """One step; out of the scan, a rollout (T, N, ...)."""
-
-    obs: Array
-    action: Array
-    log_prob: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    final_obs: Array
-    clock: Array  # length of the episode, this step included
-    total: Array  # its return, this step included
-
-
-class Batch(NamedTuple):
-    obs: Array
-    action: Array
-    log_prob: Array
-    advantage: Array
-    target: Array
 
 
 class Adam(NamedTuple):
@@ -213,26 +195,16 @@ def compiled(train: Callable[[Array], Array], key: Array, precision: str) -> tup
     return program, time.perf_counter() - began
 
 
-def result(
-    name: str, size: tuple[int, int], precision: str, setup: float, steps: int, phases: int, seconds: float, metrics: Array
-) -> recipe.Result:  # fmt: skip
-    """`metrics` (..., phases, K), of one agent or of many."""
-    episodes, _, lengths = metrics[..., -recipe.LAST :, -3:].reshape(-1, 3).sum(0).tolist()
-    return recipe.Result(
-        name, *size, precision, round(setup, 2), round(steps / seconds), round(seconds / phases * 1e3, 3),
-        recipe.mean_length(episodes, lengths),
-    )  # fmt: skip
-
-
-def measure(num_envs: int, num_steps: int, precision: str, seconds: float, phases: int = PHASES) -> recipe.Result:
-    """Whole trainings, one after the other, until about `seconds` have passed."""
+def measure(
+    name: str, size: tuple[int, int], phases: int, rate: float, precision: str, seconds: float
+) -> recipe.Result:
+    """Whole trainings, one after the other, until about `seconds` have passed; at least one."""
     key = jax.random.PRNGKey(0)
-    program, setup = compiled(make_train(num_envs, num_steps, phases, recipe.WIDE_RATE), key, precision)
-    per_training = timed(program, key, 1)
-    count = max(1, math.ceil(seconds / per_training))
-    took = timed(program, key, count)
-    size, steps = (num_envs, num_steps), count * phases * num_envs * num_steps
-    return result("jax_loop", size, precision, setup, steps, count * phases, took, program(key))
+    program, setup = compiled(make_train(*size, phases, rate), key, precision)
+    count = max(1, math.ceil(seconds / timed(program, key, 1)))
+    per_phase = timed(program, key, count) / (count * phases)
+    episodes, _, lengths = program(key)[-recipe.LAST :, -3:].sum(0).tolist()
+    return recipe.result(name, size, precision, setup, per_phase, episodes, lengths)
 
 
 def timed(program: Any, key: Array, count: int) -> float:
@@ -245,33 +217,18 @@ def timed(program: Any, key: Array, count: int) -> float:
     return time.perf_counter() - began
 
 
-def classic(precision: str, agents: int = 1) -> recipe.Result:
-    """The classic recipe from start to end: of one agent, or of many side by side."""
-    num_envs, num_steps = recipe.CLASSIC_ENVS, recipe.CLASSIC_STEPS
-    phases = recipe.CLASSIC_TOTAL // (num_envs * num_steps)
-    train, key = make_train(num_envs, num_steps, phases, recipe.CLASSIC_RATE), jax.random.PRNGKey(0)
-    if agents > 1:
-        train, key = jax.vmap(train), jax.random.split(key, agents)
-    program, setup = compiled(train, key, precision)
-    seconds = timed(program, key, 1)
-    name = "jax_loop classic" if agents == 1 else f"jax_loop classic x {agents}"
-    steps = agents * phases * num_envs * num_steps
-    return result(name, (num_envs, num_steps), precision, setup, steps, phases, seconds, program(key))
-
-
 def main() -> None:
     parser = recipe.arguments(__doc__)
-    parser.add_argument(
-        "--classic", action="store_true", help="the classic recipe, from start to end, instead of sizes"
-    )
-    parser.add_argument("--agents", type=int, default=1, help="with --classic: agents trained side by side")
+    parser.add_argument("--classic", action="store_true", help="the classic recipe once, from start to end")
     args = parser.parse_args()
     if args.classic:
+        size = (recipe.CLASSIC_ENVS, recipe.CLASSIC_STEPS)
+        phases = recipe.CLASSIC_TOTAL // (size[0] * size[1])
         for precision in args.precision:
-            classic(precision, args.agents).print()
+            measure("jax_loop classic", size, phases, recipe.CLASSIC_RATE, precision, 0.0).print()
         return
     for num_envs, num_steps, precision in recipe.workloads(args):
-        measure(num_envs, num_steps, precision, args.seconds).print()
+        measure("jax_loop", (num_envs, num_steps), PHASES, recipe.WIDE_RATE, precision, args.seconds).print()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What the references agree on: the recipe, the physics' constants, the clock, the command line and the line they print."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -9,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import product
+from typing import Any, NamedTuple
 
 GAMMA, LAMBDA = 0.99, 0.95
 CLIP, ENTROPY, VALUE, MAX_NORM = 0.2, 0.01, 0.5, 0.5
@@ -28,6 +27,39 @@ METRICS = (
 WARM_UP, LAST = 3, 8  # phases before the clock starts; phases the mean length is taken over
 
 
+# of tensors, or of JAX's arrays
+
+
+class Carts(NamedTuple):
+    """The environments between two steps."""
+
+    state: Any  # (N, 4)
+    clock: Any  # (N,) steps of the episode under way
+    total: Any  # (N,) its return so far
+
+
+class Transition(NamedTuple):
+    """One step, or stacked, a rollout (T, N, ...)."""
+
+    obs: Any
+    action: Any
+    log_prob: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    final_obs: Any
+    clock: Any  # length of the episode, this step included
+    total: Any  # its return, this step included
+
+
+class Batch(NamedTuple):
+    obs: Any
+    action: Any
+    log_prob: Any
+    advantage: Any
+    target: Any
+
+
 @dataclass(frozen=True)
 class Result:
     """One measurement, as printed."""
@@ -43,6 +75,16 @@ class Result:
 
     def print(self) -> None:
         print(json.dumps(asdict(self)), flush=True)
+
+
+def result(
+    name: str, size: tuple[int, int], precision: str, setup: float, per_phase: float, episodes: float, lengths: float
+) -> Result:
+    """Of seconds of set-up and of a phase, and of the number and the summed lengths of the last episodes."""
+    steps = round(size[0] * size[1] / per_phase)
+    return Result(
+        name, *size, precision, round(setup, 2), steps, round(per_phase * 1e3, 3), mean_length(episodes, lengths)
+    )
 
 
 def steady(phase: Callable[[], object], synchronize: Callable[[], None], seconds: float) -> float:

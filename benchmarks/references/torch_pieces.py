@@ -4,51 +4,34 @@ T is time within a phase, N the number of environments, B a minibatch. The rules
 bootstraps from its final observation, a terminated one from nothing, and the trace is cut at both.
 """
 
-from __future__ import annotations
-
+import argparse
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import recipe
 import torch
-from recipe import FORCE, GRAVITY, HALF_LENGTH, LEAN, POLE_MASS, POLE_MOMENT, TAU, TIME_LIMIT, TOTAL_MASS, TRACK
+from recipe import (
+    FORCE,
+    GRAVITY,
+    HALF_LENGTH,
+    LEAN,
+    POLE_MASS,
+    POLE_MOMENT,
+    TAU,
+    TIME_LIMIT,
+    TOTAL_MASS,
+    TRACK,
+    Batch,
+    Carts,
+    Transition,
+)
 from torch import Tensor, nn
 
 Network = Callable[[Tensor], Tensor]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PRECISION = {"fp32": "highest", "tf32": "high"}
 PLAN = 100_000  # phases the learning rate anneals over: more than a measurement takes
-
-
-class Carts(NamedTuple):
-    """The environments between two steps."""
-
-    state: Tensor  # (N, 4)
-    clock: Tensor  # (N,) steps of the episode under way
-    total: Tensor  # (N,) its return so far
-
-
-class Transition(NamedTuple):
-    """One step, or stacked, a rollout (T, N, ...)."""
-
-    obs: Tensor
-    action: Tensor
-    log_prob: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    final_obs: Tensor
-    clock: Tensor  # length of the episode, this step included
-    total: Tensor  # its return, this step included
-
-
-class Batch(NamedTuple):
-    obs: Tensor
-    action: Tensor
-    log_prob: Tensor
-    advantage: Tensor
-    target: Tensor
 
 
 def linear(rows: int, columns: int, gain: float) -> nn.Linear:
@@ -94,6 +77,19 @@ def act_and_step(actor: Network, carts: Carts, noise: Tensor, fresh: Tensor) -> 
     done = terminated | (clock >= TIME_LIMIT)
     step = Transition(carts.state, action, log_prob, reward, terminated, done & ~terminated, final_obs, clock, total)
     return step, Carts(torch.where(done[:, None], fresh, final_obs), clock * ~done, total * ~done)
+
+
+def collect(
+    act: Callable[[Carts, Tensor, Tensor], tuple[Transition, Carts]], carts: Carts, num_steps: int
+) -> tuple[Transition, Carts]:
+    """A rollout of `act`, which is act_and_step of some actor, and the environments after it."""
+    num_envs = len(carts.clock)
+    noise = torch.rand(num_steps, num_envs, device=DEVICE)
+    fresh, steps = fresh_states(num_steps, num_envs), []
+    for t in range(num_steps):
+        step, carts = act(carts, noise[t], fresh[t])
+        steps.append(step)
+    return Transition(*(torch.stack(column) for column in zip(*steps, strict=True))), carts
 
 
 def estimate(critic: Network, rollout: Transition, last_obs: Tensor) -> tuple[Batch, Tensor]:
@@ -190,10 +186,7 @@ def measure(
         anneal_and_run()
         history.append(it.metrics.tolist())
     episodes, _, lengths = torch.tensor(history)[:, -3:].sum(0).tolist()
-    return recipe.Result(
-        name, num_envs, num_steps, precision, round(setup, 2), round(num_envs * num_steps / per_phase),
-        round(per_phase * 1e3, 3), recipe.mean_length(episodes, lengths),
-    )  # fmt: skip
+    return recipe.result(name, (num_envs, num_steps), precision, setup, per_phase, episodes, lengths)
 
 
 def synchronize() -> None:
@@ -201,6 +194,9 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def need_cuda(eager: bool) -> None:
-    if not eager and DEVICE.type != "cuda":
+def run(name: str, learner: Callable[..., Learner], args: argparse.Namespace) -> None:
+    """Every measurement that the command line asks for."""
+    if not args.eager and DEVICE.type != "cuda":
         raise SystemExit("a CUDA graph needs a CUDA device: add --eager to run without one")
+    for num_envs, num_steps, precision in recipe.workloads(args):
+        measure(name, learner, num_envs, num_steps, precision, args.seconds, args.eager).print()

@@ -8,40 +8,40 @@ python benchmarks/reliability/adversary.py --kills 200              # and so man
 """
 
 import argparse
-import importlib
-import importlib.util
 import random
 import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+import attributes
+import disks
+import helpers
+import locks
+import output
+import run_files
+import signals
+import strangers
 from attacks import Case, Skipped
+from kills import kill_at_random
 from processes import folder, table
 
-GROUPS = {  # where the cases of each are
-    "links": ("run_files", "links"),
-    "pipes and devices": ("run_files", "pipes_and_devices"),
-    "other links, pipes, devices and directories": ("run_files", "others"),
-    "code named by a config or a storage": ("foreign_code", "cases"),
-    "locks": ("locks", "cases"),
-    "full-disk logs and dead readers": ("output", "cases"),
-    "forged runs": ("hostile", "cases"),
-    "disks": ("disk_full", "cases"),
-    "signals": ("signals", "cases"),
-    "two processes": ("locks", "usual_cases"),
+import tightrope.processes
+
+GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
+    "links": run_files.links,
+    "pipes, devices and directories": run_files.other_kinds,
+    "code named by a config or a storage": strangers.named_code,
+    "locks": locks.cases,
+    "full-disk logs and dead readers": output.cases,
+    "forged runs": strangers.forged_runs,
+    "disks": disks.cases,
+    "signals": signals.cases,
+    "two processes": locks.usual_cases,
+    "workers and hung helpers": helpers.cases,
+    "attributes of an environment": attributes.cases,  # last: it trains here, and what trained is not forked
 }
-TABLES = {  # who tries the cases itself, and returns (case, how it ended, seconds if it knows them) of each
-    "workers and hung helpers": ("helpers", "helper_cases"),
-    "attributes of an environment": (
-        "attributes",
-        "attribute_kinds",
-    ),  # last: it trains here, and what trained is not forked
-}
-HELD = (True, "kept", "named")
 
 
 @dataclass
@@ -67,63 +67,32 @@ class Row:
         self.skipped += outcome == "not tried"
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
-        print(one_line(f"{outcome:9} {seconds:5.1f} s  {self.group}: {case}{': ' * bool(words)}{words}"), flush=True)
-
-
-def function_of(module: str, name: str) -> Callable[[], Any] | None:
-    """None if it is not here."""
-    if importlib.util.find_spec(module) is None:
-        return None
-    return getattr(importlib.import_module(module), name, None)
+        line = " / ".join(f"{outcome:9} {seconds:5.1f} s  {self.group}: {case}: {words}".split("\n"))
+        print(line if len(line) <= 400 else f"{line[:400]}...", flush=True)
 
 
 def tried(case: Case) -> tuple[str, str]:
     """(held, BROKEN or not tried; in words what happened)."""
     with folder() as path:
         try:
-            return "held", str(case(Path(path)) or "as promised")
+            return "held", str(case(path) or "as promised")
         except Skipped as reason:
             return "not tried", str(reason)
         except Exception as error:
             return "BROKEN", f"{error or type(error).__name__}"
 
 
-def attack(group: str, wanted: Callable[[str], object], every: int, times: int) -> Row:
+def attack(group: str, wanted: Callable[[str], object], every: int) -> Row:
     """Try the cases of a group."""
-    row, function = Row(group), function_of(*GROUPS[group])
-    cases: dict[str, Case] = {} if function is None else function()
+    row, cases = Row(group), GROUPS[group]()
     for name in [name for name in cases if wanted(f"{group}: {name}")][::every]:
-        for _ in range(times):
-            began = time.perf_counter()
-            row.add(name, *tried(cases[name]), time.perf_counter() - began)
+        began = time.perf_counter()
+        row.add(name, *tried(cases[name]), time.perf_counter() - began)
     return row
-
-
-def gather(group: str, wanted: Callable[[str], object]) -> Row:
-    """Let others try the cases of a group."""
-    row = Row(group)
-    if not wanted(f"{group}: "):
-        return row
-    if (function := function_of(*TABLES[group])) is None:
-        print(f"{group}: not here", flush=True)
-        return row
-    began, found = time.perf_counter(), function()
-    share = (time.perf_counter() - began) / max(len(found), 1)
-    for name, ended, *seconds in found:
-        words = ended if isinstance(ended, str) else ""
-        row.add(name, "held" if ended in HELD else "BROKEN", words, *seconds or [share])
-    return row
-
-
-def one_line(words: str, most: int = 400) -> str:
-    line = " / ".join(words.split("\n")).strip()
-    return line if len(line) <= most else f"{line[:most]}..."
 
 
 def kill(kills: int) -> Row:
     """Kills at random moments; kills.py has more of them, and one at every file operation."""
-    from kills import kill_at_random
-
     row, began = Row("kills at random moments"), time.perf_counter()
     try:
         row.held = kill_at_random(kills, 40, 0.1, random.Random(0))[0].total()
@@ -138,13 +107,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression for what to try, of 'group: case'")
     parser.add_argument("--every", type=int, default=1, help="take only every so many-th case of a group")
-    parser.add_argument("--times", type=int, default=1, help="how often each, at another moment each time")
-    parser.add_argument("--kills", type=int, default=0, help="at random moments, afterwards")
+    parser.add_argument("--kills", type=int, default=0, help="at random moments, before all the rest")
+    parser.add_argument("--grace", type=float, help="seconds that a helper has after a signal, if not as usual")
     options = parser.parse_args()
-    wanted = re.compile(options.only).search
-    rows = [attack(group, wanted, options.every, options.times) for group in GROUPS]
-    rows += [kill(options.kills)] if options.kills else []
-    rows += [gather(group, wanted) for group in TABLES]
+    if options.grace is not None:
+        tightrope.processes.AFTER_STOP = options.grace
+    rows = [kill(options.kills)] if options.kills else []
+    rows += [attack(group, re.compile(options.only).search, options.every) for group in GROUPS]
     found = [row for row in rows if row.held + row.broken + row.skipped]
     print("\n" + table(("what is tried", "promises held", "seconds", "longest"), [row.cells() for row in found]))
     sys.exit(not found or any(row.broken for row in found))

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from processes import Process, finished
-from runs import training
+from processes import Process, finished, nothing
+from runs import CARTPOLE, training
 
 Case = Callable[[Path], object]  # given an empty directory; raises if a promise is broken
 MOST_MB = 300  # more than a good run takes
@@ -22,22 +22,17 @@ class Skipped(Exception):
     """A case that cannot be tried here, and why."""
 
 
-def nothing() -> None:
-    """To be done before a command."""
-
-
 @functools.cache
 def good_run() -> Path:
     """A run of one phase with one checkpoint and one video."""
     folder = tempfile.mkdtemp()
-    atexit.register(functools.partial(remove_in, os.getpid()), folder)
+    atexit.register(remove, folder, os.getpid())
     run = Path(folder) / "good"
-    code, output = finished(*training("PPO, CartPole", run, 1), "--keep-checkpoints", "1", "--video-every", "1")
-    assert code == 0, output
+    finished(*training(CARTPOLE, run, 1), "--keep-checkpoints", "1", "--video-every", "1")
     return run
 
 
-def remove_in(process: int, folder: str) -> None:
+def remove(folder: str, process: int) -> None:
     """Remove a directory, unless this is a fork of the process that made it."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
@@ -50,13 +45,12 @@ def usual_memory() -> float:
         run = copy_of_good_run(Path(folder))
         found = [Process("eval", run, "--episodes", "1"), Process("report", run)]
         for process in found:
-            assert process.wait() == 0, process.output
+            process.ends(0)
         return max(process.peak for process in found)
 
 
 def copy_of_good_run(path: Path) -> Path:
-    shutil.copytree(good_run(), path / "run")
-    return path / "run"
+    return Path(shutil.copytree(good_run(), path / "run"))
 
 
 def attempt(*args: str | Path, prepare: Callable[[], None] = nothing, seconds: float = SECONDS) -> Process:
@@ -84,6 +78,15 @@ def resident(pid: int) -> float:
     except (OSError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def check_refused(process: Process) -> None:
+    """It left with one line."""
+    what = process.args[0]
+    assert process.code == 2, f"{what}: exit code {process.code}: {process.output[-300:]}"
+    assert process.output.count("\n") == 1, f"{what}: not one line: {process.output}"
+    assert len(process.output) <= 2000, f"{what}: a line of {len(process.output)} characters"
+    assert process.output.removesuffix("\n").isprintable(), f"{what} writes escapes: {process.output!r}"
 
 
 def in_directory(path: Path) -> Callable[[], None]:

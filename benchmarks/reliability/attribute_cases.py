@@ -7,12 +7,14 @@ import collections
 import datetime
 import enum
 import io
+import itertools
 import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -81,15 +83,11 @@ class Wide(list):  # type: ignore[type-arg]
     pass
 
 
-def fresh(value: Any) -> Any:
-    return value() if callable(value) else value
-
-
 def replaced(kind: str, first: Any, after: Callable[[Any], Any]) -> Case:
     """An attribute that is bound to another value in every step."""
 
     def start(env: Any) -> None:
-        env.x = fresh(first)
+        env.x = first() if callable(first) else first
 
     def step(env: Any) -> Any:
         env.x = after(env.x)
@@ -98,16 +96,23 @@ def replaced(kind: str, first: Any, after: Callable[[Any], Any]) -> Case:
     return Case(kind, start, step)
 
 
-def changed(kind: str, first: Any, change: Callable[[Any], Any], look: Callable[[Any], Any] = lambda x: x) -> Case:
+def changed(
+    kind: str, make: Callable[[], Any], change: Callable[[Any], Any], look: Callable[[Any], Any] = lambda x: x
+) -> Case:
     """An attribute that stays the same object and is changed in place; `change` may return what was drawn."""
 
     def start(env: Any) -> None:
-        env.x = fresh(first)
+        env.x = make()
 
     def step(env: Any) -> Any:
         return change(env.x), look(env.x)
 
     return Case(kind, start, step)
+
+
+def drawn(kind: str, make: Callable[[], Any], draw: Callable[[Any], Any]) -> Case:
+    """An attribute of which only what is drawn from it is seen."""
+    return changed(kind, make, draw, look=lambda x: None)
 
 
 def lazy(kind: str, make: Callable[[], Any], change: Callable[[Any], Any], there: bool = True) -> Case:
@@ -125,35 +130,29 @@ def lazy(kind: str, make: Callable[[], Any], change: Callable[[Any], Any], there
     return Case(kind, start, step)
 
 
+def views(kind: str, make: Callable[[], tuple[Any, Any]], later: bool = False) -> Case:
+    """Two attributes that share memory, made by the constructor or in the first step."""
+
+    def start(env: Any) -> None:
+        if not later:
+            env.x, env.y = make()
+
+    def step(env: Any) -> Any:
+        if not hasattr(env, "y"):
+            env.x, env.y = make()
+        env.x[0] += 1  # seen through the other
+        env.y *= 1.5
+        return env.x, env.y
+
+    return Case(kind, start, step)
+
+
 def bump(array: Any) -> None:
     array += 1
 
 
-def views(env: Any) -> Any:
-    env.x[0] += 1  # seen through the other
-    env.y *= 1.5
-    return env.x, env.y
-
-
-def start_array_views(env: Any) -> None:
-    env.x = np.arange(8.0)
-    env.y = env.x[2:6].reshape(2, 2).T
-
-
-def start_tensor_views(env: Any) -> None:
-    env.x = torch.arange(8.0)
-    env.y = env.x[:5]
-
-
-def start_shared_memory(env: Any) -> None:
-    env.x = torch.arange(4.0)
-    env.y = env.x.numpy()
-
-
-def lazy_tensor_views(env: Any) -> Any:
-    if not hasattr(env, "y"):
-        start_tensor_views(env)
-    return views(env)
+def start_two_names(env: Any) -> None:
+    env.x = env.y = []
 
 
 def two_names(env: Any) -> Any:
@@ -161,8 +160,11 @@ def two_names(env: Any) -> Any:
     return env.x, env.y
 
 
-def start_two_names(env: Any) -> None:
-    env.x = env.y = []
+def start_network(env: Any) -> None:
+    env.x = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(env.x.weight, 0.5)
+    torch.nn.init.constant_(env.x.bias, 0.1)
+    env.y = torch.optim.Adam(env.x.parameters(), lr=0.1)
 
 
 def network(env: Any) -> Any:
@@ -172,13 +174,6 @@ def network(env: Any) -> Any:
         loss.backward()
     env.y.step()
     return loss.detach().item()
-
-
-def start_network(env: Any) -> None:
-    env.x = torch.nn.Linear(2, 1)
-    torch.nn.init.constant_(env.x.weight, 0.5)
-    torch.nn.init.constant_(env.x.bias, 0.1)
-    env.y = torch.optim.Adam(env.x.parameters(), lr=0.1)
 
 
 def start_own_names(env: Any) -> None:
@@ -191,28 +186,7 @@ def own_names(env: Any) -> Any:
     return env._Walk__hidden, env.limit, env.doubled
 
 
-def closure() -> Callable[[], int]:
-    held = [0]
-
-    def count() -> int:
-        held[0] += 1
-        return held[0]
-
-    return count
-
-
-def numbers_from(start: int) -> Any:
-    while True:
-        yield start
-        start += 1
-
-
-def file_with_lines() -> Any:
-    """As `open` gives it, without a file that somebody has to close."""
-    return io.TextIOWrapper(io.BytesIO("".join(f"{i}\n" for i in range(100_000)).encode()))
-
-
-def forget(env: Any) -> Any:
+def come_and_go(env: Any) -> Any:
     """An attribute that is deleted in one step and made in another."""
     if hasattr(env, "x"):
         del env.x
@@ -226,6 +200,25 @@ def longer(env: Any) -> Any:
     return env.max_episode_steps
 
 
+def closure() -> Callable[[], int]:
+    held = [0]
+
+    def count() -> int:
+        held[0] += 1
+        return held[0]
+
+    return count
+
+
+def numbers() -> Any:
+    yield from itertools.count()
+
+
+def file_with_lines() -> Any:
+    """As `open` gives it, without a file that somebody has to close."""
+    return io.TextIOWrapper(io.BytesIO("".join(f"{i}\n" for i in range(100_000)).encode()))
+
+
 def inner_step(x: Any) -> Any:
     """Of a tensor environment inside another."""
     if x.clock.sum() == 0:
@@ -234,8 +227,6 @@ def inner_step(x: Any) -> Any:
 
 
 def gymnasium_env() -> Any:
-    import gymnasium
-
     env = gymnasium.make("CartPole-v1")
     env.reset(seed=1)
     return env
@@ -303,39 +294,38 @@ CASES = [
     lazy("dataclass made later", Robot, lambda x: (robot_step(x), vars(x))[1]),
     changed("wrapped environment", lambda: Wrapper(Inner()), lambda x: x.step(), lambda x: x.steps),
     changed("tensor environment inside", lambda: tr.envs.CartPole(2, max_episode_steps=4), inner_step, lambda x: x.state),
-    changed("Gymnasium environment inside", gymnasium_env, gymnasium_step, lambda x: None),
+    drawn("Gymnasium environment inside", gymnasium_env, gymnasium_step),
     Case("network and optimiser", start_network, network),
     changed("array in place", lambda: np.arange(4.0), bump),
     replaced("array replaced", lambda: np.arange(4.0), lambda x: np.append(x, len(x))),
     lazy("array made later", lambda: np.zeros((2, 3), np.int16), bump, there=False),
-    Case("views of one array", start_array_views, views),
-    Case("array and tensor of one memory", start_shared_memory, views),
-    replaced("array of strings", np.array(["a", "b"]), lambda x: np.char.add(x, "c")),
+    views("views of one array", lambda: (x := np.arange(8.0), x[2:6].reshape(2, 2).T)),
+    views("array and tensor of one memory", lambda: (x := torch.arange(4.0), x.numpy())),
+    replaced("array of strings", lambda: np.array(["a", "b"]), lambda x: np.char.add(x, "c")),
     changed("structured array", structured, structured_step),
     replaced("numpy scalar", np.float32(0.1), lambda x: x * np.float32(1.1)),
-    changed("numpy Generator", lambda: np.random.default_rng(1), lambda x: x.random(), lambda x: None),
+    drawn("numpy Generator", lambda: np.random.default_rng(1), lambda x: x.random()),
     lazy("numpy Generator made later", lambda: np.random.default_rng(5), lambda x: x.random(), there=False),
-    changed("Generator that spawns", lambda: np.random.default_rng(1), lambda x: x.spawn(1)[0].random(), lambda x: None),
-    changed("RandomState", lambda: np.random.RandomState(1), lambda x: x.normal(), lambda x: None),
-    changed("random.Random", lambda: random.Random(1), lambda x: x.gauss(0, 1), lambda x: None),
-    changed("torch.Generator", lambda: torch.Generator().manual_seed(1), lambda x: float(torch.rand((), generator=x)),
-            lambda x: None),
+    drawn("Generator that spawns", lambda: np.random.default_rng(1), lambda x: x.spawn(1)[0].random()),
+    drawn("RandomState", lambda: np.random.RandomState(1), lambda x: x.normal()),
+    drawn("random.Random", lambda: random.Random(1), lambda x: x.gauss(0, 1)),
+    drawn("torch.Generator", lambda: torch.Generator().manual_seed(1), lambda x: float(torch.rand((), generator=x))),
     changed("tensor", lambda: torch.zeros(3), bump),
     replaced("tensor replaced", lambda: torch.zeros(3), lambda x: torch.cat([x[-4:], x[-1:] + 1])),
-    Case("views of one tensor", start_tensor_views, views),
-    Case("views of one tensor, made later", lambda env: None, lazy_tensor_views),
+    views("views of one tensor", lambda: (x := torch.arange(8.0), x[:5])),
+    views("views of one tensor, made later", lambda: (x := torch.arange(8.0), x[:5]), later=True),
     changed("bfloat16 tensor", lambda: torch.zeros(3, dtype=torch.bfloat16), bump),
     replaced("sparse tensor", lambda: torch.eye(2).to_sparse(), lambda x: (x * 1.5).coalesce()),
     replaced("datetime", datetime.datetime(2020, 1, 1), lambda x: x + datetime.timedelta(1)),
     Case("private, inherited and derived names", start_own_names, own_names),
-    Case("attribute that comes and goes", lambda env: setattr(env, "x", 3), forget),
+    Case("attribute that comes and goes", lambda env: setattr(env, "x", 3), come_and_go),
     Case("max_episode_steps", lambda env: None, longer),
     Case("function, bound to another", lambda env: setattr(env, "x", max),
          lambda env: setattr(env, "x", sum if env.x is len else len) or env.x is len),
-    changed("generator of a function", lambda: numbers_from(0), next, lambda x: None),
-    changed("iterator", lambda: iter(range(10_000)), next, lambda x: None),
-    changed("open file", file_with_lines, lambda x: x.readline(), lambda x: None),
-    changed("closure", closure, lambda x: x(), lambda x: None),
+    drawn("generator of a function", numbers, next),
+    drawn("iterator", lambda: iter(range(10_000)), next),
+    drawn("open file", file_with_lines, lambda x: x.readline()),
+    drawn("closure", closure, lambda x: x()),
     changed("lock in an object", threading.Event, lambda x: x.clear() if x.is_set() else x.set(), lambda x: x.is_set()),
     changed("set of objects", lambda: {Slotted()}, lambda x: x.add(Slotted()), len),
     changed("more values than are kept", lambda: [0] * 30_000, lambda x: x.append(1), len),

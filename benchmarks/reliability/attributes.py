@@ -10,10 +10,10 @@ crashed   training, saving or resuming raised an error
 
 import collections
 import io
-import json
 import sys
 import tempfile
 import zlib
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from attribute_cases import CASES, Case
+from runs import rows
 from safetensors.torch import load, save
 
 import tightrope as tr
@@ -82,12 +83,6 @@ def exact(value: Any) -> str:
     return f"{type(value).__name__} {shown!r}"
 
 
-def rows(run: Path) -> list[str]:
-    """The metrics of a run, but for times."""
-    kept = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [repr({k: v for k, v in row.items() if k not in ("time", "charts/SPS")}) for row in kept]
-
-
 def kind_of(case: Case) -> type[Walk]:
     """A class of its own, as in another process."""
     return type("Walk", (Walk,), {"case": case, "__module__": __name__})
@@ -113,33 +108,36 @@ def quick_outcome(case: Case) -> tuple[str, str]:
 
 def outcome(case: Case) -> tuple[str, str]:
     """What becomes of one kind, and what was said of it."""
-
-    def kind() -> type[Walk]:
-        return kind_of(case)
-
-    said = io.StringIO()
+    said, later = io.StringIO(), io.StringIO()
     try:
-        with redirect_stderr(said), tempfile.TemporaryDirectory() as folder:
+        with redirect_stderr(later), tempfile.TemporaryDirectory() as folder:
             whole, parts = Path(folder, "whole"), Path(folder, "parts")
-            tr.PPO(kind(), seed=1, **SETTINGS).learn(run_dir=whole, quiet=True)
-            said.truncate(0)
-            said.seek(0)
-            tr.PPO(kind(), seed=1, **SETTINGS).learn(run_dir=parts, quiet=True, until=1 * 10)
-            at_first = said.getvalue()
-            tr.load(parts, env=kind()).learn(until=2 * 10, quiet=True)
-            tr.load(parts, env=kind()).learn(quiet=True)
-            same = rows(whole) == rows(parts)
+            tr.PPO(kind_of(case), seed=1, **SETTINGS).learn(run_dir=whole, quiet=True)
+            with redirect_stderr(said):
+                tr.PPO(kind_of(case), seed=1, **SETTINGS).learn(run_dir=parts, quiet=True, until=1 * 10)
+            tr.load(parts, env=kind_of(case)).learn(until=2 * 10, quiet=True)
+            tr.load(parts, env=kind_of(case)).learn(quiet=True)
+            same = repr(rows(whole)) == repr(rows(parts))  # so that NaN equals NaN
     except Exception as error:
         return "crashed", f"{type(error).__name__}: {error}"
-    lines = [line for line in at_first.splitlines() if "not kept by a resume" in line]
+    lines = [line for line in said.getvalue().splitlines() if "not kept by a resume" in line]
     if lines:
         return ("named" if len(lines) == 1 else "silent"), lines[0]
-    return ("kept" if same else "silent"), at_first
+    return ("kept" if same else "silent"), said.getvalue()
 
 
-def attribute_kinds() -> list[tuple[str, str]]:
-    """(kind, outcome) of every kind."""
-    return [(case.kind, outcome(case)[0]) for case in CASES]
+def cases() -> dict[str, Callable[[Path], str]]:
+    """For adversary.py."""
+
+    def kept_or_named(case: Case) -> Callable[[Path], str]:
+        def tried(_: Path) -> str:
+            found, words = outcome(case)
+            assert found in ("kept", "named"), f"{found}: {words}"
+            return found
+
+        return tried
+
+    return {case.kind: kept_or_named(case) for case in CASES}
 
 
 def main() -> None:

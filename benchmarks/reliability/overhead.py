@@ -74,40 +74,24 @@ def guard_cost() -> tuple[float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=75.0, help="of training at the default interval")
-    parser.add_argument("--pairs", type=int, default=3, help="of shorter runs, side by side with and without saving")
     options = parser.parse_args()
     phase, sums, copy = guard_cost()
-    print(f"The guard: sums {1e6 * sums:.0f} us and a copy {1e6 * copy:.0f} us, "
-          f"{(sums + copy) / phase:.2%} of a phase of {1e3 * phase:.1f} ms.")  # fmt: skip
+    share = (sums + copy) / phase
+    print(
+        f"The guard: sums {1e6 * sums:.0f} us, a copy {1e6 * copy:.0f} us, {share:.2%} of a phase of {1e3 * phase:.1f} ms."
+    )
     with folder() as path:
-        short = [trained(path / f"preset{i}") for i in range(5)]
-        steps = tr.load(path / "preset0").steps
-        share = statistics.median(sum(saves) / wall for wall, saves in short)
-        wall, saves = statistics.median(w for w, _ in short), statistics.median(s for _, found in short for s in found)
-        print(
-            f"The preset's run of {steps:,} steps: {wall:.2f} s, of which its one save {1000 * saves:.0f} ms, {share:.2%}."
-        )
-
+        wall, _ = trained(path / "preset")
         _, many = trained(path / "many", save_seconds=0)
+        each = [1000 * seconds for seconds in many]
+        print(f"One save: median {statistics.median(each):.1f} ms, longest {max(each):.1f} ms of {len(each)}.")
+        total = int(tr.load(path / "preset").steps * options.seconds / wall)
+        wall, saves = trained(path / "long", total_timesteps=total)
+        share = sum(saves) / wall
         print(
-            f"One save: median {1000 * statistics.median(many):.1f} ms, longest {1000 * max(many):.1f} ms of {len(many)}."
+            f"A run of {wall:.0f} s, {total:,} steps, one save every 30 s: {len(saves)} saves, {share:.3%} of the wall time."
         )
-
-        total = int(steps * options.seconds / wall)
-        wall, found = trained(path / "long", total_timesteps=total)
-        long_share = sum(found) / wall
-        print(f"A run of {wall:.0f} s, {total:,} steps, one save every 30 s: {len(found)} saves, {1000 * sum(found):.0f} ms, "
-              f"{long_share:.3%} of the wall time.")  # fmt: skip
-
-        ratios = []
-        for pair in range(options.pairs):
-            walls = {}
-            for name, every in (("without", 1e9), ("with", 1.0))[:: 1 if pair % 2 else -1]:
-                walls[name], _ = trained(path / f"{name}{pair}", total_timesteps=total // 8, save_seconds=every)
-            ratios.append(walls["with"] / walls["without"])
-        print(f"Wall time with a save every second, thirty times as often, over that with none but the last: "
-              f"{', '.join(f'{ratio:.3f}' for ratio in ratios)}.")  # fmt: skip
-    sys.exit(long_share > MOST)
+    sys.exit(share > MOST)
 
 
 if __name__ == "__main__":

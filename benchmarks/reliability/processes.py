@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import tightrope.cli
+from tightrope.processes import alive
+
+
+def nothing() -> None:
+    """To be done before a command."""
 
 
 class Process:
@@ -21,7 +26,7 @@ class Process:
 
     started: ClassVar[list["Process"]] = []
 
-    def __init__(self, *args: str | Path, fresh: bool = False, prepare: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, *args: str | Path, fresh: bool = False, prepare: Callable[[], None] = nothing) -> None:
         self.args = [str(arg) for arg in args]
         self.file = tempfile.TemporaryFile()  # noqa: SIM115
         self.code: int | None = None  # as subprocess gives it: minus the signal that ended it
@@ -78,6 +83,12 @@ class Process:
         assert self.code is not None
         return self.code
 
+    def ends(self, code: int, seconds: float = 120.0) -> str:
+        """Its output, once it has ended with that exit code and without a traceback."""
+        assert self.wait(seconds) == code, f"exit code {self.code} instead of {code}: {self.output}"
+        assert "Traceback (most recent" not in self.output, self.output
+        return self.output
+
     def send(self, number: int, group: bool = False) -> None:
         if self.poll() is None:
             (os.killpg if group else os.kill)(self.pid, number)
@@ -104,11 +115,19 @@ class Process:
         """What it has said so far, on both streams."""
         return os.pread(self.file.fileno(), 1 << 20, 0).decode(errors="replace")
 
+    @property
+    def children(self) -> list[int]:
+        """Processes that it has started and that have not ended."""
+        found = []
+        for task in Path(f"/proc/{self.pid}/task").glob("*/children"):
+            with suppress(OSError):
+                found += task.read_text().split()
+        return sorted(int(pid) for pid in found if alive(int(pid)))
 
-def finished(*args: str | Path, seconds: float = 120.0) -> tuple[int, str]:
-    """Exit code and output of a command that runs to its end."""
-    process = Process(*args)
-    return process.wait(seconds), process.output
+
+def finished(*args: str | Path, code: int = 0) -> str:
+    """Output of a command that runs to its end, with that exit code."""
+    return Process(*args).ends(code)
 
 
 def until(condition: Callable[[], object], process: Process, seconds: float = 60.0) -> None:

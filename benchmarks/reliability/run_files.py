@@ -12,7 +12,7 @@ from attacks import SECONDS, Case, Skipped, attempt, copy_of_good_run
 
 from tightrope.training.checkpoint import CHECKPOINTS, LATEST, MODEL, NAME
 
-Plant = Callable[[Path], None]  # puts something into a run; PID in a name is the process that does it
+Plant = Callable[[Path], object]  # puts something into a run; PID in a name is the process that does it
 VICTIM, ELSEWHERE = "victim", "elsewhere"  # beside the run: a private key, and a directory that has it, too
 KEY = "-----BEGIN PRIVATE KEY-----\n" + "precious" * 200 + "\n"
 WRITTEN = (
@@ -24,17 +24,7 @@ TEMPORARY = (
     f"{CHECKPOINTS}/.new-0002-steps-48", f"{CHECKPOINTS}/.old-x", "trackers.json.tmp", ".about.json.PID.tmp",
     ".report.html.PID.tmp", "videos/.1.mp4.tmp", "videos/phase0002.mp4.tmp",
 )  # fmt: skip
-NAMED_LINKS = (
-    "scores.jsonl", "videos/phase0002.html", "videos", "trackers.json.tmp", ".about.json.PID.tmp", ".report.html.PID.tmp",
-    "videos/phase0001.mp4",
-)  # fmt: skip
 PIPE, ZERO, DEVICE, FOLDER = "a pipe", "a link to /dev/zero", "a device", "a directory"
-NAMED_KINDS = [
-    *((name, PIPE) for name in (
-        "scores.jsonl", "metrics.jsonl", ".lock", "config.yaml", "videos/phase0001.mp4", "videos/phase0001.html",
-        "CHECKPOINT/model.safetensors")),
-    *((name, kind) for name in ("scores.jsonl", "metrics.jsonl") for kind in (ZERO, DEVICE)),
-]  # fmt: skip
 CHECKPOINT_FILES = ("CHECKPOINT/manifest.json", f"CHECKPOINT/{MODEL}", "CHECKPOINT/training.safetensors")
 
 
@@ -74,15 +64,12 @@ MAKE: dict[str, Callable[[Path], object]] = {
 
 
 def other_kind(name: str, kind: str) -> Plant:
-    def plant(run: Path) -> None:
-        MAKE[kind](place_of(run, name))
-
-    return plant
+    return lambda run: MAKE[kind](place_of(run, name))
 
 
 def all_links() -> dict[str, Plant]:
     """By name."""
-    return {name: link(name) for name in dict.fromkeys((*NAMED_LINKS, *WRITTEN, *TEMPORARY))}
+    return {name: link(name) for name in ("videos", *WRITTEN, *TEMPORARY)}
 
 
 def all_other_kinds() -> dict[tuple[str, str], Plant]:
@@ -92,20 +79,18 @@ def all_other_kinds() -> dict[tuple[str, str], Plant]:
 
 def served(run: Path, name: str, plant: Plant) -> str:
     """Resume the run and report on it, with the same planted before each; returns what became of it."""
-    tracker = name.startswith("trackers")
 
     def prepare() -> None:
         os.environ["WANDB_MODE"] = "offline"
         plant(run)
 
-    if tracker and importlib.util.find_spec("wandb") is None:
-        raise Skipped("wandb is not installed")
+    further, seconds = ["--total-timesteps", "72", "--video-every", "1"], SECONDS
+    if name.startswith("trackers"):
+        if importlib.util.find_spec("wandb") is None:
+            raise Skipped("wandb is not installed")
+        further, seconds = [*further, "--log", "wandb"], 3 * SECONDS  # wandb starts a process of its own
     plant(run)  # so that it cannot be made here is seen here
-    flags, seconds = (
-        (["--log", "wandb"], 3 * SECONDS) if tracker else ([], SECONDS)
-    )  # wandb starts a process of its own
-    further = ["--total-timesteps", "72", "--video-every", "1"]
-    resumed = attempt("resume", run, *further, *flags, prepare=prepare, seconds=seconds)
+    resumed = attempt("resume", run, *further, prepare=prepare, seconds=seconds)
     reported = attempt("report", run, prepare=prepare)
     words = {0: "served", 1: "not saved", 2: "refused"}
     return f"resume {words[resumed.code or 0]}, report {words[reported.code or 0]}"
@@ -133,20 +118,12 @@ def has_key(file: Path) -> bool:
     return KEY.encode() in content or b64encode(KEY.encode())[:400] in content
 
 
-def with_other_kind(name: str, plant: Plant) -> Case:
-    return lambda path: served(copy_of_good_run(path), name, plant)
-
-
 def links() -> dict[str, Case]:
-    return {f"{name} is a link": through_link(name, link(name)) for name in NAMED_LINKS}
+    return {f"{name} is a link": through_link(name, plant) for name, plant in all_links().items()}
 
 
-def pipes_and_devices() -> dict[str, Case]:
-    return {f"{name} is {kind}": with_other_kind(name, other_kind(name, kind)) for name, kind in NAMED_KINDS}
+def other_kinds() -> dict[str, Case]:
+    def planted(name: str, plant: Plant) -> Case:
+        return lambda path: served(copy_of_good_run(path), name, plant)
 
-
-def others() -> dict[str, Case]:
-    """What is neither of the first two."""
-    linked = {f"{name} is a link": through_link(name, plant) for name, plant in all_links().items()}
-    kinds = {f"{name} is {kind}": with_other_kind(name, plant) for (name, kind), plant in all_other_kinds().items()}
-    return {name: case for name, case in {**linked, **kinds}.items() if name not in {**links(), **pipes_and_devices()}}
+    return {f"{name} is {kind}": planted(name, plant) for (name, kind), plant in all_other_kinds().items()}

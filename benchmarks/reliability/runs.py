@@ -1,9 +1,11 @@
 """What the scripts of this folder train, and what must hold of its directory at any moment."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from processes import Process, nothing, until
 from safetensors.numpy import load_file
 
 from tightrope.files import Place
@@ -11,18 +13,27 @@ from tightrope.training.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Ch
 
 SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"
+CARTPOLE, PENDULUM = "PPO, CartPole", "PPO, Pendulum, evaluations"
 RUNS = {
-    "PPO, CartPole": f"CartPole-v1 {SMALL} {PPO}",
-    "PPO, Pendulum, evaluations": f"Pendulum-v1 {SMALL} {PPO} --eval-every 48 --eval-episodes 2",
+    CARTPOLE: f"CartPole-v1 {SMALL} {PPO}",
+    PENDULUM: f"Pendulum-v1 {SMALL} {PPO} --eval-every 48 --eval-episodes 2",
     "VPG, CartPole, evaluations": f"CartPole-v1 --algo vpg {SMALL} --eval-every 72 --eval-episodes 2 --keep-checkpoints 2",
     "VPG, Acrobot, one kept": f"Acrobot-v1 --algo vpg {SMALL} --baseline critic --keep-checkpoints 1",
 }
 PHASE = 24  # steps
+ENDLESS = 10**6  # phases
 
 
 def training(name: str, run: Path, phases: int) -> list[str]:
     """The arguments that begin a run of so many phases."""
     return ["train", *RUNS[name].split(), "--total-timesteps", str(phases * PHASE), "--run-dir", str(run)]
+
+
+def under_way(run: Path, saves: int = 1, prepare: Callable[[], None] = nothing) -> Process:
+    """An endless training of CartPole that has saved so many checkpoints."""
+    process = Process(*training(CARTPOLE, run, ENDLESS), prepare=prepare)
+    until(lambda: len(checkpoints(run)) >= saves, process)
+    return process
 
 
 def checkpoints(run: Path) -> list[str]:
@@ -50,6 +61,12 @@ def tensors(checkpoint: Path) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in found.items() if name != "run.seconds"}
 
 
+def check_phases(run: Path, phases: int | None = None) -> None:
+    """The metrics have every phase once, so many of them."""
+    found = [row["phase"] for row in rows(run)]
+    assert found == list(range(1, (len(found) if phases is None else phases) + 1)), "the metrics have a gap or a double"
+
+
 def check_all_is_whole(run: Path) -> Checkpoint | None:
     """Every checkpoint that has a checkpoint's name is whole and the pointer is right; returns the newest one."""
     if not (run / CHECKPOINTS).exists():
@@ -57,6 +74,20 @@ def check_all_is_whole(run: Path) -> Checkpoint | None:
     assert pointer_problem(Place(run) / CHECKPOINTS) is None, pointer_problem(Place(run) / CHECKPOINTS)
     found = [verify(Place(run) / CHECKPOINTS / name) for name in checkpoints(run)]
     return found[0] if found else None
+
+
+def newest_of(run: Path) -> Checkpoint:
+    """The newest checkpoint of a run where all is whole."""
+    newest = check_all_is_whole(run)
+    assert newest is not None, "nothing is saved"
+    return newest
+
+
+def check_stopped(process: Process, run: Path, number: int, seconds: float = 120.0) -> Checkpoint:
+    """It left by that signal's code, with everything saved."""
+    output, newest = process.ends(128 + number, seconds), newest_of(run)
+    assert f"stopped after {newest.steps:,} steps; `tightrope resume {run}` goes on" in output, output
+    return newest
 
 
 def check_no_row_is_missing(run: Path, newest: Checkpoint, expected: list[dict[str, Any]]) -> None:
@@ -70,15 +101,20 @@ def check_no_row_is_missing(run: Path, newest: Checkpoint, expected: list[dict[s
         assert found | {"time": 0, "charts/SPS": 0} == row | {"time": 0, "charts/SPS": 0}, found
 
 
+def check_same_tensors(mine: Path, theirs: Path) -> None:
+    """Two checkpoints are the same, bit for bit."""
+    found, expected = tensors(mine), tensors(theirs)
+    assert found == expected, f"{mine.name}: {[k for k in found if found[k] != expected.get(k)]} differ"
+
+
 def check_same_numbers(run: Path, reference: Path) -> None:
-    """The same of a run whose last evaluation a signal ended: it is made on resume, which takes a row and, if it is the best, a
-    checkpoint more."""
+    """As check_same_end, of a run whose last evaluation a signal ended: it is made on resume, which takes a row and, if it is
+    the best, a checkpoint more."""
     merged: dict[int, dict[str, Any]] = {}
     for row in rows(run):
         merged.setdefault(row["phase"], {}).update(row)
     assert list(merged.values()) == rows(reference), "the metrics differ"
-    mine, theirs = (tensors(path / CHECKPOINTS / checkpoints(path)[0]) for path in (run, reference))
-    assert mine == theirs, f"{[k for k in mine if mine[k] != theirs.get(k)]} differ"
+    check_same_tensors(*(path / CHECKPOINTS / checkpoints(path)[0] for path in (run, reference)))
 
 
 def check_same_end(run: Path, reference: Path, tidy: bool = True) -> None:
@@ -89,7 +125,6 @@ def check_same_end(run: Path, reference: Path, tidy: bool = True) -> None:
     assert len(extra) <= (0 if tidy else 1), extra
     assert rows(run) == rows(reference), "the metrics differ"
     for name in checkpoints(reference):
-        mine, theirs = (tensors(path / CHECKPOINTS / name) for path in (run, reference))
-        assert mine == theirs, f"{name}: {[k for k in mine if mine[k] != theirs.get(k)]} differ"
+        check_same_tensors(run / CHECKPOINTS / name, reference / CHECKPOINTS / name)
     names = {path.name for path in (run / CHECKPOINTS).iterdir()} - {*checkpoints(run)}
     assert names == {"latest"} or not tidy, f"left over: {names}"

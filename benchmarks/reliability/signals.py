@@ -10,122 +10,108 @@ from typing import Any
 
 from attacks import Case
 from processes import Process, finished, until
-from runs import check_all_is_whole, check_same_numbers, checkpoints, rows, training
+from runs import PENDULUM, check_same_numbers, check_stopped, checkpoints, newest_of, rows, training
 
+import tightrope.agent
 from tightrope.training import scoring
+from tightrope.training.checkpoint import LATEST
 from tightrope.training.run_directory import RunDirectory
 
-NAME = "PPO, Pendulum, evaluations"
 PHASES = 16
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+SENT = (signal.SIGINT, signal.SIGTERM)
+Moment = Callable[[Path, int], None]  # given a directory and a signal
 
 
-def slow(owner: Any, name: str, mark: Path) -> Callable[[], None]:
-    """In a process: leave a mark at the third call of a function, which takes its time."""
+def slow(owner: Any, name: str, mark: Path, argument: str | None = None) -> None:
+    """Leave a mark at the third call of a function, or the third with an argument, which then takes its time."""
+    original, calls = getattr(owner, name), iter(range(1, 10**9))
 
-    def prepare() -> None:
-        original, calls = getattr(owner, name), iter(range(1, 10**9))
+    def slowed(*args: Any, **options: Any) -> Any:
+        if argument in (None, *args) and next(calls) == 3:
+            mark.touch()
+            time.sleep(0.2)
+        return original(*args, **options)
 
-        def slowed(*args: Any, **options: Any) -> Any:
-            if next(calls) == 3:
-                mark.touch()
-                time.sleep(0.2)
-            return original(*args, **options)
-
-        setattr(owner, name, slowed)
-
-    return prepare
+    setattr(owner, name, slowed)
 
 
-def stopped(path: Path, number: int, prepare: Callable[[], None], mark: Path, group: bool = False) -> Process:
-    """A training that got a signal once the mark was there."""
-    process = Process(*training(NAME, path / "run", PHASES), prepare=prepare)
+def signalled(path: Path, number: int, prepare: Callable[[Path], None]) -> Process:
+    """A training that got a signal once the mark was there that `prepare` leaves."""
+    mark = path / "mark"
+    process = Process(*training(PENDULUM, path / "run", PHASES), prepare=lambda: prepare(mark))
     until(mark.exists, process)
-    process.send(number, group)
+    process.send(number)
     return process
 
 
-def check_stopped(process: Process, number: int, path: Path) -> None:
-    """It left as asked, with everything saved; resumed, it comes to the end of an undisturbed run."""
-    run = path / "run"
-    assert process.wait() == CODES[signal.Signals(number)], (process.code, process.output)
-    newest = check_all_is_whole(run)
-    assert newest is not None
-    assert f"stopped after {newest.steps:,} steps; `tightrope resume {run}` goes on" in process.output, process.output
-    assert "Traceback" not in process.output, process.output
-    assert len(rows(run)) == newest.manifest["phase"], "phases that were not saved"
+def check_saved(process: Process, number: int, path: Path) -> None:
+    newest = check_stopped(process, path / "run", number)
+    assert len(rows(path / "run")) == newest.manifest["phase"], "phases that were not saved"
     check_resumes(path)
 
 
 def check_resumes(path: Path) -> None:
-    code, output = finished("resume", path / "run")
-    assert code == 0, output
-    code, output = finished(*training(NAME, path / "reference", PHASES))
-    assert code == 0, output
+    """Resumed, it comes to the end of an undisturbed run."""
+    finished("resume", path / "run")
+    finished(*training(PENDULUM, path / "reference", PHASES))
     check_same_numbers(path / "run", path / "reference")
 
 
-def during(owner: Any, name: str) -> Callable[[Path, int], None]:
+def during(owner: Any, name: str, argument: str | None = None) -> Moment:
     def case(path: Path, number: int) -> None:
-        mark = path / "mark"
-        check_stopped(stopped(path, number, slow(owner, name, mark), mark), number, path)
+        check_saved(signalled(path, number, lambda mark: slow(owner, name, mark, argument)), number, path)
 
     return case
 
 
 def anywhere(path: Path, number: int) -> None:
-    process = Process(*training(NAME, path / "run", PHASES))
+    process = Process(*training(PENDULUM, path / "run", PHASES))
     until(lambda: checkpoints(path / "run"), process)
     time.sleep(random.uniform(0, 0.3))
     process.send(number)
-    check_stopped(process, number, path)
+    check_saved(process, number, path)
 
 
 def twice(path: Path, number: int) -> None:
     """The second one leaves at once; what was saved before stays."""
-    mark = path / "mark"
 
-    def very_slow() -> None:
-        slow(RunDirectory, "save", mark)()
+    def very_slow(mark: Path) -> None:
+        slow(RunDirectory, "save", mark)
         save = RunDirectory.save
         RunDirectory.save = lambda *args: (save(*args), time.sleep(60 * mark.exists()))[0]  # type: ignore
 
-    process = stopped(path, number, very_slow, mark)
+    process = signalled(path, number, very_slow)
     time.sleep(0.5)
     assert process.poll() is None, process.output
     process.send(number)
-    code = process.wait(5)
-    assert code == (130 if number == signal.SIGINT else -signal.SIGTERM), (code, process.output)
-    assert check_all_is_whole(path / "run") is not None
+    process.ends(130 if number == signal.SIGINT else -signal.SIGTERM, seconds=5)
+    newest_of(path / "run")
     check_resumes(path)
 
 
 def during_the_last_evaluation(path: Path, number: int) -> None:
     """Training is over and saved."""
-    mark = path / "mark"
 
-    def prepare() -> None:
-        import tightrope.agent
-
-        slow(tightrope.agent, "evaluate", mark)()
+    def prepare(mark: Path) -> None:
         evaluate = tightrope.agent.evaluate_policy
-        tightrope.agent.evaluate_policy = lambda *args, **rest: (mark.touch(), time.sleep(60), evaluate(*args, **rest))[
-            2
-        ]
 
-    process = stopped(path, number, prepare, mark)
-    code = process.wait(5)
-    assert code == CODES[signal.Signals(number)], (code, process.output)
-    assert f"stopped during the last evaluation; the trained agent is in {path / 'run'}" in process.output
-    code, output = finished("resume", path / "run")
-    assert code == 0, output
+        def slowed(*args: Any, **options: Any) -> Any:
+            mark.touch()
+            time.sleep(60)
+            return evaluate(*args, **options)
+
+        tightrope.agent.evaluate_policy = slowed
+
+    output = signalled(path, number, prepare).ends(128 + number, seconds=5)
+    assert f"stopped during the last evaluation; the trained agent is in {path / 'run'}" in output, output
+    output = finished("resume", path / "run")
     assert "nothing to do" in output, output
 
 
-SIGNALS: dict[str, Callable[[Path, int], None]] = {
+MOMENTS: dict[str, Moment] = {
     "anywhere": anywhere,
     "during a save": during(os, "fsync"),
-    "during a save, before the pointer is moved": during(os, "rename"),
+    "during a save, before the pointer is moved": during(os, "replace", LATEST),
     "during an evaluation": during(scoring, "evaluate_policy"),
     "twice, during a save": twice,
     "during the last evaluation": during_the_last_evaluation,
@@ -133,7 +119,7 @@ SIGNALS: dict[str, Callable[[Path, int], None]] = {
 
 
 def cases() -> dict[str, Case]:
-    def given(case: Callable[[Path, int], None], number: int) -> Case:
-        return lambda path: case(path, number)
+    def given(moment: Moment, number: int) -> Case:
+        return lambda path: moment(path, number)
 
-    return {f"{number.name} {name}": given(case, number) for name, case in SIGNALS.items() for number in CODES}
+    return {f"{number.name} {name}": given(moment, number) for name, moment in MOMENTS.items() for number in SENT}

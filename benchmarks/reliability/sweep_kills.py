@@ -8,8 +8,6 @@ ending, failing the trials of dead workers. Over a journal, SQLite and, where on
 slot is not filled by exactly one trial, or a trial is left running.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import multiprocessing as mp

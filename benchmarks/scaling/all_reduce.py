@@ -7,8 +7,6 @@ the module (gradients as views of its buckets, static graph); and as Tightrope d
 with the loss's terms at its end. Prints milliseconds of an update and DDP's time over ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time
@@ -24,10 +22,11 @@ from tightrope.functional import PPOLoss
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Batch, Box, Discrete
 
-CASES: dict[str, tuple[tuple[int, ...], torch.dtype, tuple[int, ...], int]] = {
-    "MLP 2 x 64 (CartPole)": ((4,), torch.float32, (64, 64), 256),
-    "MLP 2 x 256": ((17,), torch.float32, (256, 256), 512),
-    "Nature CNN (Atari)": ((4, 84, 84), torch.uint8, (512,), 64),
+CASES: dict[str, tuple[tuple[int, ...], torch.dtype, tuple[int, ...], int, int]] = {
+    # shape and type of an observation, units of layers, rows of a minibatch, updates that are timed
+    "MLP 2 x 64 (CartPole)": ((4,), torch.float32, (64, 64), 256, 40),
+    "MLP 2 x 256": ((17,), torch.float32, (256, 256), 512, 40),
+    "Nature CNN (Atari)": ((4, 84, 84), torch.uint8, (512,), 64, 10),
 }
 
 
@@ -42,7 +41,22 @@ class Loss(nn.Module):
         return self.loss(self.policy, batch)[0]
 
 
-def batch_for(policy: ActorCritic, obs: Tensor) -> Batch:
+def ways(policy: ActorCritic, batch: Batch, optimizer: Optimizer) -> dict[str, Callable[[], object]]:
+    """Updates of one network: with nobody to talk to, by DDP, by one message."""
+    loss = PPOLoss(0.2, 0.5, 0.01, clip_vloss=False)
+    wrapped = DistributedDataParallel(Loss(policy, loss), gradient_as_bucket_view=True, static_graph=True)
+
+    def by_ddp() -> None:
+        wrapped.zero_grad(set_to_none=False)
+        wrapped(batch).backward()
+
+    def alone() -> tuple[Tensor, ...]:
+        return autograd(loss, policy, batch, optimizer)
+
+    return {"alone": alone, "ddp": by_ddp, "message": lambda: over_ranks(alone(), batch, optimizer)}
+
+
+def random_batch(policy: ActorCritic, obs: Tensor) -> Batch:
     with torch.no_grad():
         distribution, value = policy(obs)
         action = distribution.mode()
@@ -51,14 +65,13 @@ def batch_for(policy: ActorCritic, obs: Tensor) -> Batch:
 
 def seconds(update: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Of one update, once it is warm; ranks begin together."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     distributed.all_reduce_sum(torch.zeros(1))
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronize()
     began = time.perf_counter()
     for _ in range(repeats):
         update()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - began) / repeats
 
 
@@ -72,44 +85,21 @@ def main() -> None:
     if world.is_rank0:
         print(f"{world.size} ranks, {device}, torch {torch.__version__}")
         print(f"{'network':<24} {'numbers':>10} {'alone':>9} {'DDP':>9} {'one message':>12} {'DDP / ours':>11}")
-    for name, (shape, dtype, hidden, rows) in CASES.items():
+    for name, (shape, dtype, hidden, rows, count) in CASES.items():
         torch.manual_seed(451)
-        space = Box(shape, 0, 255, dtype) if dtype == torch.uint8 else Box(shape, -1.0, 1.0)
+        pictures = dtype == torch.uint8
+        space = Box(shape, 0, 255, dtype) if pictures else Box(shape, -1.0, 1.0)
         policy = actor_critic(space, Discrete(4), NetworkConfig(hidden_sizes=hidden)).to(device)
-        obs = torch.randint(0, 255, (rows, *shape), dtype=dtype) if dtype == torch.uint8 else torch.randn(rows, *shape)
-        batch, loss = batch_for(policy, obs.to(device)), PPOLoss(0.2, 0.5, 0.01, clip_vloss=False)
+        obs = torch.randint(0, 255, (rows, *shape), dtype=dtype) if pictures else torch.randn(rows, *shape)
         optimizer = Optimizer(policy)
-        wrapped = DistributedDataParallel(Loss(policy, loss), gradient_as_bucket_view=True, static_graph=True)
-
-        def by_ddp(wrapped: nn.Module = wrapped, batch: Batch = batch) -> None:
-            wrapped.zero_grad(set_to_none=False)
-            wrapped(batch).backward()
-
-        def alone(
-            loss: PPOLoss = loss, policy: ActorCritic = policy, batch: Batch = batch, optimizer: Optimizer = optimizer
-        ) -> tuple[Tensor, ...]:
-            return autograd(loss, policy, batch, optimizer)
-
-        def by_message(
-            alone: Callable[[], tuple[Tensor, ...]] = alone, batch: Batch = batch, optimizer: Optimizer = optimizer
-        ) -> None:
-            over_ranks(alone(), batch, optimizer)
-
-        ways = {"alone": alone, "ddp": by_ddp, "message": by_message}
-        count = 10 if rows * policy.value_head.in_features < 2e4 and dtype == torch.uint8 else 40
-        for way in ways.values():
-            seconds(way, device, 5)
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(args.repeats):
-            for way, update in ways.items():
-                taken[way].append(seconds(update, device, count))
-        middle = {way: 1e3 * statistics.median(times) for way, times in taken.items()}
+        updates = ways(policy, random_batch(policy, obs.to(device)), optimizer)
+        for update in updates.values():
+            seconds(update, device, 5)
+        rounds = [{way: seconds(update, device, count) for way, update in updates.items()} for _ in range(args.repeats)]
+        alone, ddp, message = (1e3 * statistics.median(taken[way] for taken in rounds) for way in updates)
         if world.is_rank0:
-            numbers = len(optimizer.flat)
-            print(
-                f"{name:<24} {numbers:>10,} {middle['alone']:>6.2f} ms {middle['ddp']:>6.2f} ms {middle['message']:>9.2f} ms "
-                f"{middle['ddp'] / middle['message']:>11.2f}"
-            )
+            times = f"{alone:>6.2f} ms {ddp:>6.2f} ms {message:>9.2f} ms {ddp / message:>11.2f}"
+            print(f"{name:<24} {len(optimizer.flat):>10,} {times}")
     distributed.leave()
 
 

@@ -97,14 +97,12 @@ def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE)
         time.sleep(0.2)
 
 
-def run_cases(
-    about: str, cases: dict[str, Callable[..., None]], why_not: Callable[[], str | None], *flags: str
-) -> Iterator[tuple[Callable[..., None], argparse.Namespace]]:
+def chosen_cases(
+    about: str, cases: dict[str, Callable[..., None]], why_not: Callable[[], str | None]
+) -> Iterator[Callable[..., None]]:
     """Those that the command line names, one after the other; leaves if they cannot be tried here."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(cases)}; all if none is given")
-    for flag in flags:
-        parser.add_argument(flag, action="store_true")
     args = parser.parse_args()
     if unknown := set(args.cases) - set(cases):
         parser.error(f"no such case: {', '.join(unknown)}")
@@ -112,7 +110,7 @@ def run_cases(
         sys.exit(f"skipped: {reason}")
     for name in args.cases or cases:
         print(f"{name}: {cases[name].__doc__}", flush=True)
-        yield cases[name], args
+        yield cases[name]
 
 
 # what a run has left -------------------------------------------------------------------------------------------------

@@ -7,23 +7,17 @@ it send every message all the same, through NCCL and from within the captured ph
 for the way to the others. Prints steps/s and the shares of the plain process's.
 """
 
-from __future__ import annotations
-
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from itertools import islice
 
 import torch
 
-WAYS = {
-    "plain": [sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"],
-    "talking": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"],
-}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+WAYS = {"plain": [sys.executable], "torchrun": TORCHRUN, "talking": TORCHRUN}
 
 
 def measure(way: str, device: str, num_envs: int, mode: str, seconds: float) -> None:
@@ -33,36 +27,34 @@ def measure(way: str, device: str, num_envs: int, mode: str, seconds: float) -> 
     from tightrope.engine import distributed, threads
 
     world = distributed.join(collectives=True if way == "talking" else None)
+    assert world.is_distributed == (way == "talking")
     agent = tr.PPO(
         "CartPole-v1", device=device, accelerate=mode, num_envs=num_envs, num_steps=32, num_minibatches=4,
         update_epochs=4, total_timesteps=num_envs * 32 * 1_000_000, seed=451, norm_obs=True,
     )  # fmt: skip
-    phases = 0
+    loop = ppo(agent.state, agent.config.algorithm)
+
+    def advance(phases: int) -> None:
+        *_, metrics = islice(loop, phases)
+        float(metrics.grad_norm)  # waits for the device
+
     with threads(1):
-        loop = ppo(agent.state, agent.config.algorithm)
-        for _ in range(6):
-            metrics = next(loop)
-        wait(metrics)
-        began = time.perf_counter()
+        advance(6)
+        began, steps = time.perf_counter(), agent.steps
         while time.perf_counter() - began < seconds:
-            for _ in range(10):
-                metrics = next(loop)
-            wait(metrics)
-            phases += 10
-        taken = time.perf_counter() - began
-    kl, unit = float(metrics.terms.approx_kl), agent.state.runtime.unit
-    found = {
-        "way": way,
-        "sends": world.is_distributed,
-        "speed": phases * agent.config.algorithm.batch_size / taken,
-        "kl": kl,
-    }
-    print("FOUND " + json.dumps({**found, "captured": unit, "phase_ms": 1e3 * taken / phases}), flush=True)
+            advance(10)
+        print(f"SPEED {(agent.steps - steps) / (time.perf_counter() - began)}", flush=True)
     distributed.leave()
 
 
-def wait(metrics: Any) -> None:
-    float(metrics.grad_norm)
+def speed(way: str, mode: str, args: argparse.Namespace) -> float:
+    words = [*WAYS[way], __file__, "--way", way, "--device", args.device, "--num-envs", str(args.num_envs)]
+    words += ["--modes", mode, "--seconds", str(args.seconds)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    found = [line for line in done.stdout.splitlines() if line.startswith("SPEED ")]
+    if not found:
+        sys.exit(f"{way} failed:\n{done.stderr[-3000:]}")
+    return float(found[0].split()[1])
 
 
 def main() -> None:
@@ -75,32 +67,16 @@ def main() -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.way:
-        measure(args.way, args.device, args.num_envs, args.modes[0], args.seconds)
-        return
+        return measure(args.way, args.device, args.num_envs, args.modes[0], args.seconds)
     print(f"CartPole-v1, PPO, {args.num_envs} envs x 32 steps, {args.device}, torch {torch.__version__}")
     for mode in args.modes:
-        speeds: dict[str, list[float]] = {way: [] for way in WAYS}
-        phase: dict[str, float] = {}
-        for _ in range(args.repeats):
-            for way, launcher in WAYS.items():
-                words = [*launcher, __file__, "--way", way, "--device", args.device, "--num-envs", str(args.num_envs)]
-                done = subprocess.run(
-                    [*words, "--modes", mode, "--seconds", str(args.seconds)], capture_output=True, text=True
-                )
-                line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND ")), None)
-                if line is None:
-                    sys.exit(f"{way} failed:\n{done.stderr[-3000:]}")
-                found = json.loads(line.removeprefix("FOUND "))
-                assert found["sends"] == (way == "talking")
-                speeds[way].append(found["speed"])
-                phase[way] = found["phase_ms"]
-        plain = statistics.median(speeds["plain"])
-        for way, measured in speeds.items():
-            middle = statistics.median(measured)
-            print(
-                f"{mode:<8} {way:<9} {middle:>14,.0f} steps/s  {middle / plain:.3f} of plain  a phase {phase[way]:.3f} ms  "
-                f"({', '.join(f'{x:,.0f}' for x in measured)})"
-            )
+        rounds = [{way: speed(way, mode, args) for way in WAYS} for _ in range(args.repeats)]
+        middle = {way: statistics.median(found[way] for found in rounds) for way in WAYS}
+        for way, value in middle.items():
+            phase, each = 1e3 * 32 * args.num_envs / value, ", ".join(f"{found[way]:,.0f}" for found in rounds)
+            share = value / middle["plain"]
+            print(f"{mode:<8} {way:<9} {value:>14,.0f} steps/s  {share:.3f} of plain  a phase {phase:.3f} ms  ({each})")
+    return None
 
 
 if __name__ == "__main__":

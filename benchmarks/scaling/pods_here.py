@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from hosts import ROOT, Hosts, assert_whole, phases, run_cases, steps_saved, until, why_no_hosts
+from hosts import ROOT, Hosts, assert_whole, chosen_cases, phases, steps_saved, until, why_no_hosts
 
 MANIFEST = {p["kind"]: p for p in yaml.safe_load_all((ROOT / "examples" / "cluster" / "kubernetes.yaml").read_text())}
 ADDRESSES = {"tightrope-0.tightrope": "10.79.0.1", "tightrope-1.tightrope": "10.79.0.2"}
@@ -128,7 +128,7 @@ CASES = {case.__name__: case for case in (completes, evicted, evicted_first)}
 
 
 def main() -> None:
-    for case, _ in run_cases(__doc__ or "", CASES, why_no_hosts):
+    for case in chosen_cases(__doc__ or "", CASES, why_no_hosts):
         with tempfile.TemporaryDirectory(prefix="pods-here-") as folder:
             case(Path(folder))
 

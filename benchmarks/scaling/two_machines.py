@@ -1,7 +1,7 @@
 """Two machines on one: network namespaces with a cable between them, a torchrun in each, and what happens when things break.
 
 python benchmarks/scaling/two_machines.py                     # all cases; needs to be root, on Linux
-python benchmarks/scaling/two_machines.py cut killed --loop   # some, with a loop of sums in place of training
+python benchmarks/scaling/two_machines.py cut killed          # some
 
 Each machine has its own network, process numbers, host name and hosts file. As on Debian, a machine knows its own name by
 an address of the loopback, which is what libraries that ask for it by name then tell the others.
@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from hosts import Hosts, run, run_cases, until, why_no_hosts
+from hosts import Hosts, chosen_cases, run, until, why_no_hosts
 
 LOOP = Path(__file__).with_name("loop.py")
 ADDRESSES = {"tightrope-a": "10.77.0.1", "tightrope-b": "10.77.0.2"}
@@ -90,73 +91,90 @@ def cut(both: list[Machine]) -> None:
     run(f"ip -n {both[0].space} link set eth0 down")
 
 
-def trains(machine: Machine, begun: str) -> Callable[[], bool]:
-    return lambda: any(begun in line for _, line in machine.said)
-
-
 def report(both: list[Machine], since: float) -> None:
     for machine in both:
         verdict = machine.verdict()
         if verdict is not None:
             print(f"  {machine.name}: {verdict[0] - since:5.1f} s  {verdict[1]}")
-        print(
-            f"  {machine.name}: {machine.ended - since:5.1f} s  torchrun has ended, exit code {machine.process.poll()}"
-        )
+        ended, code = machine.ended - since, machine.process.poll()
+        print(f"  {machine.name}: {ended:5.1f} s  torchrun has ended, exit code {code}")
 
 
-# cases ---------------------------------------------------------------------------------------------------------------
+class Command(NamedTuple):
+    """What torchrun starts, and parts of lines by which one sees that it has begun, and that it has begun again."""
+
+    words: list[str]
+    begun: str
+    again: str = ""
 
 
-def completes(long: "Command", short: "Command") -> None:
-    """A run over both machines comes to its end."""
-    start = time.monotonic()
-    with machines(short.words) as both:
-        until(lambda: all(m.ended for m in both), "the end of the run")
-        report(both, start)
-        assert [m.process.poll() for m in both] == [0, 0], "both end well"
-        assert not any(m.verdict() for m in both), "nobody was missed"
+def training(steps: int) -> Command:
+    words = f"-m tightrope train CartPole-v1 --total-timesteps {steps} --run-dir run --save-seconds 1".split()
+    return Command(words, begun="phase ", again="going on from")
 
 
-def breaks(long: "Command", event: Callable[[list[Machine]], None], within: float, by: int = 1) -> None:
-    with machines(long.words) as both:
-        until(trains(both[0], long.begun), "the start of training")
-        time.sleep(1)
+def wait_for_start(both: list[Machine], command: Command) -> None:
+    until(lambda: any(command.begun in line for _, line in both[0].said), "the start of training")
+    time.sleep(1)
+
+
+def check_ends_well(both: list[Machine], since: float) -> None:
+    until(lambda: all(m.ended for m in both), "the end of the run")
+    report(both, since)
+    assert [m.process.poll() for m in both] == [0, 0], "both end well"
+
+
+def breaks(command: Command, event: Callable[[list[Machine]], None], within: float, by: int = 1) -> None:
+    """Something breaks: so many of the machines say so within the time, and both end with an error."""
+    with machines(command.words) as both:
+        wait_for_start(both, command)
         since = time.monotonic()
         event(both)
         until(lambda: all(m.ended for m in both), "the end of both torchruns")
         report(both, since)
-        survivors = [m for m in both if m.verdict()]
-        assert len(survivors) == by, "whoever is left says what was lost"
-        assert all(m.verdict()[0] - since < within for m in survivors), f"said within {within} s"
+        said = [verdict[0] - since for m in both if (verdict := m.verdict())]
+        assert len(said) == by, "whoever is left says what was lost"
+        assert max(said) < within, f"said within {within} s"
         assert all(m.process.poll() != 0 for m in both), "both end with an error"
 
 
-def link_cut(long: "Command", short: "Command") -> None:
+# cases ---------------------------------------------------------------------------------------------------------------
+
+LONG, SHORT = training(1_000_000_000), training(100_000)
+
+
+def completes(command: Command = SHORT) -> None:
+    """A run over both machines comes to its end."""
+    start = time.monotonic()
+    with machines(command.words) as both:
+        check_ends_well(both, start)
+        assert not any(m.verdict() for m in both), "nobody was missed"
+
+
+def link_cut() -> None:
     """The cable is cut: both ends say so within the stated time."""
-    breaks(long, cut, within=31, by=2)
+    breaks(LONG, cut, within=31, by=2)
 
 
-def killed(long: "Command", short: "Command") -> None:
+def killed() -> None:
     """The rank on the second machine is killed: the one on the first ends and names it."""
-    breaks(long, lambda both: both[1].kill_rank(), within=10)
+    breaks(LONG, lambda both: both[1].kill_rank(), within=10)
 
 
-def killed_first(long: "Command", short: "Command") -> None:
-    """The same of the first rank, next to which the store of the launcher lives."""
-    breaks(long, lambda both: both[0].kill_rank(), within=10)
+def killed_first() -> None:
+    """The rank on the first machine is killed, next to which the store of the launcher lives."""
+    breaks(LONG, lambda both: both[0].kill_rank(), within=10)
 
 
-def restarts(long: "Command", short: "Command") -> None:
+def restarts() -> None:
     """A killed rank with --max-restarts: both machines start again and come to the end."""
-    with machines(short.words, "--max-restarts=1") as both:
-        until(trains(both[0], short.begun), "the start of training")
-        time.sleep(2)
+    with machines(SHORT.words, "--max-restarts=1") as both:
+        wait_for_start(both, SHORT)
+        time.sleep(1)
         since = time.monotonic()
         both[1].kill_rank()
-        until(lambda: all(m.ended for m in both), "the end of the run")
-        report(both, since)
-        assert [m.process.poll() for m in both] == [0, 0], "both end well"
-        again = [(when - since, line) for when, line in both[0].said if short.again in line]
+        check_ends_well(both, since)
+        again = [(when - since, line) for when, line in both[0].said if SHORT.again in line]
         assert again, "it goes on from where it was"
         print(f"  tightrope-a: {again[0][0]:5.1f} s  {again[0][1]}")
 
@@ -164,28 +182,6 @@ def restarts(long: "Command", short: "Command") -> None:
 CASES = {"completes": completes, "cut": link_cut, "killed": killed, "killed_first": killed_first, "restarts": restarts}
 
 
-class Command:
-    """What torchrun starts, and parts of lines by which one sees that it has begun, and that it has begun again."""
-
-    def __init__(self, *words: str, begun: str, again: str = "") -> None:
-        self.words, self.begun, self.again = list(words), begun, again
-
-
-def loop(seconds: float) -> Command:
-    return Command(str(LOOP), f"--seconds={seconds}", begun="attempt 0", again="attempt 1")
-
-
-def training(steps: int) -> Command:
-    words = f"-m tightrope train CartPole-v1 --total-timesteps {steps} --run-dir run --save-seconds 1".split()
-    return Command(*words, begun="phase ", again="going on from")
-
-
-def main() -> None:
-    """With --loop, sums in place of training."""
-    for case, args in run_cases(__doc__ or "", CASES, why_no_hosts, "--loop"):
-        long, short = (loop(600), loop(5)) if args.loop else (training(1_000_000_000), training(100_000))
-        case(long, short)
-
-
 if __name__ == "__main__":
-    main()
+    for case in chosen_cases(__doc__ or "", CASES, why_no_hosts):
+        case()

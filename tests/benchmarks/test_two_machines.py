@@ -11,12 +11,13 @@ import two_machines
 
 WHY_NOT = two_machines.why_no_hosts()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"two machines: {WHY_NOT}")
-LONG = two_machines.Command(str(two_machines.LOOP), "--seconds=100", "--silence=2", begun="attempt 0")
+LOOP = str(two_machines.LOOP)
+LONG = two_machines.Command([LOOP, "--seconds=100", "--silence=2"], begun="attempt 0")
 two_machines.RETRIES = "3"  # some 3 s: torchrun waits for its own connections for so long, and more than once
 
 
 def test_a_run_completes() -> None:
-    two_machines.completes(LONG, two_machines.training(4096))
+    two_machines.completes(two_machines.training(4096))
 
 
 def test_a_cut_link_ends_both_sides_within_the_stated_time() -> None:
@@ -25,5 +26,5 @@ def test_a_cut_link_ends_both_sides_within_the_stated_time() -> None:
 
 def test_a_rank_killed_on_one_machine_ends_the_other() -> None:
     """Also where a child of it lives on, for whose sake Gloo's connections stay open."""
-    with_child = two_machines.Command(*LONG.words, "--child", begun=LONG.begun)
+    with_child = two_machines.Command([*LONG.words, "--child"], begun=LONG.begun)
     two_machines.breaks(with_child, lambda both: both[0].kill_rank(), within=3)
