@@ -14,7 +14,7 @@ import tightrope as tr
 import tightrope.logging.trackers.tracker
 import tightrope.training.trainer
 from tightrope.logging import Callback, Video
-from tightrope.training import callbacks
+from tightrope.training.trainer import built_in_callbacks
 
 class OneVideo(Callback):  # of phase 2, known when phase 4 has begun
     def __init__(self, call):
@@ -29,8 +29,8 @@ class OneVideo(Callback):  # of phase 2, known when phase 4 has begun
         if state.phase == 3:
             self.call("on_video", path, self.steps)
 
-def with_video(config, run, quiet, call):
-    return [OneVideo(call), *callbacks.built_in_callbacks(config, run, quiet, call)]
+def with_video(*given):
+    return [OneVideo(given[-1]), *built_in_callbacks(*given)]
 
 tightrope.training.trainer.built_in_callbacks = with_video
 tightrope.logging.trackers.tracker.MIN_PHASES_BETWEEN = 1
