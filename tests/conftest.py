@@ -45,7 +45,7 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def run_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """Runs a command in this process, given word by word."""
 
     def run(*words: object) -> Done:
@@ -60,9 +60,9 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 @pytest.fixture
-def tightrope(command: Callable[..., Done]) -> Callable[..., Done]:
+def tightrope(run_command: Callable[..., Done]) -> Callable[..., Done]:
     """Runs a command line, given in one or several pieces."""
-    return lambda *pieces: command(*(word for piece in pieces for word in piece.split()))
+    return lambda *pieces: run_command(*(word for piece in pieces for word in piece.split()))
 
 
 @pytest.fixture

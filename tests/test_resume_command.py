@@ -33,8 +33,8 @@ def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.fixture
-def resume(command: Command) -> Command:
-    return partial(command, "resume")
+def resume(run_command: Command) -> Command:
+    return partial(run_command, "resume")
 
 
 def rows(run: Path) -> int:

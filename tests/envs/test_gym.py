@@ -786,7 +786,7 @@ def test_a_mode_that_an_environment_has_not_is_refused() -> None:
 
 def test_what_is_no_environment_is_refused() -> None:
     assert "dict" in refusal(from_object, dict, 2)
-    assert "not supported" in refusal(ppo, 7)
+    assert "env 7 is invalid" in refusal(ppo, 7)
 
 
 def test_a_factory_of_vector_environments_that_takes_no_number_is_refused() -> None:

@@ -289,7 +289,7 @@ def test_an_environment_by_its_name(here: Path, path: str) -> None:
     [
         ("guesses:Gues", "Gues"),
         ("gueses:Guess", "gueses"),
-        ("guesses:number", "not supported"),
+        ("guesses:number", "env 7 is invalid"),
         (":Guess", "module:Class"),
     ],
 )

@@ -187,7 +187,6 @@ def test_other_environments_with_the_same_spaces() -> None:
         *((dict(eval_seconds=seconds), [f"seconds {seconds} ", "above 0"]) for seconds in (0, -1.0, math.nan)),
         *((dict(deterministic=value), ["deterministic ", "is not True or False"]) for value in ("no", None, 0)),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_wrong_request_is_refused(given: dict[str, Any], words: list[str]) -> None:
     message = refusal(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, total_timesteps=64).evaluate, **given)
