@@ -31,7 +31,7 @@ NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") i
 AFTER_STOP = 5.0  # seconds that a helper has left for its answer once we were asked to stop
 LOOK = 0.5  # seconds between looks at a helper that does not answer
 LINE_LENGTH = 300  # letters of an error
-LATER = 5  # seconds after its time limit, when isolated code ends by itself
+FOLLOW_PARENT = "from tightrope.processes import follow_parent\nfollow_parent()\n"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 PARENT = "TIGHTROPE_PARENT"  # environment variable: who started this process and wants it to end with itself
 SET_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
@@ -236,19 +236,26 @@ class ProcessResult(NamedTuple):
 
 
 def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult:
-    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most, even if we die."""
+    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    alarm = f"import signal; getattr(signal, 'alarm', int)({int(seconds) + LATER})\n"  # Windows has none
-    words, variables = [sys.executable, "-c", alarm + code], {**inherited, **environment}
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [inherited.get("PYTHONPATH")])])
+    process = start_program(
+        [sys.executable, "-c", FOLLOW_PARENT + code], {**inherited, "PYTHONPATH": path, **environment},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+    )  # fmt: skip
     try:
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, errors="replace", timeout=seconds)
-    except subprocess.TimeoutExpired:
+        out, err = process.communicate(timeout=seconds)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # its children too
+        process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         return ProcessResult(False, f"not done after {seconds:g} s", "")
-    output = done.stdout + done.stderr
-    if done.returncode < 0:
-        return ProcessResult(False, f"its process died of {signal.Signals(-done.returncode).name}", output)
+    if process.returncode < 0:
+        return ProcessResult(False, f"its process died of {signal.Signals(-process.returncode).name}", out + err)
     # the exception that a traceback ends with, whatever a library prints after it
-    raised = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
-    lines = done.stdout.splitlines() if done.returncode == 0 else raised or done.stderr.splitlines()
+    raised = [line for line in err.splitlines() if re.match(r"[\w.]+(Error|Exception|Missing|Exit)\b", line)]
+    lines = out.splitlines() if process.returncode == 0 else raised or err.splitlines()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return ProcessResult(done.returncode == 0, last[:LINE_LENGTH], output)
+    return ProcessResult(process.returncode == 0, last[:LINE_LENGTH], out + err)

@@ -126,6 +126,7 @@ def test_a_terminal_of_any_width_shows_every_word(
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TTY_INTERACTIVE", "0")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_report(as_checks(FOUND), width)
     out = capsys.readouterr().out
     assert "\x1b[" in out

@@ -215,7 +215,8 @@ def print_report(to_do: Sequence[Check], width: int | None = None) -> list[Check
 
     from ..tools.doctor import run_check
 
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR makes no terminal of a pipe
+    console = Console(width=width, force_terminal=in_terminal, markup=False, emoji=False, highlight=False)
     found: list[CheckResult] = []
     for check in to_do:
         with console.status(f"checking {check.name}"):

@@ -30,7 +30,7 @@ from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
 from .recorded_step import MOST_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
-from .trial import try_methods, writes
+from .trial import is_capturing, try_methods, writes
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
 BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
@@ -127,6 +127,7 @@ class TensorEnv:
     def try_methods(self) -> frozenset[str]:
         """Call every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
         if self._in_place is None:
+            validate.check_numbers(self)  # which may have been set since it was made
             self._in_place = try_methods(self)
         return self._in_place
 
@@ -169,8 +170,7 @@ class TensorEnv:
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, start the next one from `noise` in the same step."""
         noise = self._noise() if noise is None else noise
-        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if self._in_place is None and not (torch.compiler.is_compiling() or capturing):
+        if self._in_place is None and not (torch.compiler.is_compiling() or is_capturing(self.device)):
             self.try_methods()
         if self._uses_arrays and not torch.compiler.is_compiling():
             arrays = self._replay(action, noise)

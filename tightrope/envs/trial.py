@@ -106,7 +106,7 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
         twin.state.copy_(state)
         obs = validate.check_observation(twin, run("observe", state))
         validate.check_finite(twin, "observe", obs, "at reset")
-        validate.check_choices(twin, obs.cpu(), UsageError)
+        validate.check_choices(twin, obs.cpu(), UsageError, "initial")
         action = random_action(twin.action, twin.num_envs, generator)
         after = validate.check_next_state(twin, run("advance", state, action), state)
         reward = validate.check_column(twin, "reward", run("reward", state, action, after), torch.float32)
@@ -119,3 +119,8 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
 def writes(tensor: Tensor) -> int:
     """The number of writes to a tensor so far."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -222,8 +222,11 @@ def check_finite(env: TensorEnvLike, name: str, value: Tensor, when: str) -> Non
         raise mistake(env, method, f"returns {float(value[row, *column])} {when} in {place}", fix)
 
 
-def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exception] = EnvError) -> None:
-    """Raise an error where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array."""
+def check_choices(
+    env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exception] = EnvError, source: str = "advance"
+) -> None:
+    """Raise an error where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array; `source`
+    is the method that gave the state it shows."""
     spec = env.observation
     if not isinstance(spec, (Discrete, MultiDiscrete)):
         return
@@ -231,7 +234,7 @@ def check_choices(env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exce
     outside = (choices < 0) | (choices >= spec.n)
     if outside.any():
         row, *column = np.argwhere(outside)[0].tolist()
-        method = "observe" if env._overrides("observe") else "advance"
+        method = "observe" if env._overrides("observe") else source
         place = f" in column {column[0]}" if column else ""
         raise error(
             f"{type(env).__name__}.{method} gives observation {choices[row, *column]}{place} for env number {row}, outside "

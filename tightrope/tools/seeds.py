@@ -161,7 +161,10 @@ class SeedLines:
         from rich.live import Live
 
         self.seeds, self.total = seeds, total
-        self.console = Console(quiet=quiet, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR makes no terminal of a pipe
+        self.console = Console(
+            quiet=quiet, force_terminal=in_terminal, soft_wrap=True, markup=False, emoji=False, highlight=False
+        )
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> SeedLines:

@@ -113,7 +113,7 @@ def jax() -> CheckResult:
     if torch.cuda.is_available() and not has_cuda:
         fix = f'pip install "jax[cuda{(torch.version.cuda or "12").partition(".")[0]}]"'
         return CheckResult("jax", f"{version}, without CUDA: its environments run on the CPU", "warning", fix)
-    return CheckResult("jax", version)
+    return CheckResult("jax", version, facts={"version": version})
 
 
 def backends() -> CheckResult:

@@ -110,8 +110,7 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def requirements() -> dict[str, list[Requirement]]:
-    """What each extra needs, and '' always: by the metadata of the installation, or else the pyproject.toml beside the
-    package."""
+    """What each extra needs, and '' always: by the installation's metadata, or the pyproject.toml beside the package."""
     from packaging.requirements import Requirement
 
     try:
@@ -157,18 +156,19 @@ def problem_with(requirement: Requirement) -> str:
 
 def versions() -> Iterator[CheckResult]:
     """Tightrope, Python, torch and how it was built, and what else is required."""
-    installed = installed_version(PACKAGE)
+    facts: Settings = {"version": __version__, "installed": (installed := installed_version(PACKAGE))}
     fix = "" if installed in (None, __version__) else f"install it again: pip install -e {ROOT}"
     state = f", but installed as {installed}" if fix else "" if installed else ", not installed but on the path"
-    yield CheckResult(PACKAGE, f"{__version__}, in {ROOT / PACKAGE}{state}", "warning" if fix else "ok", fix)
-    yield CheckResult("python", f"{platform.python_version()}, {sys.executable}")
+    yield CheckResult(PACKAGE, f"{__version__}, in {ROOT / PACKAGE}{state}", "warning" if fix else "ok", fix, facts)
+    yield CheckResult("python", f"{(python := platform.python_version())}, {sys.executable}", facts={"version": python})
     parts: Settings = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
     if torch.version.cuda is not None:
         parts["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             parts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     there = {name: value for name, value in parts.items() if value is not None}
-    yield CheckResult("torch", f"{torch.__version__}, {listed(there) or 'built without CUDA'}", facts=there)
+    facts, words = {"version": str(torch.__version__), **there}, listed(there) or "built without CUDA"
+    yield CheckResult("torch", f"{torch.__version__}, {words}", facts=facts)
     met: Settings = {}
     for requirement in requirements()[""]:
         if problem := problem_with(requirement):

@@ -189,7 +189,7 @@ def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
     if not all(isinstance(attributes[name], kind) for name, kind in ATTRIBUTES.items() if name in attributes):
         return False
     numbers = [*attributes.get(SCORES, []), *([trial.value] if complete else []), attributes.get(SLOT, 0)]
-    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers) or numbers[-1] < 0:
+    if not all(type(number) in (int, float) and abs(number) < math.inf for number in numbers) or numbers[-1] < 0:
         return False
     if space is not None and (trial.params.keys() - space.keys() or (complete and space.keys() - trial.params.keys())):
         return False

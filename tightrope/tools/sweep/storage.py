@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -25,11 +26,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...errors import UsageError
-from ...training.lock import HAS_LOCKS
 from ...types import Settings
-
-if HAS_LOCKS:
-    import fcntl
 
 DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("pymysql", "mysql")}  # driver, extra that installs it
 STORAGE_ERRORS = (StorageInternalError, SQLAlchemyError, OSError)
@@ -37,6 +34,7 @@ URL = re.compile(r"\s*[A-Za-z][\w+.-]*:(?![\\/])|\s*[A-Za-z][\w+.-]+:")  # also 
 PASSWORD = re.compile(r"://([^:@/]*):(.*)@")  # user, password
 OPEN_ATTEMPTS = 8  # at opening a database: processes that start together may all create the tables
 IDENTITY = "tightrope"  # study attribute: what the sweep is about
+IDENTITY_SECONDS = 5.0  # for the process that creates a study to set that attribute
 
 
 class StorageLost(RuntimeError):
@@ -90,20 +88,29 @@ def close_storage(storage: BaseStorage) -> None:
 
 
 class JournalLock(JournalFileOpenLock):
-    """A file lock that the system releases when its process ends; Optuna's own stays for 30 seconds."""
+    """A file lock that the system releases when its process ends. Without fcntl (Windows), Optuna's own lock."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self.path = path
+        self.file: BinaryIO | None = None
 
     def acquire(self) -> bool:
+        try:
+            import fcntl
+        except ImportError:
+            return super().acquire()
         self.file = Path(f"{self.path}.lock").open("ab")  # noqa: SIM115
         fcntl.flock(self.file, fcntl.LOCK_EX)
         drop_partial_line(self.path)
         return True
 
     def release(self) -> None:
-        self.file.close()
+        if self.file is None:
+            super().release()
+        else:
+            self.file.close()
+            self.file = None
 
 
 def drop_partial_line(path: Path) -> None:
@@ -122,7 +129,7 @@ def open_journal(path: Path) -> BaseStorage:
         if path.is_dir():
             raise UsageError(f"storage {path} is a directory: give the name of a file in it")
         path.open("ab").close()
-        return JournalStorage(JournalFileBackend(str(path), JournalLock(path) if HAS_LOCKS else None))
+        return JournalStorage(JournalFileBackend(str(path), JournalLock(path)))
     except OSError as error:
         raise UsageError(f"storage {path} cannot be written: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AssertionError):
@@ -154,8 +161,9 @@ def open_database(url: str, connect: Callable[[], BaseStorage]) -> BaseStorage:
             raise
         except Exception as error:  # each driver has its own
             if "authentication" in str(error) or not left:
-                shown = hide_password(url)
-                raise UsageError(f"storage {shown} cannot be opened: {driver_message(error, url)}") from None
+                raise UsageError(
+                    f"storage {hide_password(url)} cannot be opened: {driver_message(error, url)}"
+                ) from None
             time.sleep(0.25)
     raise AssertionError
 
@@ -182,13 +190,19 @@ def open_study(storage: BaseStorage, name: str, identity: Settings) -> tuple[opt
     silence_optuna()
     identity = json.loads(json.dumps(identity))  # as a storage returns it
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
-    where: Settings = {"study_name": name, "storage": storage}
-    study = optuna.create_study(**where, direction="maximize", pruner=pruner, load_if_exists=True)
-    new = IDENTITY not in study.user_attrs and not study.get_trials(deepcopy=False)
-    if new:
+    try:
+        study = optuna.create_study(study_name=name, storage=storage, direction="maximize", pruner=pruner)
         study.set_user_attr(IDENTITY, identity)
+        return study, True
+    except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(study_name=name, storage=storage, pruner=pruner)
+    deadline = time.monotonic() + IDENTITY_SECONDS
+    while IDENTITY not in study.user_attrs and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if IDENTITY not in study.user_attrs and not study.get_trials(deepcopy=False):
+        study.set_user_attr(IDENTITY, identity)  # the process that created the study died before it could
     check_identity(name, study.user_attrs.get(IDENTITY), identity)
-    return study, new
+    return study, False
 
 
 def check_identity(name: str, stored: object, ours: Settings) -> None:
