@@ -35,7 +35,8 @@ IMPORTING = stored(
 )  # fmt: skip
 STRANGE: dict[str, dict[str, Any]] = {
     "a network to import": IMPORTING, "a value outside": stored(gamma=0.5), "no values": stored(gamma=None),
-    "an infinite score": stored(value=float("inf")), "a place that is text": stored(user_attrs={"place": "x"}), "a huge place": stored(user_attrs={"place": 10**400}),
+    "an infinite score": stored(value=float("inf")), "a place that is text": stored(user_attrs={"place": "x"}),
+    "a huge place": stored(user_attrs={"place": 10**400}),
     "a place that is a list": stored("RUNNING", None, user_attrs={"place": [0]}),
     "a place below 0": stored("RUNNING", None, user_attrs={"place": -1}),
     "a worker that is text": stored("RUNNING", None, user_attrs={"place": 1, "worker": "x"}),

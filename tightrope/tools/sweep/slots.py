@@ -9,10 +9,10 @@ next trial there gets the same settings. A worker that was only suspended cannot
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -189,7 +189,10 @@ def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
     if not all(isinstance(attributes[name], kind) for name, kind in ATTRIBUTES.items() if name in attributes):
         return False
     numbers = [*attributes.get(SCORES, []), *([trial.value] if complete else []), attributes.get(SLOT, 0)]
-    if not all(type(number) in (int, float) and abs(number) < math.inf for number in numbers) or numbers[-1] < 0:
+    if (
+        not all(type(number) in (int, float) and abs(number) <= sys.float_info.max for number in numbers)
+        or numbers[-1] < 0
+    ):
         return False
     if space is not None and (trial.params.keys() - space.keys() or (complete and space.keys() - trial.params.keys())):
         return False
