@@ -162,20 +162,20 @@ class Net(torch.nn.Sequential):
 
 
 def test_a_run_on_an_environment_and_a_network_of_ones_own_which_may_be_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_to_export.py").write_text(OWN)
     own = ["--env", "own_to_export:Cart", "--network", "own_to_export:Net"]
     tr.PPO("own_to_export:Cart", network="own_to_export:Net", **TINY).learn(run_dir="run", quiet=True)
     tr.PPO("own_to_export:Cart", **TINY).learn(run_dir="plain", quiet=True)
-    code, out, err = command("export", "run", "--onnx", "policy.onnx", *own)
+    code, out, err = run_command("export", "run", "--onnx", "policy.onnx", *own)
     assert (code, out.count("\n"), err) == (0, 1, "")
     assert out.startswith("policy.onnx: obs to action, logits, value, ")
     assert "max error " in out
     sys.modules.pop("own_to_export")
     (tmp_path / "own_to_export.py").unlink()
-    code, out, err = command("export", "plain", "--onnx", "policy.onnx")
+    code, out, err = run_command("export", "plain", "--onnx", "policy.onnx")
     assert (code, err.count("\n")) == (0, 1)
     assert out.startswith("policy.onnx: obs to action, logits, value, ")
     assert "random observations alone" in err
@@ -254,11 +254,11 @@ def broken(content: bytes, operator: str) -> bytes:
 
 @pytest.mark.parametrize("operator", ["Gemm", "Sub"])  # a weight; the mean of observations
 def test_a_graph_that_is_off_is_not_written(
-    operator: str, run: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+    operator: str, run: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Any
 ) -> None:
     monkeypatch.setattr(exporting, "graph", lambda *_: broken(policy.read_bytes(), operator))
     (tmp_path / "policy.onnx").write_text("older")
-    code, _, err = command("export", run, "--onnx", tmp_path / "policy.onnx")
+    code, _, err = run_command("export", run, "--onnx", tmp_path / "policy.onnx")
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("tightrope: ")
     assert " is off by " in err
@@ -361,11 +361,11 @@ def test_random_observations_are_of_the_scale_of_those_seen() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_in_one_line(
-    args: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+    args: list[str], message: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.onnx").mkdir()
-    code, out, err = command("export", *(run if word == "RUN" else word for word in args))
+    code, out, err = run_command("export", *(run if word == "RUN" else word for word in args))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]

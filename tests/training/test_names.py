@@ -139,8 +139,8 @@ def test_a_foreign_name_is_answered_with_ours_in_one_line(table: str, name: str)
         ("--no-cuda", "device cpu"), ("--seconds 3", "eval_seconds"),
     ],
 )  # fmt: skip
-def test_foreign_flags_are_answered(flags: str, words: str, command: Any) -> None:
-    code, _, err = command("train", "CartPole-v1", *flags.split())
+def test_foreign_flags_are_answered(flags: str, words: str, run_command: Any) -> None:
+    code, _, err = run_command("train", "CartPole-v1", *flags.split())
     assert (code, err.count("\n")) == (2, 1)
     assert words in err
 
@@ -149,14 +149,14 @@ def test_foreign_flags_are_answered(flags: str, words: str, command: Any) -> Non
     ("flags", "name"),
     [("--seconds 3", "eval-seconds"), ("--num-envs 3", "eval-envs"), ("--eval-episodes 3", "episodes")],
 )
-def test_what_an_evaluation_is_told_has_one_name(flags: str, name: str, command: Any) -> None:
-    code, _, err = command("eval", "runs/a", *flags.split())
+def test_what_an_evaluation_is_told_has_one_name(flags: str, name: str, run_command: Any) -> None:
+    code, _, err = run_command("eval", "runs/a", *flags.split())
     assert code == 2
     assert f"here it is called --{name}" in err
 
 
-def test_the_help_of_eval_says_what_json_has(command: Any) -> None:
-    code, out, _ = command("eval", "--help")
+def test_the_help_of_eval_says_what_json_has(run_command: Any) -> None:
+    code, out, _ = run_command("eval", "--help")
     assert code == 0
     keys = AGENT.evaluate(2).as_dict().keys() | {"env", "stochastic"}
     assert keys <= set(re.findall(r"\w+", out.partition("--json")[2]))

@@ -160,27 +160,29 @@ def test_an_env_of_ones_own_is_made_again_in_python() -> None:
 # the command line ---------------------------------------------------------------------------------------------------------
 
 
-def test_report_writes_where_it_says(run: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_where_it_says(
+    run: Path, tmp_path: Path, run_command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (run / "report.html").unlink()
-    assert command("report", run) == (0, f"{run / 'report.html'}\n", "")
+    assert run_command("report", run) == (0, f"{run / 'report.html'}\n", "")
     assert (run / "report.html").exists()
-    assert command("report", run, "--out", tmp_path / "new" / "page.html")[0] == 0
+    assert run_command("report", run, "--out", tmp_path / "new" / "page.html")[0] == 0
     assert (tmp_path / "new" / "page.html").exists()
     tr.PPO("CartPole-v1", **SMALL, seed=2).learn(run_dir=tmp_path / "other", quiet=True)
-    assert command("report", run, tmp_path / "other") == (0, "comparison.html\n", "")
+    assert run_command("report", run, tmp_path / "other") == (0, "comparison.html\n", "")
     page = (tmp_path / "comparison.html").read_text()
     assert 'href="run/report.html"' in page
     assert 'href="other/report.html"' in page
 
 
 def test_what_is_no_run_is_left_out_of_a_comparison(
-    run: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, run_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("page.html").touch()
-    code, out, err = command("report", "empty", run, "page.html", "nowhere")
+    code, out, err = run_command("report", "empty", run, "page.html", "nowhere")
     assert (code, out) == (0, "comparison.html\n")
     assert err.splitlines() == [
         "warning: left out: empty is not a run: it has no config.yaml. Give a directory that train or save wrote",
@@ -188,7 +190,7 @@ def test_what_is_no_run_is_left_out_of_a_comparison(
         "warning: left out: nowhere is not a run: there is no such directory. Give a directory that train or save wrote",
     ]
     assert "1 run<" in Path("comparison.html").read_text()
-    code, out, err = command("report", "empty", "page.html")
+    code, out, err = run_command("report", "empty", "page.html")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("tightrope: none of these 2 is a run that was trained")
 
@@ -261,13 +263,13 @@ def test_names_that_are_no_text_do_nothing_to_a_terminal(run: Path, tmp_path: Pa
     assert write_report([strange], strange / "both.html").is_file()
 
 
-def test_a_run_named_twice_is_one_run(run: Path, command: Any) -> None:
-    assert command("report", run, f"{run}/")[1] == f"{run / 'report.html'}\n"
+def test_a_run_named_twice_is_one_run(run: Path, run_command: Any) -> None:
+    assert run_command("report", run, f"{run}/")[1] == f"{run / 'report.html'}\n"
 
 
-def test_train_puts_its_last_score_into_the_report(tmp_path: Path, command: Any) -> None:
+def test_train_puts_its_last_score_into_the_report(tmp_path: Path, run_command: Any) -> None:
     flags = ["--num-envs", 4, "--num-steps", 8, "--hidden-sizes", 8, "--total-timesteps", 64, "--device", "cpu"]
-    code, out, _ = command("train", "CartPole-v1", *flags, "--quiet", "--run-dir", tmp_path / "run")
+    code, out, _ = run_command("train", "CartPole-v1", *flags, "--quiet", "--run-dir", tmp_path / "run")
     assert code == 0
     row = json.loads((tmp_path / "run" / "scores.jsonl").read_text())
     assert (row["step"], row["episodes"]) == (64, 100)
@@ -289,26 +291,26 @@ def test_train_puts_its_last_score_into_the_report(tmp_path: Path, command: Any)
     ],
 )
 def test_a_mistake_is_one_line(
-    words: list[str], complaint: str, run: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+    words: list[str], complaint: str, run: Path, run_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
     Path("empty").mkdir()
     Path("file").touch()
     if "saved" in words:
         tr.PPO("CartPole-v1", **SMALL).save("saved")
-    assert command("report", *words) == (2, "", f"tightrope: {complaint}\n")
+    assert run_command("report", *words) == (2, "", f"tightrope: {complaint}\n")
 
 
-def test_without_plotly_it_says_what_to_install(run: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_it_says_what_to_install(run: Path, run_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise RuntimeError("report.html needs plotly, which is not installed: pip install plotly")
 
     monkeypatch.setattr("tightrope.logging.report.html.packed_library", missing)
-    assert command("report", run)[0] == 2
+    assert run_command("report", run)[0] == 2
 
 
-def test_help_has_an_example(command: Any) -> None:
-    code, out, _ = command("report", "--help")
+def test_help_has_an_example(run_command: Any) -> None:
+    code, out, _ = run_command("report", "--help")
     assert code == 0
     assert "tightrope report runs/a runs/b --out both.html" in out
     assert "RUN [RUN ...]" in out

@@ -243,47 +243,49 @@ FLAGS = WORDS.split()
 THREE_PHASES: Settings = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=3 * 32, seed=3, device="cpu")
 
 
-def test_the_last_evaluation_has_as_many_episodes_as_the_others(command: Any, tmp_path: Path) -> None:
-    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "7", "--run-dir", str(tmp_path / "run"))
+def test_the_last_evaluation_has_as_many_episodes_as_the_others(run_command: Any, tmp_path: Path) -> None:
+    code, out, _ = run_command(
+        "train", "CartPole-v1", *FLAGS, "--eval-episodes", "7", "--run-dir", str(tmp_path / "run")
+    )
     assert code == 0
     assert "over 7 episodes" in out
     (tmp_path / "run" / "scores.jsonl").unlink()
-    code, out, _ = command("resume", str(tmp_path / "run"))
+    code, out, _ = run_command("resume", str(tmp_path / "run"))
     assert "over 7 episodes" in out
-    code, out, _ = command("resume", str(tmp_path / "run"), "--total-timesteps", "128", "--eval-episodes", "2")
+    code, out, _ = run_command("resume", str(tmp_path / "run"), "--total-timesteps", "128", "--eval-episodes", "2")
     assert "over 2 episodes" in out
 
 
-def test_none_skips_it(command: Any, tmp_path: Path) -> None:
+def test_none_skips_it(run_command: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", str(run))
+    code, out, _ = run_command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", str(run))
     assert (code, out) == (0, f"CartPole-v1: not evaluated (eval_episodes 0); run in {run}\n")
     assert not (run / "scores.jsonl").exists()
-    code, out, _ = command("resume", str(run))
+    code, out, _ = run_command("resume", str(run))
     assert (code, out.count("\n")) == (0, 1)
     assert out.startswith("nothing to do")
     assert Seed(1, run).finished, "it would be resumed for ever"
 
 
 def test_environments_are_closed_at_the_end_of_a_command(
-    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[tr.envs.CartPole] = []
     monkeypatch.setattr(tr.envs.CartPole, "close", lambda env: closed.append(env))
     run = str(tmp_path / "run")
     for words in (("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", run), ("eval", run)):
         closed.clear()
-        assert command(*words)[0] == 0
+        assert run_command(*words)[0] == 0
         assert {env.num_envs for env in closed} >= {4, 1}
 
 
-def test_sampled_and_greedy_scores_on_the_command_line(command: Any, tmp_path: Path) -> None:
+def test_sampled_and_greedy_scores_on_the_command_line(run_command: Any, tmp_path: Path) -> None:
     run = str(tmp_path / "run")
-    command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", run)
+    run_command("train", "CartPole-v1", *FLAGS, "--eval-episodes", "0", "--run-dir", run)
     agent = tr.load(run)
-    _, out, _ = command("eval", run, "--episodes", "5", "--stochastic")
+    _, out, _ = run_command("eval", run, "--episodes", "5", "--stochastic")
     assert out == f"CartPole-v1: sampled actions, {agent.evaluate(5, deterministic=False)}\n"
-    _, out, _ = command("eval", run, "--episodes", "5", "--stochastic", "--json")
+    _, out, _ = run_command("eval", run, "--episodes", "5", "--stochastic", "--json")
     found = json.loads(out)
     assert (found["stochastic"], found["returns"]) == (True, agent.evaluate(5, deterministic=False).returns)
 
@@ -370,7 +372,7 @@ def test_a_disk_that_does_not_take_it_stops_nobody(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
-    number: signal.Signals, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
+    number: signal.Signals, diary: Diary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Any
 ) -> None:
     def pressed(*_: object, **__: object) -> None:
         signal.raise_signal(number)
@@ -378,7 +380,7 @@ def test_a_signal_breaks_it_off_and_everyone_hears_of_the_end(
 
     monkeypatch.setattr("tightrope.agent.evaluate_policy", pressed)
     run = tmp_path / "run"
-    code, out, _ = command("train", "CartPole-v1", *FLAGS, "--run-dir", run)
+    code, out, _ = run_command("train", "CartPole-v1", *FLAGS, "--run-dir", run)
     assert (code, out) == (128 + number, f"stopped during the last evaluation; the trained agent is in {run}\n")
     assert diary.heard == [1, 2, "over", "end"]
     assert tr.load(run).steps == 64

@@ -93,7 +93,7 @@ def refused(*args: Any, **settings: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["Plain", "WithArguments", "Walk"])
-def test_an_environment_is_named_by_its_path_and_given_again(theirs: Any, name: str, command: Any) -> None:
+def test_an_environment_is_named_by_its_path_and_given_again(theirs: Any, name: str, run_command: Any) -> None:
     env = getattr(theirs, name)
     trained = tr.PPO(env, **SMALL).learn(until=16, run_dir="run", quiet=True)
     assert trained.config.env == f"theirs:{name}"
@@ -102,13 +102,13 @@ def test_an_environment_is_named_by_its_path_and_given_again(theirs: Any, name: 
     assert f"pass it, tr.load(path, env=...) or --env theirs:{name}" in refused("run")
     assert "theirs" not in sys.modules
     for words in (["eval", "run"], ["resume", "run"]):
-        code, _, err = command(*words)
+        code, _, err = run_command(*words)
         assert (code, err.count("\n")) == (2, 1)
         assert f"--env theirs:{name}" in err
         assert "theirs" not in sys.modules
-    assert command("eval", "run", "--env", f"theirs:{name}", "--episodes", "2")[0] == 0
+    assert run_command("eval", "run", "--env", f"theirs:{name}", "--episodes", "2")[0] == 0
     sys.modules.pop("theirs")
-    assert command("resume", "run", "--env", f"theirs:{name}", "--quiet")[0] == 0
+    assert run_command("resume", "run", "--env", f"theirs:{name}", "--quiet")[0] == 0
     assert tr.load("run", env=env).steps == 64
 
 
@@ -131,7 +131,7 @@ def test_what_is_made_with_arguments_must_be_given(theirs: Any) -> None:
     assert tr.load("run", env=theirs.WithArguments(2, pull=3.7)).state.env.pull == pytest.approx(3.7)
 
 
-def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, command: Any) -> None:
+def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, run_command: Any) -> None:
     for given in (theirs.Net(), theirs.Net, "theirs:Net"):
         agent = tr.PPO("CartPole-v1", **SMALL, network=given)
         assert agent.config.network.network == "theirs:Net"
@@ -140,7 +140,7 @@ def test_a_network_is_named_by_its_path_and_given_again(theirs: Any, command: An
     assert "pass it, tr.load(path, network=...) or, for a class, --network theirs:Net" in refused("run")
     assert "theirs" not in sys.modules
     assert tr.load("run", network=theirs.Net()).steps == tr.load("run", network=theirs.Net).steps == 16
-    assert command("resume", "run", "--network", "theirs:Net", "--quiet")[0] == 0
+    assert run_command("resume", "run", "--network", "theirs:Net", "--quiet")[0] == 0
 
 
 def test_an_environment_is_no_network_and_the_other_way_round(theirs: Any) -> None:
@@ -150,22 +150,22 @@ def test_an_environment_is_no_network_and_the_other_way_round(theirs: Any) -> No
         assert "pass it" in refused("run")
 
 
-def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, command: Any) -> None:
+def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, run_command: Any) -> None:
     tr.PPO("theirs:Walk-v0", **SMALL).learn(until=16, run_dir="run", quiet=True)
     assert tr.load("run").steps == 16
     sys.modules.pop("theirs")
     assert needs_import("theirs:Walk-v0")
     assert "--env theirs:Walk-v0" in refused("run")
     assert "theirs" not in sys.modules
-    assert command("eval", "run", "--env", "theirs:Walk-v0", "--episodes", "2")[0] == 0
+    assert run_command("eval", "run", "--env", "theirs:Walk-v0", "--episodes", "2")[0] == 0
     sys.modules.pop("theirs")
-    assert command("resume", "run", "--env", "theirs:Walk-v0", "--quiet")[0] == 0
+    assert run_command("resume", "run", "--env", "theirs:Walk-v0", "--quiet")[0] == 0
 
 
-def test_a_training_env_that_names_a_module(theirs: Any, command: Any) -> None:
+def test_a_training_env_that_names_a_module(theirs: Any, run_command: Any) -> None:
     sys.modules.pop("theirs", None)
     named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
-    assert command("train", *named, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
+    assert run_command("train", *named, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
     sys.modules.pop("theirs")
     assert "theirs:Walk-v0" in refused("run")
     assert "theirs" not in sys.modules

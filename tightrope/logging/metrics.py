@@ -44,7 +44,8 @@ class MetricsFile:
         self.whole = end_of_rows(self.file, length if size is None else min(size, length))  # bytes of whole rows
         if os.fstat(self.file.fileno()).st_nlink > 1:  # a hard link, perhaps a snapshot, keeps its content
             with self.file:
-                place.write(read_bytes(self.file, 0, self.whole))
+                starts = range(0, self.whole, CHUNK)  # one read ends at 2 GiB
+                place.write(b"".join(read_bytes(self.file, i, min(i + CHUNK, self.whole)) for i in starts))
             self.file = open_file(place)
         self.unwritten = b""
         if size is not None and self.whole < size:

@@ -90,13 +90,13 @@ def replay_phase(
 
     def watch(batch: Batch, terms: Any) -> None:
         """Stops the phase at the first update that is not finite."""
-        evidence.terms = {name: float(x) for name, x in terms._asdict().items()}
-        evidence.kl += [evidence.terms["approx_kl"]] if "approx_kl" in evidence.terms else []
-        sizes = [float(torch.linalg.vector_norm(state.optimizer.grad)), *[*evidence.terms.values()][:LOSSES]]
+        values = {name: float(x) for name, x in terms._asdict().items()}
+        evidence.kl += [values["approx_kl"]] if "approx_kl" in values else []
+        sizes = [float(torch.linalg.vector_norm(state.optimizer.grad)), *[*values.values()][:LOSSES]]
         if not all(map(math.isfinite, sizes)):
             grads, named = state.optimizer.grads, state.policy.named_parameters()
             evidence.gradient = {name: grads[p].cpu().clone() for name, p in named if p in grads}
-            evidence.minibatch = cpu_copy(batch)
+            evidence.terms, evidence.minibatch = values, cpu_copy(batch)
             raise BadUpdate
         evidence.updates += 1
 
@@ -183,7 +183,8 @@ def write_evidence(
     norms = {name: float(torch.linalg.vector_norm(x)) for name, x in evidence.gradient.items()}
     report = {
         "phase": rows[-1]["phase"], "first": bad.words, "kind": bad.kind, "cause": advice.cause, "fix": advice.fix,
-        "flags": advice.flags, "not finite": evidence.parts, "layer": evidence.bad_layer, "update": evidence.updates,
+        "flags": advice.flags, "not finite": evidence.parts, "layer": evidence.bad_layer,
+        "update": None if minibatch is None else evidence.updates, "note": evidence.note or None,
         "terms": evidence.terms, "gradient norms": norms, "metrics": rows, "config": config.flat(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }  # fmt: skip

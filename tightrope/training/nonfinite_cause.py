@@ -38,6 +38,9 @@ class Advice(NamedTuple):
     worth_resuming: bool = True  # whether the state before the phase is one to go on from
 
 
+NOT_AGAIN = "but not when it was run again eagerly"
+
+
 @dataclass
 class Evidence:
     """What is known of a bad phase, on the CPU. `minibatch`, `terms` and `gradient` are of the first bad update."""
@@ -55,7 +58,7 @@ class Evidence:
     gradient: dict[str, Tensor] = field(default_factory=dict)  # by parameter
     kl: list[float] = field(default_factory=list)  # of each update, where there is such a term
     bad_layer: str | None = None  # the first that made something bad of something finite
-    note: str = "but not when it was run again eagerly"  # why there is less to know than there should be
+    note: str = ""  # why there is less to know than there should be
 
 
 def first_bad(evidence: Evidence) -> BadEntry:
@@ -63,7 +66,7 @@ def first_bad(evidence: Evidence) -> BadEntry:
     found = first_bad_entry(evidence.rollout, evidence.last_obs, evidence.observation) or in_update(evidence)
     found = found or in_tensors("parameter", "parameter", evidence.after, "after the updates")
     found = found or in_tensors("statistics", "statistics", evidence.statistics, "after the updates")
-    return found or BadEntry(evidence.parts[0], f"{' and '.join(evidence.parts)}, {evidence.note}")
+    return found or BadEntry(evidence.parts[0], f"{' and '.join(evidence.parts)}, {evidence.note or NOT_AGAIN}")
 
 
 def in_update(evidence: Evidence) -> BadEntry | None:

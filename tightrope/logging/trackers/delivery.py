@@ -92,18 +92,20 @@ class ClientRandom(MetaPathFinder):
 
     def __init__(self) -> None:
         self.random: ModuleType | None = None
+        self.lock = threading.Lock()
 
     def install(self) -> None:
         """For the rest of the process: a client's threads may outlive its run."""
-        if self.random is not None:
-            return
-        spec: Any = find_spec("random")
-        self.random = module_from_spec(spec)
-        spec.loader.exec_module(self.random)
-        sys.meta_path.insert(0, self)
-        for name, module in list(sys.modules.items()):
-            if is_client(name):
-                self.replace(module)
+        with self.lock:
+            if self.random is not None:
+                return
+            spec: Any = find_spec("random")
+            self.random = module_from_spec(spec)
+            spec.loader.exec_module(self.random)
+            sys.meta_path.insert(0, self)
+            for name, module in list(sys.modules.items()):
+                if is_client(name):
+                    self.replace(module)
 
     def replace(self, module: object) -> None:
         if not isinstance(module, ModuleType):

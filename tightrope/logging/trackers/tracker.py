@@ -255,7 +255,7 @@ class ParameterCopy:
         if self.arrival is not None:
             self.arrival.synchronize()
         found = {}
-        for kind, row in zip(("parameters", "gradients"), self.numbers.numpy().astype(np.float64), strict=True):
+        for kind, row in zip(("parameters", "gradients"), self.numbers.cpu().numpy().astype(np.float64), strict=True):
             offset = 0
             for name, size in self.layout:
                 part = row[offset : offset + size]

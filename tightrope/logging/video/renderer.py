@@ -164,8 +164,13 @@ class Renderer:
         self.pending = 0  # videos without an answer
         self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # time of the last frame; the fork shares this memory
         in_process = sys.platform == "linux" and not multiprocessing.current_process().daemon  # which has no children
-        new_queue: Any = multiprocessing.get_context("fork").Queue if in_process else queue.Queue
-        self.orders, self.answers = new_queue(ahead), new_queue()
+        self.orders: Any
+        self.answers: Any
+        try:
+            new_queue: Any = multiprocessing.get_context("fork").Queue if in_process else queue.Queue
+            self.orders, self.answers = new_queue(ahead), new_queue()
+        except OSError:  # semaphores need a writable /dev/shm
+            in_process, self.orders, self.answers = False, queue.Queue(ahead), queue.Queue()
         arguments = (self.orders, self.answers, env, folder, title, fps, self.pulse)
         self.worker: BaseProcess | threading.Thread
         if in_process:
@@ -204,7 +209,7 @@ class Renderer:
         return None
 
     def finished(self, seconds: float = 0.0) -> list[RenderedVideo]:
-        """Videos that are finished, or all of them within so many seconds; those that could not be written have an error.
+        """Videos that are finished, or all of them, so many seconds for each; those that could not be written have an error.
         RuntimeError if there will be no more."""
         found: list[RenderedVideo] = []
         began, wait = time.monotonic(), Wait()
@@ -220,6 +225,7 @@ class Renderer:
             else:
                 self.pending -= 1
                 found.append(answer)
+                began = time.monotonic()
         if seconds and self.pending:
             raise self.failed(f"{self.pending} not finished after {seconds:.0f} seconds")
         return found
