@@ -164,8 +164,6 @@ class Renderer:
         self.pending = 0  # videos without an answer
         self.pulse = np.frombuffer(mmap.mmap(-1, 8), np.float64)  # time of the last frame; the fork shares this memory
         in_process = sys.platform == "linux" and not multiprocessing.current_process().daemon  # which has no children
-        self.orders: Any
-        self.answers: Any
         try:
             new_queue: Any = multiprocessing.get_context("fork").Queue if in_process else queue.Queue
             self.orders, self.answers = new_queue(ahead), new_queue()
