@@ -171,7 +171,7 @@ class RolloutVideo(Callback):
 
     def running_renderer(self, state: StateView) -> Renderer:
         if self.renderer is None:
-            size = sum(phase.obs.nbytes for phase in self.kept or ())
+            size = self.kept[-1].obs.nbytes * (self.kept.maxlen or 1) if self.kept else 1  # of the longest video
             ahead = max(1, min(MAX_AHEAD, MAX_BYTES // max(size, 1)))
             fps = state.env.pace // stride(state)
             self.renderer = Renderer(state.env, Place.of(self.folder), self.title, fps, ahead)
