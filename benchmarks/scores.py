@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import yaml
 
 import tightrope as tr
 from tightrope.envs import DanceCart
@@ -114,7 +115,8 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--threads", type=int)
     args, rest = parser.parse_known_args()
-    settings = {n.removeprefix("--").replace("-", "_"): v for n, v in zip(rest[::2], rest[1::2], strict=True)}
+    given = zip(rest[::2], rest[1::2], strict=True)
+    settings = {name.removeprefix("--").replace("-", "_"): yaml.safe_load(value) for name, value in given}
     settings |= {"device": args.device, "backend": args.backend, "threads": args.threads}
     failed = 0
     print("| env | seed | result (aim) | steps | training |\n|---|---|---|---|---|")
