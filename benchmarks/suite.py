@@ -99,7 +99,7 @@ def jobs_of(suite: dict[str, Any], seeds: str | None, **chosen: list[str]) -> It
 
 def settings_of(config: Any) -> dict[str, Any]:
     """What makes a run the one it is, whatever machine it is on, as a line of results has it."""
-    found = {name: value for name, value in config.flat().items() if name not in NOT_SETTINGS}
+    found = {name: value for name, value in config.to_flat_dict().items() if name not in NOT_SETTINGS}
     settings: dict[str, Any] = json.loads(json.dumps(found, default=str))
     return settings
 
@@ -230,7 +230,7 @@ def of_sb3(job: Job) -> dict[str, Any]:
 def of_ours(job: Job, device: str) -> dict[str, Any]:
     """A run of ours, which goes on from its last checkpoint if it was killed."""
     import tightrope as tr
-    from tightrope.training.persistence import has_checkpoints
+    from tightrope.training.checkpoint_reader import has_checkpoints
 
     if job.run.exists() and has_checkpoints(job.run):
         agent = tr.load(job.run)

@@ -44,7 +44,7 @@ def filmed(env_id: str, folder: Path) -> tuple[float, float, int]:
     wall, processor = time.perf_counter(), time.process_time()
     film = Film(place, env, env_id, 30, np.zeros(1))
     film.add(glimpse)
-    film.close(place)
+    film.finish(place)
     return time.perf_counter() - wall, time.process_time() - processor, place.path.stat().st_size
 
 

@@ -1,7 +1,7 @@
 """A curriculum: a lock of twenty-four digits, learned three digits at a time.
 
-The level is a tensor and is changed in place, so that steps that were recorded or captured as a CUDA graph see it too. It is
-saved with the run, because it has changed since the first reset.
+The level is a tensor that is changed in place, so that recorded steps and CUDA graphs see the change. Attributes that have
+changed since the first reset are saved with the run.
 """
 
 import torch
@@ -34,7 +34,7 @@ class Lock(tr.envs.TensorEnv):
 
     def reward(self, state, action, next_state):
         entered, wrong = next_state.unbind(-1)
-        return (entered >= self.level) * (1 - wrong)  # nothing but the open lock is paid for
+        return (entered >= self.level) * (1 - wrong)  # only the open lock is rewarded
 
     def terminated(self, state):
         return (state[:, 0] >= self.level) | (state[:, 1] > 0)

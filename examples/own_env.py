@@ -1,4 +1,4 @@
-"""An environment of one's own: a point on a line that is paid for coming home. One class, five small methods."""
+"""Your own tensor environment: a point on a line that is rewarded for returning to 0. One class, four methods."""
 
 import torch
 

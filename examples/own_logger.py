@@ -1,6 +1,6 @@
-"""A logger of one's own: the return of every phase and of every evaluation, in a CSV file.
+"""Your own logger: write the return of every phase and of every evaluation to a CSV file.
 
-`may_fail` is for callbacks that training can do without: a full disk would be a warning, not the end of the run.
+With `may_fail` an error in the callback, such as a full disk, is a warning and does not end the run.
 """
 
 import csv
@@ -27,7 +27,7 @@ class CSVLogger(tr.Callback):
         self.steps = state.steps
 
     def on_phase(self, row):
-        if "charts/episodic_return" in row:  # which it is not if no episode ended in the phase
+        if "charts/episodic_return" in row:  # missing if no episode ended in the phase
             self.write("training", row["step"], row["charts/episodic_return"])
 
     def on_evaluation(self, result):

@@ -16,7 +16,7 @@ import numpy as np
 import tightrope as tr
 from tightrope.draw import CAPTION_HEIGHT
 from tightrope.logging import Clip, Video
-from tightrope.training.record import HOLD
+from tightrope.training.video import HOLD
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 150, 36, 44  # what is left around the axes

@@ -1,8 +1,8 @@
-"""Chance in a tensor environment: gusts of wind during an episode, and a motor that is different in every episode.
+"""Randomness in a tensor environment: gusts of wind during an episode, and a motor that differs between episodes.
 
-What an episode has of its own is a column of the state, here the strength of the motor. `initial` draws it from its noise: that
-is domain randomisation. Within a step `torch.rand_like` is enough: in training it draws from a stream of the run's own, which
-starts from the seed and is saved with the run.
+The strength of the motor is a column of the state. `initial` draws it from its noise: this is domain randomisation. Within a
+step, `torch.rand_like` may be used: in training the global generator is seeded by the run and saved with it. On the CPU such a
+step is not recorded, and so is slower than a step without random numbers.
 """
 
 import torch
@@ -11,7 +11,7 @@ import tightrope as tr
 
 
 class Windy(tr.envs.TensorEnv):
-    """State: position, strength of the motor. Seen: the position alone. Reward: minus the distance from 0."""
+    """State: position, strength of the motor. Observation: the position. Reward: minus the distance from 0."""
 
     observation = tr.types.Box((1,))
     action = tr.types.Box((1,), -1.0, 1.0)

@@ -1,8 +1,8 @@
-"""Run the notebooks, and write them back with what they show and nothing of the machine they ran on.
+"""Run the notebooks and write them back with their outputs, without traces of the machine.
 
     python examples/rerun.py [1_watch_vpg_learn.ipynb ...]
 
-Needs the dev extra. A notebook with a cell that fails is left as it was.
+Needs the dev extra. A notebook with a failing cell is not changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three rewards for one cart: upright, central, or both. Judged by what the pole and the cart then do."""
+"""Compare three rewards for CartPole, upright, central and both, by the angles and positions that they lead to."""
 
 import tightrope as tr
 from tightrope.envs.classic.cartpole import LEAN, TRACK

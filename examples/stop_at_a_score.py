@@ -20,7 +20,9 @@ class StopAtScore(tr.Callback):
             raise tr.StopTraining(f"20 episodes returned {mean:.1f} on average")
 
 
-agent = tr.PPO("CartPole-v1", seed=1)
+agent = tr.PPO(
+    "CartPole-v1", seed=1, total_timesteps=100_000
+)  # with a length given, the preset does not stop by itself
 agent.learn(run_dir="runs/stopped", callbacks=[StopAtScore(agent, 475)])
 print(f"{agent.steps:,} of {agent.config.algorithm.total_timesteps:,} steps:", agent.evaluate(100))
 print("saved:", tr.load("runs/stopped"))

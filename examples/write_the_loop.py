@@ -1,6 +1,6 @@
-"""No agent, no run: the page itself. `ppo(state, config)` is a generator, one yield per phase; the rest is yours.
+"""Train without an agent or a run directory: `ppo(state, config)` is a generator with one yield per phase.
 
-A phase that does not stay finite ends the loop with `tightrope.NotFinite`, and `state` is as it was before that phase.
+If a number is not finite, the loop raises `tightrope.NotFinite`, and `state` is restored to before that phase.
 """
 
 import torch

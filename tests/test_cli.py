@@ -81,7 +81,7 @@ def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope,
 def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
     preset = PRESETS["CartPole-v1", "ppo"]
     text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
-    assert f"--num-envs INT Environments that run side by side. (default: {preset['num_envs']})" in text
+    assert f"--num-envs INT Number of environments that run in parallel. (default: {preset['num_envs']})" in text
     assert "Weight of the entropy bonus. (default: 0.0)" in text
     assert "--anneal-lr, --no-anneal-lr Decay the learning rate linearly over the run. (default: on)" in text
     assert "--accelerate {auto,eager,compile,graph,max} How" in text
@@ -160,7 +160,7 @@ def trained_settings(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, A
         patch.setattr("tightrope.agent.build", note)
         with pytest.raises(SystemExit):
             main(["train", *args])
-    return seen[0].flat() if seen else {}
+    return seen[0].to_flat_dict() if seen else {}
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_every_environment_is_listed(tightrope: Tightrope) -> None:
     assert (done.code, done.err) == (0, "")
     native, elsewhere, _ = (part.splitlines() for part in done.out.split("\n\n"))
     assert [line.split()[0] for line in native[1:]] == list(tr.envs.ENVS)
-    assert re.search(r"CartPole-v1 +4 .*\b2\b.* 500 +500 +2 s", done.out)
+    assert re.search(r"CartPole-v1 +4 .*\b2\b.* 500 +500 +1 s", done.out)
     assert re.search(r"Pendulum-v1 +3 .*\b1 in \[-2, 2\] +200", done.out)
     listed = [line.split()[0] for line in elsewhere[1:]]
     assert {"LunarLander-v3", "HalfCheetah-v5", "Humanoid-v5", "ALE/Pong-v5", "brax/ant"} <= set(listed)
@@ -390,7 +390,7 @@ def test_an_environment_that_fails_is_named_and_what_was_learned_is_kept(tightro
     assert done.code == 1
     last = done.err.splitlines()[-1]
     assert re.search(
-        r"env 'lines:Fails' number 0 failed on action [01]: ValueError: out of luck; what was learned", last
+        r"env 'lines:Fails' number 0 failed on action [01]: ValueError: out of luck; the state after", last
     )
     assert 'raise ValueError("out of luck")' in done.err, "where to mend it"
     assert Path("run/checkpoints/latest").is_file()

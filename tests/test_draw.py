@@ -13,13 +13,13 @@ from tightrope.draw import (
     WARM,
     Canvas,
     blank,
-    enlarged,
     grid,
-    magnified,
+    render_scale,
     shrink,
     stretched,
     text_width,
     tint,
+    upscaled,
 )
 
 SIZE, SPAN = 100, 10.0  # 10 pixels to the unit
@@ -190,7 +190,7 @@ def test_a_grid_is_filled_row_by_row(count: int, columns: int, rows: int) -> Non
         assert (cell == (10 * k if k < count else BACKGROUND)).all()
 
 
-def test_enlarged_pictures_are_the_same_and_sharper() -> None:
+def test_pictures_at_a_larger_scale_are_the_same_and_sharper() -> None:
     def drawn() -> Canvas:
         c = Canvas(60, 40, SPAN, center=(1, 0))
         c.disc((1, 1), 1, ACCENT)
@@ -198,7 +198,7 @@ def test_enlarged_pictures_are_the_same_and_sharper() -> None:
         return c
 
     small = drawn().frame
-    with enlarged(3):
+    with render_scale(3):
         large = drawn().frame
     assert large.shape == (120, 180, 3)
     assert Canvas(60, 40, SPAN).frame.shape == (40, 60, 3)  # only inside
@@ -229,11 +229,11 @@ def test_tint_and_blank() -> None:
     assert (blank(10, 20) == BACKGROUND).all()
 
 
-def test_magnified_pixels_stay_as_sharp_as_they_were() -> None:
+def test_upscaled_pixels_stay_as_sharp_as_they_were() -> None:
     checks = np.indices((2, 4)).sum(0, dtype=np.uint8)[..., None].repeat(3, -1) % 2 * 255
-    assert np.array_equal(magnified(checks), checks)
-    with enlarged(3):
-        large = magnified(checks)
+    assert np.array_equal(upscaled(checks), checks)
+    with render_scale(3):
+        large = upscaled(checks)
     assert large.shape == (6, 12, 3)
     assert np.array_equal(large[1::3, 1::3], checks)
     assert np.array_equal(large[:3, :3], np.zeros((3, 3, 3)))

@@ -45,6 +45,13 @@ def test_random_env(tmp_path):
     assert all_here > 2 * one_here
 
 
+def test_action_masks(tmp_path):
+    output = example("action_masks.py", tmp_path)
+    without, masked = means(output)
+    assert masked >= max(0.93, without)
+    assert "with one box allowed: tensor(2)" in output
+
+
 def test_curriculum(tmp_path):
     *levels, at_once = means(example("curriculum.py", tmp_path))
     assert levels == [1.0] * 8

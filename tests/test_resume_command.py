@@ -55,7 +55,7 @@ def test_a_run_goes_on_with_more_steps_and_other_settings(run: Path, resume: Com
     assert code == 0
     lines = out.splitlines()
     assert lines.count("total_timesteps: 48 so far, 64 from here on") == 1
-    assert lines.count("going on from 0001-steps-48") == 1
+    assert lines.count("resuming from 0001-steps-48") == 1
     assert any(line.startswith("learning_rate: ") and line.endswith("so far, 0.001 from here on") for line in lines)
     assert resume("run", "--total-timesteps", "80", "--quiet")[1].count("\n") == 1
     assert rows(run) == 5
@@ -66,7 +66,7 @@ def test_a_run_that_never_came_to_a_checkpoint_begins_anew(run: Path, resume: Co
     shutil.rmtree(run / "checkpoints")
     code, out, _ = resume("run")
     assert code == 0
-    assert out.startswith("run has no checkpoint yet: it begins anew")
+    assert out.startswith("run has no checkpoint yet: training starts from the beginning")
     assert rows(run) == 3
     assert tr.load(run).steps == 48
 
@@ -79,16 +79,16 @@ def test_a_run_that_never_came_to_a_checkpoint_begins_anew(run: Path, resume: Co
         ("nowhere", "nowhere is not a run: there is no such directory"),
         ("run/config.yaml", "is not a run: it is a file"),
         (".", "is not a run: it has no config.yaml"),
-        ("run/checkpoints/0001-steps-48", "one of its checkpoints: give"),
-        ("run other", "one word too many: 'other'"),
+        ("run/checkpoints/0001-steps-48", "is a checkpoint, not a run: give"),
+        ("run other", "one argument too many: 'other'"),
         ("run --gama 0.9", "Did you mean gamma?"),
         ("run --gamma 2", "gamma 2.0 is out of range"),
-        ("run --num-envs 4", "num_envs 4 is not the 2 of the run"),
-        ("run --hidden-sizes 8", "hidden_sizes [8] is not the [4] of the run"),
-        ("run --norm-obs", "norm_obs True is not the False of the run"),
+        ("run --num-envs 4", "num_envs 4 cannot replace 2 in a trained run"),
+        ("run --hidden-sizes 8", "hidden_sizes [8] cannot replace [4] in a trained run"),
+        ("run --norm-obs", "norm_obs True cannot replace False in a trained run"),
         ("run --algo vpg", "algo cannot be changed"),
         ("run --baseline none", "'baseline' belongs to vpg"),
-        ("run --env Pendulum-v1", "a run goes on with what it was trained on, CartPole-v1"),
+        ("run --env Pendulum-v1", "a run continues on its own environment, CartPole-v1"),
         ("run --env nowhere:Env", "env 'nowhere:Env' cannot be imported"),
         ("run --run-dir x", "'run_dir' is not a setting"),
         ("run --total-timesteps many", "total_timesteps 'many' is not a whole number"),
@@ -131,9 +131,9 @@ def test_an_edit_of_config_yaml_is_named_and_not_taken(run: Path, resume: Comman
     edit(run, learning_rate=0.5, gamma=0.125)
     code, _, err = resume(*MORE)
     assert (code, err.count("\n")) == (0, 1)
-    assert "run/config.yaml says learning_rate 0.5 instead of" in err
+    assert "run/config.yaml has learning_rate 0.5 instead of" in err
     assert "gamma 0.125 instead of 0.99" in err
-    assert "which changes nothing" in err
+    assert "which is ignored" in err
     assert tr.load(run).config.algorithm.gamma == 0.99
     code, _, err = resume("run", "--total-timesteps", "80", "--quiet")
     assert (code, err) == (0, ""), "said once: it is overwritten"
@@ -153,7 +153,7 @@ def test_a_config_yaml_that_cannot_be_meant_is_named(text: str, run: Path, resum
     code, _, err = resume(*MORE)
     assert (code, err.count("\n")) == (0, 1)
     assert "config.yaml" in err
-    assert "checkpoint count" in err
+    assert "checkpoint are used" in err
 
 
 def test_in_python_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_another_environment_with_the_same_spaces_is_named(
     assert resume("run", "--env", "swap_first:Env", "--total-timesteps", "32")[2].count("warning") == 0
     code, _, err = resume("run", "--env", "swap_other:Env", "--quiet", "--total-timesteps", "48")
     assert (code, err.count("\n")) == (0, 1)
-    assert "trained on swap_first:Env so far, and goes on with swap_other:Env" in err
+    assert "trained on swap_first:Env so far and continues on swap_other:Env" in err
 
 
 def test_trackers_that_only_the_run_names_are_named(run: Path, resume: Command) -> None:
@@ -185,7 +185,7 @@ def test_trackers_that_only_the_run_names_are_named(run: Path, resume: Command) 
     assert resume(*MORE, "--log", "tensorboard")[::2] == (0, "")
     code, _, err = resume("run", "--total-timesteps", "80", "--quiet")
     assert (code, err.count("\n")) == (0, 1)
-    assert "the run reports to tensorboard, because its saved settings say so" in err
+    assert "the run logs to tensorboard, as saved in its settings" in err
     assert resume("run", "--total-timesteps", "96", "--quiet", "--log", "none")[::2] == (0, "")
     assert tr.load(run).config.run.log == ()
 
@@ -196,4 +196,4 @@ def test_and_so_they_are_where_a_run_begins_anew(run: Path, resume: Command) -> 
     edit(run, log=["tensorboard"], project="theirs", entity="stranger")
     code, _, err = resume("run", "--quiet")
     assert (code, err.count("\n")) == (0, 1)
-    assert "reports to tensorboard (project theirs, entity stranger)" in err
+    assert "logs to tensorboard (project theirs, entity stranger)" in err

@@ -1,6 +1,6 @@
-"""What this process is doing, noted piece by piece: other ranks can then tell slow work from work that has stopped.
+"""The current activity of this process, so that other ranks can tell slow work from work that has stopped.
 
-The main thread writes, which costs next to nothing; the thread that speaks to the other ranks reads.
+The main thread writes it, which costs almost nothing. The heartbeat thread reads it and sends it to the other ranks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ STEPPING = "stepping its environments"
 
 
 class Activity:
-    """`now` is (what is being done, whether it ends only when other ranks have done their part). `count` goes up whenever a
-    piece of work is done or begun."""
+    """`now` is (description, whether the work waits for other ranks). `count` increases whenever work starts or advances."""
 
     def __init__(self) -> None:
         self.now = (OUTSIDE, False)
@@ -26,7 +25,7 @@ current = Activity()
 
 
 def begin(what: str, waits: bool = False) -> tuple[str, bool]:
-    """Something else is being done from here on; returns what was done before."""
+    """Set the activity, and return the previous one."""
     before = current.now
     current.now = (what, waits)
     current.count += 1
@@ -34,13 +33,13 @@ def begin(what: str, waits: bool = False) -> tuple[str, bool]:
 
 
 def mark() -> None:
-    """A piece of the same work is done."""
+    """Note that the current activity has advanced."""
     current.count += 1
 
 
 @contextmanager
 def during(what: str, waits: bool = False) -> Iterator[None]:
-    """Sets the activity inside, and restores the one before."""
+    """Set the activity inside, and restore the previous one afterwards."""
     before = begin(what, waits)
     try:
         yield
@@ -49,7 +48,7 @@ def during(what: str, waits: bool = False) -> Iterator[None]:
 
 
 class Stopwatch:
-    """For how long there has been no progress. It sees what has happened since it was last read."""
+    """Measures the time without progress."""
 
     def __init__(self) -> None:
         self.count, self.since = current.count, time.monotonic()

@@ -1,4 +1,4 @@
-"""The front door: PPO(...), VPG(...). What was saved comes back by `saved.load`."""
+"""The agents PPO and VPG: make, train and save them. `saved.load` loads a saved one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from . import activity
 from .agent_base import AgentBase
-from .engine import State, apart, stream_seed, world
+from .engine import State, isolated_rng, stream_seed, world
 from .engine.across_ranks import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .errors import UsageError, plural, warn
@@ -19,13 +19,22 @@ from .logging import Callback, NotebookPicture
 from .logging.callback import MetricsRow
 from .output import print_line
 from .training import user_objects
-from .training.build import build, check_env, configured, configured_with, make_env, per_rank_config, resolved
-from .training.checkpoint import Checkpoint
+from .training.build import (
+    build,
+    check_env,
+    configured,
+    configured_with,
+    find_on_all_ranks,
+    make_env,
+    per_rank_config,
+    resolved,
+    restore,
+)
+from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
-from .training.persistence import find_on_all_ranks, has_checkpoints, restore, resume_notes
-from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
+from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir, resume_notes
 from .training.scoring import is_complete, options_of, reached
 from .training.settings import resolve_device
 from .training.signals import Interrupts
@@ -35,7 +44,7 @@ from .types import Env
 
 
 def check_callbacks(callbacks: object) -> None:
-    """Refuse what is no list of callbacks, such as a function or a class."""
+    """Raise UsageError unless this is a list of Callback objects."""
     if not isinstance(callbacks, (list, tuple)) or not all(isinstance(each, Callback) for each in callbacks):
         raise UsageError(f"callbacks {callbacks!r} is invalid: give a list of tr.Callback objects")
 
@@ -47,10 +56,10 @@ class Agent(AgentBase, metaclass=AgentType):
         """Make an untrained agent.
 
         Args:
-            env: An id, module:Class, an environment, or a class or function that makes one: a TensorEnv or Gymnasium's.
-            network: A network of your own from observations to features (B, F): its class or a function that makes it, whose
+            env: An id, module:Class, a TensorEnv or Gymnasium environment, or a class or function that makes one.
+            network: Your own network from observations to features (B, F): a class or function that makes it, so that its
                 weights follow the seed, or an instance, which is copied with its weights.
-            settings: Those of `tightrope train --help`. They win over the environment's preset.
+            settings: The settings of `tightrope train --help`. They override the environment's preset.
         """
         join()
         if others:
@@ -79,26 +88,26 @@ class Agent(AgentBase, metaclass=AgentType):
         return agent
 
     def _setup(self, config: Config, env: Any, network: Network | None) -> None:
-        """Made from the seed alone, whatever streams a user's own environment or network draws from."""
+        """Build the agent with random streams that depend only on the seed, also for a user's environment or network."""
         device = env.device if user_objects.implements_env(env) else resolve_device(config.run.device)
         seed = stream_seed(config.run.seed, "setup", rank=world().rank)
         set_rank_timeout(config.run.rank_timeout)
         try:
-            with activity.during("making its agent"), apart(seed, device):
+            with activity.during("making its agent"), isolated_rng(seed, device):
                 self._make(config, env, network)
         except UsageError as error:
-            raise error.with_traceback(None) from None  # the user's mistake: our own lines would only hide it
+            raise error.with_traceback(None) from None  # a traceback through our code would hide the user's mistake
 
     def _make(self, config: Config, env: Any, network: Network | None) -> None:
         self.config, self.closed = config, False
-        self.training: Trainer | None = None  # under way
+        self.training: Trainer | None = None  # the training in progress
         self.run: RunDirectory | None = None  # where training is being written
         self.loaded: Checkpoint | None = None  # the checkpoint to resume from, until training resumes
-        self.notes: list[str] = []  # what the user of a loaded run should know
+        self.notes: list[str] = []  # notes about a loaded run, printed when training starts
         count = per_rank_config(config.algorithm, world().size).num_envs
         given: Env | None = None if env is None else user_objects.from_user(env, config, count)
         if given is not None and given.num_envs != count:
-            raise UsageError(f"num_envs {count} of the run is not the {given.num_envs} of the environment given")
+            raise UsageError(f"num_envs {count} does not match the given environment, which has {given.num_envs}")
         self.state: State = build(config, given, network)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
         if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
@@ -106,7 +115,7 @@ class Agent(AgentBase, metaclass=AgentType):
 
     @property
     def run_dir(self) -> Path | None:
-        """Where training is being written."""
+        """The directory that training writes to."""
         return None if self.run is None else self.run.path
 
     @known_arguments
@@ -114,9 +123,9 @@ class Agent(AgentBase, metaclass=AgentType):
         self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False,
         until: int | None = None, live: bool = False, callbacks: Sequence[Callback] = (),
     ) -> Self:  # fmt: skip
-        """Train to `total_timesteps` steps in all (the setting's value if not given), or stop after `until` of them: `learn`
-        again, here or after `tr.load`, and it goes on as if it had never stopped. With `live`, a notebook shows a picture
-        that changes. `callbacks` are `tr.Callback` objects, which are called while training runs and may stop it."""
+        """Train to `total_timesteps` steps in all (the setting's value if not given), or stop once `until` steps are done.
+        Another `learn`, here or after `tr.load`, continues as if training had never stopped. `live` shows a chart in a
+        notebook while training runs. `callbacks` are `tr.Callback` objects; they may stop training."""
         self._check(self.train(total_timesteps, run_dir, quiet, until, live, callbacks))
         return self
 
@@ -125,7 +134,7 @@ class Agent(AgentBase, metaclass=AgentType):
         self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = True,
         until: int | None = None, callbacks: Sequence[Callback] = (),
     ) -> Iterator[MetricsRow]:  # fmt: skip
-        """Train as `learn` does, with the metrics of each phase handed to a loop of your own:
+        """Train as `learn` does, and yield the metrics of each phase to a loop of your own:
 
             for row in agent.phases(run_dir="runs/mine"):
                 if row["step"] > 50_000:
@@ -133,15 +142,15 @@ class Agent(AgentBase, metaclass=AgentType):
                 if agent.evaluate(20).mean >= 475:
                     break
 
-        A row is one of metrics.jsonl. Between two phases the agent may be evaluated, recorded, exported and changed. Leaving
-        the loop, by `break` or by an exception, ends training: the run is saved and can be resumed."""
+        A row has the columns of metrics.jsonl. Between phases the agent may be evaluated, recorded, exported and changed.
+        Leaving the loop, by `break` or by an exception, ends training: the run is saved and can be resumed."""
         check_callbacks(callbacks)
         training = self._training(total_timesteps, run_dir, quiet, until, callbacks, suspends=True)
         return iter(()) if training is None else self._handed_out(training)
 
     def _handed_out(self, training: Trainer) -> Iterator[MetricsRow]:
         rows = training.phases()
-        atexit.register(rows.close)  # a program that ends inside the loop leaves a whole run too
+        atexit.register(rows.close)  # a program that ends inside the loop also saves the run
         try:
             self.training = training
             yield from rows
@@ -151,29 +160,31 @@ class Agent(AgentBase, metaclass=AgentType):
         self._check(training.outcome)
 
     def change(self, **settings: Any) -> None:
-        """Change settings of the algorithm or of evaluations and checkpoints: from the next phase on, also in the middle of
-        training. A schedule goes on as if it had begun with the new value. Call it on every rank alike."""
+        """Change settings of the algorithm, of evaluations or of checkpoints, from the next phase on, also during training. A
+        schedule continues as if it had started from the new value. With several ranks, call it on every rank."""
         check_changeable(self.config, settings)
         self.config = self.config.changed(**settings)
         if self.training is not None:
             self.training.change(self.training.config.changed(**settings))
 
     def _check(self, outcome: Outcome) -> None:
-        """Raise what a training that was interrupted or could not be saved has to raise."""
+        """Raise the exception for a training that was interrupted or could not be saved."""
         if self.run is not None and outcome.unsaved is not None:
             complaint = self.run.complaint(self.state)
-            raise UsageError(f"{complaint}. The agent in memory has them: agent.save(another directory)")
+            raise UsageError(
+                f"{complaint}. The agent in memory has these steps: save it with agent.save(another directory)"
+            )
         if outcome.interrupted == signal.SIGINT:
             raise KeyboardInterrupt(f"stopped after {self.steps:,} steps, at the end of a phase")
-        if outcome.interrupted is not None:  # the sender wants the process to end
+        if outcome.interrupted is not None:  # the process should end
             raise SystemExit(128 + outcome.interrupted)
 
     def train(
         self, total_timesteps: int | None = None, run_dir: str | Path | None = None, quiet: bool = False,
         until: int | None = None, live: bool = False, callbacks: Sequence[Callback] = (), score_episodes: int = 0,
     ) -> Outcome:  # fmt: skip
-        """`learn`, reporting how it ended instead of raising when interrupted. What was learned is scored on so many greedy
-        episodes, which trackers and the report show too."""
+        """Train as `learn` does, but return the outcome instead of raising if interrupted. The trained agent is evaluated on
+        `score_episodes` greedy episodes; trackers and the report show the score."""
         check_callbacks(callbacks)
         score = partial(self._score, score_episodes) if score_episodes else None
         shown = [NotebookPicture(), *callbacks] if live else callbacks
@@ -188,7 +199,7 @@ class Agent(AgentBase, metaclass=AgentType):
             self.training = None
 
     def _score(self, episodes: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
-        """What was learned, at the end of training."""
+        """Evaluate the trained agent at the end of training."""
         seed, options = self._seed("evaluate", None), options_of(self.config, self.state)
         return evaluate_policy(self.state.policy, self.score_env, episodes, seed, options, interrupts, tick)
 
@@ -196,7 +207,7 @@ class Agent(AgentBase, metaclass=AgentType):
         self, total_timesteps: int | None, run_dir: str | Path | None, quiet: bool, until: int | None,
         callbacks: Sequence[Callback], **how: Any,
     ) -> Trainer | None:  # fmt: skip
-        """A training that has not begun; None if nothing is left to do."""
+        """Set up a training without starting it; None if nothing is left to do."""
         check_run_dir(run_dir)
         self.check_open()
         if self.training is not None:
@@ -205,7 +216,7 @@ class Agent(AgentBase, metaclass=AgentType):
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
         set_rank_timeout(config.run.rank_timeout)
-        check_same_settings(config.flat() | {"threads": None, "until": until, "run_dir": run_dir is not None})
+        check_same_settings(config.to_flat_dict() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if is_complete(self.state, config):
             if not quiet:
                 print_line(self.nothing_to_do(config))
@@ -226,7 +237,7 @@ class Agent(AgentBase, metaclass=AgentType):
         return Trainer(self.state, config, self.score_env, self.run, quiet, until, callbacks, **how)
 
     def _again(self, begun: Path) -> RunDirectory:
-        """Go on where this program was when torchrun restarted it."""
+        """Resume the run that this program trained before torchrun restarted it."""
         if broadcast_from_rank0(lambda: b"yes" if has_checkpoints(begun) else b""):
             self.loaded = find_on_all_ranks(begun)
             restore(self.state, self.loaded)
@@ -234,22 +245,23 @@ class Agent(AgentBase, metaclass=AgentType):
 
     @property
     def finished(self) -> bool:
-        """Whether the plan leaves nothing to do."""
+        """Whether training is complete under the present settings."""
         return is_complete(self.state, self.config)
 
     def nothing_to_do(self, config: Config) -> str:
         score, goal, total = self.state.best_score, config.run.stop_at_return, config.algorithm.total_timesteps
         if reached(self.state, config):
-            return f"nothing to do: an evaluation returned {score:.2f}, and stop_at_return is {goal:g}. A higher one goes on"
+            done = f"nothing to do: an evaluation returned {score:.2f}, and stop_at_return is {goal:g}"
+            return f"{done}. Raise stop_at_return to train further"
         if self.state.solved:
             return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
-        more = "" if self.run is None else ". A larger --total-timesteps goes on"
+        more = "" if self.run is None else ". Raise --total-timesteps to train further"
         return f"nothing to do: the agent has {self.steps:,} of {total:,} steps already; no whole phase is left{more}"
 
     @known_arguments
     def save(self, path: str | Path) -> None:
-        """Write settings and state to a directory, in formats that cannot run code. An agent saved there is replaced,
-        another run that was trained there is not."""
+        """Write settings and state to a directory, in formats that cannot run code. An agent saved there before is replaced;
+        a directory with a trained run is refused."""
         run = self.run if self.run_dir == Path(path).absolute() else None
         if run is None:
             run = directory(Path(path))
@@ -275,7 +287,7 @@ AGENTS: dict[str, type[Agent]] = {agent.algo: agent for agent in (PPO, VPG)}
 
 
 def agent_class(algo: str) -> type[Agent]:
-    """The class of an algorithm's agents, made for an algorithm that has none here."""
+    """The agent class of an algorithm; created for an algorithm other than PPO and VPG."""
     if algo not in AGENTS:
         AGENTS[algo] = cast(type[Agent], AgentType(algo.upper(), (Agent,), {"algo": algo}))
     return AGENTS[algo]

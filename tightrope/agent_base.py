@@ -1,4 +1,4 @@
-"""What an agent does besides training: evaluate, predict, record, show, export."""
+"""The methods of an agent besides training: evaluate, predict, record, show, export."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from .engine import State, apart, stream_seed
+from .engine import State, isolated_rng, stream_seed
 from .errors import UsageError, checked_seed
 from .logging import Clip
-from .training.config import MOST_EPISODES, Config
+from .training.config import MAX_EPISODES, Config
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.export import Exported, export_policy
 from .training.names import known_arguments, missing_member
 from .training.policy import predict
-from .training.record import RecordedVideo, Shot, record_video
 from .training.scoring import evaluation_env, options_of
 from .training.signals import Interrupted
 from .training.user_objects import short_name
+from .training.video import RecordedVideo, Shot, record_video
 from .types import Env
 
 
 class AgentBase:
-    """A policy with its settings and its environments, those of training and those in which it is scored."""
+    """A policy with its settings, its training environments and the environment of its evaluations."""
 
     algo: ClassVar[str]
     config: Config
@@ -48,22 +48,22 @@ class AgentBase:
         self, episodes: int = 100, env: str | Env | None = None, seed: int | None = None, deterministic: bool = True,
         eval_seconds: float | None = None, eval_envs: int | None = None, tick: Tick = lambda over: None,
     ) -> Evaluation:  # fmt: skip
-        """Play episodes in fresh environments and return their score. The agent and its training stay as they are.
+        """Play episodes in fresh environments and return their score. The agent and its training do not change.
 
-        Ctrl-C ends it with KeyboardInterrupt, other signals with SystemExit.
+        Ctrl-C raises KeyboardInterrupt, other signals SystemExit.
 
         Args:
-            episodes: How many.
+            episodes: Number of episodes.
             env: Another environment with the same spaces; the agent's own if not given.
-            seed: Of these environments; follows from the agent's seed if not given, so that the same numbers come again.
-            deterministic: Take the likeliest action; otherwise draw actions as in training.
-            eval_seconds: A time limit. If it is reached, the score is of the episodes finished so far.
-            eval_envs: Environments that play at once, where they are engines on the host; as in the settings if not given.
-            tick: Called after every step with the number of episodes that are over.
+            seed: Seed of the environments; derived from the agent's seed if not given, so that calls repeat exactly.
+            deterministic: Take the likeliest action; otherwise sample actions as in training.
+            eval_seconds: Time limit. If it is reached, the score covers the episodes finished so far.
+            eval_envs: Number of environments at once, if they run outside torch; the setting if not given.
+            tick: Called after every step with the number of finished episodes.
         """
         self.check_open()
-        if not isinstance(episodes, int) or not 1 <= episodes <= MOST_EPISODES:
-            raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MOST_EPISODES:,}")
+        if not isinstance(episodes, int) or not 1 <= episodes <= MAX_EPISODES:
+            raise UsageError(f"episodes {episodes!r} is invalid: give a whole number from 1 to {MAX_EPISODES:,}")
         if not isinstance(deterministic, bool):
             raise UsageError(f"deterministic {deterministic!r} is not True or False")
         if eval_seconds is not None and not eval_seconds > 0:
@@ -73,7 +73,7 @@ class AgentBase:
         options = replace(options_of(config, self.state), deterministic=deterministic, seconds=eval_seconds)
         where, made_here = self.score_env, False
         if env is not None:
-            with apart(seed, self.state.env.device):
+            with isolated_rng(seed, self.state.env.device):
                 where, made_here = evaluation_env(env, self.config, self.state.env, options.width(episodes))
             options = replace(options, in_itself=made_here)
         try:
@@ -87,14 +87,14 @@ class AgentBase:
     def record(
         self, path: str | Path, episodes: int | None = None, seed: int | None = None, **shot: Any
     ) -> RecordedVideo:
-        """Write a video of greedy episodes in a fresh environment. The agent and its training stay as they are.
+        """Write a video of greedy episodes in a fresh environment. The agent and its training do not change.
 
         Args:
-            path: An MP4 file; one of that name is replaced.
-            episodes: How many; 1, or 16 with grid=True, if not given.
-            seed: Of the environments; follows from the agent's seed if not given.
-            shot: `grid` shows episodes side by side, `every` every so-many-th step, `fps` sets frames per second (real time
-                if neither is given), `stochastic` draws actions as in training.
+            path: An MP4 file; an existing file is replaced.
+            episodes: Number of episodes; 1, or 16 with grid=True, if not given.
+            seed: Seed of the environments; derived from the agent's seed if not given.
+            shot: `grid=True` shows episodes side by side, `every=n` shows every n-th step, `fps` sets frames per second (real
+                time if neither is given), `stochastic=True` samples actions as in training.
         """
         self.check_open()
         path = Path(path)
@@ -112,29 +112,30 @@ class AgentBase:
             raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
 
     def _seed(self, what: str, seed: int | None) -> int:
-        """The seed given, or one that follows from the agent's."""
+        """The given seed, or one derived from the agent's."""
         return stream_seed(self.config.run.seed, what) if seed is None else checked_seed(seed)
 
     def show(self, episodes: int | None = None, seed: int | None = None, **shot: Any) -> Clip:
-        """Record episodes as `record` does, for a notebook, which plays what this returns."""
+        """Record episodes as `record` does and return a clip that a notebook plays."""
         with tempfile.TemporaryDirectory() as folder:
             film = self.record(Path(folder, "clip.mp4"), episodes, seed, **shot)
             return Clip(film.path.read_bytes(), film.frames)
 
     @known_arguments
-    def predict(self, obs: Any, deterministic: bool = True) -> Any:
-        """The action for one observation or a batch; an array for an array, a tensor for a tensor. `(obs, info)` of a reset
-        may be given as it is. Not `deterministic` draws the action as in training."""
-        return predict(self.state.policy, self.state.env, obs, deterministic)
+    def predict(self, obs: Any, deterministic: bool = True, mask: object = None) -> Any:
+        """The action for one observation or a batch; an array for an array, a tensor for a tensor. The `(obs, info)` of a reset
+        may be given too. With deterministic=False the action is sampled as in training. `mask` has a 1 for each allowed option,
+        for environments with action masks whose observations do not hold them."""
+        return predict(self.state.policy, self.state.env, obs, deterministic, mask)
 
     def export(self, path: str | Path) -> Exported:
-        """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, after onnxruntime and
-        torch have agreed on it. A file of that name is replaced."""
+        """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, if onnxruntime agrees
+        with torch. An existing file is replaced."""
         about = {"env": self.config.env, "algo": self.algo, "steps": self.steps}
         return export_policy(self.state.policy, self.score_env, Path(path), self._seed("export", None), about)
 
     def close(self) -> None:
-        """Close the environments, also one that was given. What was learned stays: predict, save and export still work."""
+        """Close the environments, including one that was passed in. The agent can still predict, save and export."""
         if not self.closed:
             self.closed = True
             self.state.env.close()
@@ -152,7 +153,7 @@ class AgentBase:
         try:
             self.close()
         except Exception:
-            if kind is None:  # otherwise what went wrong first is what matters
+            if kind is None:  # otherwise the first error matters, not one of closing
                 raise
 
     if not TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Pictures in world coordinates (x to the right, y up), drawn by OpenCV with soft edges, and grids of pictures."""
+"""Draw pictures in world coordinates (x to the right, y up) with OpenCV, and combine them in grids."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = [
     "ACCENT", "BACKGROUND", "CAPTION_HEIGHT", "INK", "MUTED", "PINK", "WARM", "Canvas", "blank", "captioned_grid",
-    "cell_scale", "enlarged", "grid", "magnified", "shrink", "stretched", "text_width", "tint", "write",
+    "cell_scale", "draw_observations", "grid", "render_scale", "shrink", "stretched", "text_width", "tint", "upscaled", "write",
 ]  # fmt: skip
 
 BACKGROUND = (250, 250, 247)  # the palette of all environments, RGB
@@ -35,6 +38,12 @@ CAPTION_HEIGHT, CAPTION_SIZE, CAPTION_MARGIN = 24, 12, 6  # pixels
 _times: ContextVar[int] = ContextVar("times", default=1)
 
 
+class Drawable(Protocol):
+    """An environment that draws observations."""
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray: ...
+
+
 def _cv2() -> Any:
     import cv2
 
@@ -42,8 +51,8 @@ def _cv2() -> Any:
 
 
 @contextmanager
-def enlarged(times: int) -> Iterator[None]:
-    """Inside, every canvas is so many times wider and higher. Lines stay sharp."""
+def render_scale(times: int) -> Iterator[None]:
+    """Inside, every canvas is `times` times as wide and high; lines stay sharp."""
     before = _times.set(times)
     try:
         yield
@@ -135,7 +144,7 @@ def _backdrop(
 ) -> np.ndarray:
     if paint is nothing:
         return _plain(height, width, BACKGROUND)
-    with enlarged(times):
+    with render_scale(times):
         canvas = Canvas(width // times, height // times, span, center)
     paint(canvas)
     return canvas.pixels
@@ -169,6 +178,14 @@ def tint(frame: np.ndarray, color: Color, strength: float) -> None:
     frame[:] = _cv2().addWeighted(frame, 1 - strength, _plain(*frame.shape[:2], color), strength, 0)
 
 
+def draw_observations(env: Drawable, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+    """The frames that an environment draws of these observations, without their action masks."""
+    seen = getattr(env, "_seen", None)
+    if seen is not None:
+        obs = obs[:, : math.prod(seen.shape)].reshape(-1, *seen.shape).to(seen.dtype)
+    return env.draw(obs, action)
+
+
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:
     """(K, H, W, 3) frames as one picture, row by row; missing cells are left in the background colour."""
     count, height, width, _ = frames.shape
@@ -188,14 +205,14 @@ def stretched(frame: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(cv2.cvtColor(cv2.resize(sharp, (side, side), interpolation=cv2.INTER_AREA), cv2.COLOR_GRAY2RGB))
 
 
-def magnified(frame: np.ndarray) -> np.ndarray:
-    """A frame (H, W, 3) with every pixel repeated as often as `enlarged` says."""
+def upscaled(frame: np.ndarray) -> np.ndarray:
+    """A frame (H, W, 3) enlarged by the factor of `render_scale`, with sharp pixels."""
     times = _times.get()
     return frame.repeat(times, 0).repeat(times, 1)
 
 
 def shrink(frame: np.ndarray, height: int = 160) -> np.ndarray:
-    """A frame (H, W, 3) no higher than `height` (times the factor of `enlarged`), both sides even."""
+    """A frame (H, W, 3) no higher than `height` (times the factor of `render_scale`), both sides even."""
     rows = min(frame.shape[0], height * _times.get()) // 2 * 2
     columns = max(2, round(frame.shape[1] * rows / frame.shape[0] / 2) * 2)
     return _cv2().resize(np.ascontiguousarray(frame), (columns, rows), interpolation=_cv2().INTER_AREA)
@@ -207,7 +224,7 @@ def grid_columns(count: int) -> int:
 
 
 def cell_scale(count: int) -> int:
-    """How many times larger each of a few frames may be than one of sixteen."""
+    """The scale of each of `count` frames in a grid, relative to a grid of sixteen."""
     return max(1, 4 // grid_columns(count))
 
 
@@ -240,5 +257,5 @@ def caption(picture: np.ndarray, left: str, right: str = "") -> None:
 
 
 def caption_size(words: str, width: int) -> int:
-    """The largest size at which the text is no wider than that."""
+    """The largest font size at which the text is at most `width` pixels wide."""
     return next((size for size in range(CAPTION_SIZE, 6, -1) if text_width(words, size) <= width), 6)

@@ -1,4 +1,4 @@
-"""Errors: a user's mistake as a single line that names the setting, the value and a fix; and failures while a run trains."""
+"""Exceptions: mistakes of the user, as one line with the setting, its value and a fix, and failures of a run."""
 
 import difflib
 import operator
@@ -10,18 +10,19 @@ from typing import Any
 
 from .output import print_line
 
-MOST_LETTERS = 1500  # of a message
-MOST_SEED = 2**63 - 1  # that torch's generators take
+MAX_MESSAGE_CHARS = 1500
+MAX_SEED = 2**63 - 1  # the largest that torch accepts
 
 
 def printable(text: str) -> str:
-    """Text in one line that does nothing to a terminal: a message may quote what a stranger wrote."""
+    """Text on one line without control characters: a message may quote text of a stranger."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return shown if len(shown) <= MOST_LETTERS else f"{shown[: MOST_LETTERS // 2]} ... {shown[-MOST_LETTERS // 2 :]}"
+    half = MAX_MESSAGE_CHARS // 2
+    return shown if len(shown) <= MAX_MESSAGE_CHARS else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def warn(line: str) -> None:
-    """A line for the user, on stderr."""
+    """Print a warning on stderr."""
     print_line(f"warning: {printable(line)}", error=True)
 
 
@@ -31,24 +32,24 @@ def plural(count: int, word: str) -> str:
 
 
 class UsageError(Exception):
-    """A request that cannot be served as written. Its message is one line, fit to be shown to a person as it is."""
+    """A mistake of the user. The message is one line that can be shown to the user."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
 
 
 def check_positive(name: str, value: int | None) -> None:
-    """UsageError for a setting below 1; None means that it is not set."""
+    """Raise UsageError for a setting below 1; None means not set."""
     if value is not None and value < 1:
         raise UsageError(f"{name} {value} is not positive: give at least 1")
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed as a whole number that every generator takes."""
+    """Return the seed; UsageError unless it is a whole number that every generator accepts."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise UsageError(f"seed {seed!r} is not a whole number: give one from 0 to 2^63 - 1")
     number = operator.index(seed)
-    if not 0 <= number <= MOST_SEED:
+    if not 0 <= number <= MAX_SEED:
         shown = number if abs(number) < 10**40 else "of so many digits"
         raise UsageError(f"seed {shown} is out of range: give a whole number from 0 to 2^63 - 1")
     return number
@@ -60,27 +61,27 @@ def printable_lines(text: str) -> str:
 
 
 class EnvError(RuntimeError):
-    """An environment failed while it was being used. Names it, its row and the action it was given."""
+    """An environment failed. The message names it, its row and the action."""
 
     def __init__(self, message: object) -> None:
-        super().__init__(printable(str(message)))  # it may quote the environment
+        super().__init__(printable(str(message)))  # the message may quote the environment
 
 
 class ExportError(RuntimeError):
-    """An exported policy is not what it should be, and was not written. Its message is one line."""
+    """An exported policy disagrees with torch and was not written. The message is one line."""
 
 
 class NotFinite(ArithmeticError):
-    """Something in a phase of training was not a finite number. One line: what was the first, the likely cause, a fix."""
+    """A phase of training has a non-finite number. The message names the first one, the likely cause and a fix."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))
 
 
 class RankLost(RuntimeError):
-    """A process that trains together with this one is gone. One line: which one, and how it is known.
+    """Another rank of the run is lost. The message names the rank and the evidence.
 
-    `printed` if that line has been printed already.
+    `printed`: the message has been printed already.
     """
 
     def __init__(self, message: str | None, printed: bool = False) -> None:
@@ -101,12 +102,12 @@ def one_line(error: BaseException) -> str:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The first error of a chain."""
+    """The first exception in a chain of causes."""
     return error if error.__cause__ is None else root_cause(error.__cause__)
 
 
 def raised(error: BaseException) -> str:
-    """What was raised, and the line that did it: one of the user's if one took part."""
+    """An exception with its source line; if the user's code was involved, the line there."""
     words = f"{type(error).__name__}: {one_line(error)}"
     libraries = ("site-packages", sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))
     frames = traceback.extract_tb(root_cause(error).__traceback__)

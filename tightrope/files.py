@@ -1,9 +1,8 @@
 """Safe access to a run's directory, whose files may come from a stranger.
 
-A `Place` is a name below a root directory. The user chooses the root, which may be a link. Below it every directory is opened
-relative to the one before it and no link is followed. Only regular files of a limited size are opened: a pipe or a device could
-block forever or never end. New content goes to a file with a random name, created exclusively and then renamed: a file is
-complete or not there, whenever the power fails.
+A `Place` is a file or directory below a root directory. The user chooses the root, which may be a link; below it, no link is
+followed. Only regular files of a limited size are opened: reading a pipe or a device could block or never end. New content is
+written to a file with a random name and then renamed, so that a power failure leaves a complete file or none.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
-HAS_DIR_FD = os.open in os.supports_dir_fd  # not on Windows, where full paths are used instead
+HAS_DIR_FD = os.open in os.supports_dir_fd  # false on Windows, where full paths are used
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe without a writer would block
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 class Unreadable(Exception):
-    """A file that is not what it should be; the message says in which way."""
+    """A file is not as expected; the message says why."""
 
 
 def not_a_directory(name: str) -> OSError:
-    return NotADirectoryError(errno.ENOTDIR, f"{name} is a link or a file, not a directory of its own")
+    return NotADirectoryError(errno.ENOTDIR, f"{name} is a link or a file, not a directory")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Place:
 
     @staticmethod
     def of(path: Path) -> Place:
-        """A file that a user has named: links are followed to its directory, but not from the file itself."""
+        """The place of a path that a user gave: its directory may be a link, the file itself may not."""
         return Place(path.parent) / path.name
 
     def __truediv__(self, name: str) -> Place:
@@ -59,7 +58,7 @@ class Place:
 
     @property
     def path(self) -> Path:
-        """For messages and hyperlinks; files are opened through this class."""
+        """The path, for messages and hyperlinks only; files are opened through this class."""
         return self.root.joinpath(*self.parts)
 
     @property
@@ -91,12 +90,12 @@ class Place:
 
     @contextlib.contextmanager
     def entry(self) -> Iterator[tuple[str, int | None]]:
-        """The name and the `dir_fd` with which functions of `os` reach it."""
+        """The name and the `dir_fd` to pass to functions of `os`."""
         with self.parent.directory_fd() as folder:
             yield str(self.path) if folder is None else self.name, folder
 
     def info(self) -> os.stat_result | None:
-        """The status of the name itself, not of what it links to; None if there is nothing to be seen."""
+        """The stat result without following a link; None if there is no such file."""
         try:
             if not self.parts:
                 return os.stat(self.root)
@@ -115,12 +114,12 @@ class Place:
         return (info := self.info()) is not None and stat.S_ISDIR(info.st_mode)
 
     def names(self) -> list[str]:
-        """Everything in this directory; OSError if it cannot be read."""
+        """The names in this directory; OSError if it cannot be read."""
         with self.directory_fd() as folder:
             return sorted(os.listdir(self.path if folder is None else folder))
 
     def folders(self) -> list[str]:
-        """Directories in this one, links to directories left out."""
+        """The names of directories in this one, without links to directories."""
         with self.directory_fd() as folder, os.scandir(self.path if folder is None else folder) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -140,7 +139,7 @@ class Place:
         return fd
 
     def open(self, limit: int) -> BufferedReader:
-        """Open a regular file of at most `limit` bytes to read; Unreadable if it cannot be."""
+        """Open a regular file of at most `limit` bytes for reading; Unreadable otherwise."""
         try:
             fd = self.descriptor(os.O_RDONLY)
         except FileNotFoundError:
@@ -153,32 +152,32 @@ class Place:
         return os.fdopen(fd, "rb")
 
     def read(self, limit: int = CHUNK) -> bytes:
-        """The content that the file has when it is opened."""
+        """Read the file, up to its size when it is opened."""
         with self.open(limit) as file:
             return file.read(os.fstat(file.fileno()).st_size)
 
     def mkdir(self, new: bool = False) -> None:
-        """Make this directory, in one that exists. Unless it must be `new`, it may exist already."""
+        """Make this directory; its parent must exist. It may exist already unless it must be `new`."""
         with self.entry() as (name, folder), contextlib.suppress(*() if new else (FileExistsError,)):
             os.mkdir(name, dir_fd=folder)
         if not self.is_dir():
             raise not_a_directory(self.name)
 
     def sync(self) -> None:
-        """Wait until the disk has the names in this directory: only then does a rename survive a power failure."""
+        """Flush the names in this directory to the disk: only then does a rename survive a power failure."""
         with self.directory_fd() as folder:
             if folder is not None:
                 os.fsync(folder)
 
     def rename(self, name: str) -> Place:
-        """Give it another name in the same directory, in place of a file that has it."""
+        """Rename within the same directory, replacing a file of that name, and return the new place."""
         with self.entry() as (old, folder):
             new = name if folder is not None else str(self.path.with_name(name))
             os.replace(old, new, src_dir_fd=folder, dst_dir_fd=folder)
         return self.parent / name
 
     def remove(self) -> None:
-        """Remove a file, a link or a whole directory, as far as that is possible."""
+        """Remove a file, a link or a whole directory. Errors are ignored."""
         with contextlib.suppress(OSError), self.entry() as (name, folder):
             try:
                 os.unlink(name, dir_fd=folder)
@@ -186,7 +185,7 @@ class Place:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
     def write(self, content: bytes, wait: bool = True) -> None:
-        """Write all of the content or nothing. With `wait`, it returns when the disk has it."""
+        """Replace the content of the file, completely or not at all. With `wait`, return once the disk has it."""
         draft = Draft(self)
         try:
             draft.file.write(content)
@@ -195,7 +194,7 @@ class Place:
             draft.discard()
 
     def create(self, content: bytes) -> None:
-        """Write a file that is not there yet, and wait until the disk has it."""
+        """Write a new file, and wait until the disk has it."""
         with os.fdopen(self.descriptor(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content)
             file.flush()
@@ -203,7 +202,7 @@ class Place:
 
 
 class Draft:
-    """A new file under a random name, until it is published under its own name or discarded."""
+    """A file with a random name that is later renamed to its own name (published) or removed."""
 
     def __init__(self, place: Place) -> None:
         self.folder, self.name = place.parent, f".{place.name}.{secrets.token_hex(8)}.tmp"
@@ -215,14 +214,14 @@ class Draft:
         if wait:
             os.fsync(self.file.fileno())
         if os.name == "nt":
-            self.file.close()  # Windows renames no file that is open
+            self.file.close()  # Windows cannot rename an open file
         (self.folder / self.name).rename(name)
         self.pending = False
         if wait:
             self.folder.sync()
 
     def discard(self) -> None:
-        """Close the file, and remove it unless it has been published."""
+        """Close the file, and remove it unless it was published."""
         with contextlib.suppress(OSError):
             self.file.close()
         if self.pending:
@@ -230,18 +229,18 @@ class Draft:
 
 
 def address(file: BinaryIO, place: Place) -> str:
-    """A path, for a library that opens files by name, that leads to this open file and no other, where the system has such."""
+    """A path for libraries that open files by name. On Linux it always leads to this open file."""
     link = f"/proc/self/fd/{file.fileno()}"
     return link if os.path.exists(link) else str(place)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that a user has named, all of it or nothing. Its directory must exist: a run's may have been moved away."""
+    """Replace a file that a user named, completely or not at all. Its directory must exist."""
     Place.of(path).write(content)
 
 
 def remove_leftovers(place: Place) -> None:
-    """Remove what processes that died while they wrote this file have left."""
+    """Remove the temporary files of processes that died while writing this file."""
     with contextlib.suppress(OSError):
         for name in place.parent.names():
             if name.startswith(f".{place.name}.") and name.endswith(".tmp") and not (place.parent / name).is_dir():
@@ -249,22 +248,22 @@ def remove_leftovers(place: Place) -> None:
 
 
 def size_problem(info: os.stat_result, limit: int) -> str | None:
-    """Why a file is too large to be read, if it is."""
+    """The reason why a file is too large to read, or None."""
     if info.st_size > limit:
-        return f"has {info.st_size:,} bytes, more than the {limit:,} it may have"
+        return f"has {info.st_size:,} bytes, more than the limit of {limit:,}"
     on_disk = 512 * getattr(info, "st_blocks", info.st_size)
-    if info.st_size > 64 * CHUNK and on_disk < info.st_size // 64:  # costs nothing to send, and all its size to read
+    if info.st_size > 64 * CHUNK and on_disk < info.st_size // 64:  # a sparse file: tiny to send, huge to read
         return f"has {info.st_size:,} bytes that are mostly holes"
     return None
 
 
 def canonical(content: Any) -> bytes:
-    """JSON in the one form that we write, so that a change of any byte is noticed."""
+    """The content as JSON in one fixed form, so that any changed byte is detected."""
     return json.dumps(content, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def read_canonical(place: Place, limit: int = CHUNK) -> dict[str, Any]:
-    """Read an object that `canonical` has written; Unreadable if a byte of it differs."""
+    """Read an object that `canonical` wrote; Unreadable if the file is not in this exact form."""
     content = place.read(limit)
     try:
         found = json.loads(content)
@@ -272,7 +271,7 @@ def read_canonical(place: Place, limit: int = CHUNK) -> dict[str, Any]:
             return found
     except (ValueError, RecursionError):
         pass
-    raise Unreadable(f"{place.name} is not as it was written")
+    raise Unreadable(f"{place.name} is damaged")
 
 
 def digest(content: bytes) -> str:

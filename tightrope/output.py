@@ -1,4 +1,4 @@
-"""What is printed for people. A stream that can no longer be written is no reason to stop training."""
+"""Printing to the terminal. An output stream that fails does not stop training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 
 class OutputLost(Exception):
-    """Standard output cannot be written, and what was to be printed is all that the command is for."""
+    """Standard output cannot be written, in a command whose only purpose is its output."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"the output cannot be written: {getattr(error, 'strerror', None) or error}")
@@ -19,7 +19,7 @@ class OutputLost(Exception):
 
 
 class Guarded:
-    """A text stream. What it cannot write is dropped, or raises OutputLost where it is `needed`."""
+    """A text stream that drops text it cannot write, or raises OutputLost if it is `needed`."""
 
     def __init__(self, stream: TextIO, needed: bool = False) -> None:
         self.stream, self.needed = stream, needed
@@ -27,10 +27,10 @@ class Guarded:
     def write(self, text: str) -> int:
         try:
             self.stream.write(text)
-        except UnicodeEncodeError:  # a terminal of few letters
+        except UnicodeEncodeError:  # the terminal's encoding lacks a character
             encoding = self.stream.encoding
             return self.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             self.fail(error)
         return len(text)
 
@@ -45,7 +45,7 @@ class Guarded:
             raise OutputLost(error) from None
 
     def finish(self) -> None:
-        """Write what waits in its buffer, or drop it: otherwise Python tries once more as it ends, and exits with 120."""
+        """Write the buffered text, or drop it: otherwise Python tries again at exit and returns exit code 120."""
         try:
             self.stream.flush()
         except (OSError, ValueError):
@@ -59,9 +59,9 @@ class Guarded:
 
 @contextmanager
 def guarded_output(needed: bool) -> Iterator[None]:
-    """Nothing that is printed in here can end it; but for what goes to standard output, if that is `needed`."""
+    """Inside, an output stream that fails raises no error, except standard output if it is `needed`."""
     before = sys.stdout, sys.stderr
-    nowhere = open(os.devnull, "w")  # noqa: SIM115 -- in place of a stream that was closed from the start, which is None
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 -- replaces a stream that was closed at the start, which is None
     streams = Guarded(before[0] or nowhere, needed), Guarded(before[1] or nowhere)
     sys.stdout, sys.stderr = (cast(TextIO, stream) for stream in streams)
     try:
@@ -74,7 +74,7 @@ def guarded_output(needed: bool) -> Iterator[None]:
 
 
 def print_line(line: str, error: bool = False, end: str = "\n") -> None:
-    """Print a line to standard output or, if `error`, to standard error; it is dropped where that cannot be written."""
+    """Print a line to standard output or, if `error`, to standard error. A stream that fails is ignored."""
     stream = sys.stderr if error else sys.stdout
     if stream is not None:
         guard = Guarded(stream)

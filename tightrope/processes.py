@@ -1,8 +1,8 @@
-"""Child processes: how those that help us start, how they end with us, how long we wait for them; what the system tells of any.
+"""Start child processes, wait for them with time limits, and end them with this process; read the status of any process.
 
-A helper (a worker of an environment, the process that draws videos) has a process group of its own and takes no notice of
-signals that ask us to stop, for we end it ourselves. If we are killed it is killed too. Nobody waits for it without a limit,
-and after a signal that limit is short.
+A helper (a worker of an environment, the process that draws videos) has its own process group and ignores stop signals, since
+this process ends it. If this process is killed, its helpers are killed too. Every wait for a helper has a time limit, which is
+short after a stop signal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import multiprocessing
-import multiprocessing.util  # its handler at exit, which waits for children, then runs after ours, which kills them
+import multiprocessing.util  # imported first, so that its exit handler, which waits for children, runs after ours
 import os
 import re
 import signal
@@ -28,12 +28,12 @@ from weakref import WeakSet
 PROC = Path("/proc")
 STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 NOTICES = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)]
-AFTER_STOP = 5.0  # seconds that a helper has left for its answer once we were asked to stop
-LOOK = 0.5  # seconds between looks at a helper that does not answer
-LINE_LENGTH = 300  # letters of an error
+AFTER_STOP = 5.0  # seconds that a helper has to answer after a stop signal
+LOOK = 0.5  # seconds between checks of a helper that does not answer
+LINE_LENGTH = 300  # characters of an error
 FOLLOW_PARENT = "from tightrope.processes import follow_parent\nfollow_parent()\n"
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-PARENT = "TIGHTROPE_PARENT"  # environment variable: who started this process and wants it to end with itself
+PARENT = "TIGHTROPE_PARENT"  # environment variable: the process that started this one, which ends with it
 SET_DEATH_SIGNAL = 1  # Linux's PR_SET_PDEATHSIG
 _helpers: WeakSet[BaseProcess] = WeakSet()
 
@@ -42,8 +42,7 @@ _helpers: WeakSet[BaseProcess] = WeakSet()
 
 
 class StopRequest:
-    """Since when this process has been asked to stop by a signal; None while it has not. There is one for all threads, as
-    there is of signals."""
+    """The time of the stop signal that this process has received, or None. One object serves all threads, as signals do."""
 
     since: float | None = None
 
@@ -52,8 +51,8 @@ stop_request = StopRequest()
 
 
 class Wait:
-    """Somebody waits for a helper and looks every LOOK seconds whether it has had its time. What passes while this process is
-    stopped itself, with its helpers perhaps, does not count."""
+    """Measures the wait for a helper, which the caller checks every LOOK seconds. Time while this process is suspended does not
+    count."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
@@ -61,8 +60,8 @@ class Wait:
         self.seconds = self._after_stop = 0.0  # waited without progress, since a signal
 
     def over(self, limit: float, progress: float = 0.0) -> bool:
-        """Whether there was no answer for `limit` seconds, or for AFTER_STOP seconds after a signal. A helper that makes
-        `progress`, whose number then changes, has its time again."""
+        """Whether there was no answer for `limit` seconds, or for AFTER_STOP seconds after a stop signal. A change of
+        `progress` restarts the limit."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, 2 * LOOK), now
         if progress != self._progress:
@@ -73,7 +72,7 @@ class Wait:
 
 
 def kill(processes: Iterable[BaseProcess]) -> None:
-    """End helpers at once, stopped ones too; but not those of our parent, which a fork finds in its memory."""
+    """Kill helpers, suspended ones too, except those of the parent, which a forked process still has in its memory."""
     running = [process for process in processes if process._parent_pid == os.getpid() and process.is_alive()]  # type: ignore[attr-defined]
     for process in running:
         process.kill()
@@ -83,8 +82,8 @@ def kill(processes: Iterable[BaseProcess]) -> None:
 
 @contextlib.contextmanager
 def killed_after(seconds: float, processes: Sequence[BaseProcess]) -> Iterator[list[int]]:
-    """What happens inside waits for helpers: those that are there after so many seconds are killed, which ends the wait.
-    Gives a list that then has their indices."""
+    """Kill helpers that are still running after a time limit, so that code inside that waits for them returns. Yields a list
+    that gets the indices of killed helpers."""
     late: list[int] = []
 
     def end() -> None:
@@ -116,7 +115,7 @@ class Parent(NamedTuple):
 
 
 def kill_at_exit(processes: Iterable[BaseProcess]) -> None:
-    """See to it that Python's own end does not wait for these."""
+    """Keep Python from waiting for these processes at exit."""
     _helpers.update(processes)
 
 
@@ -126,7 +125,7 @@ def _end_helpers() -> None:
 
 
 def fork(work: Callable[..., None], *arguments: object) -> BaseProcess:
-    """A helper that begins as a copy of this process and does `work`."""
+    """Fork a helper that runs `work`."""
     arguments = (Parent.here(), work, *arguments)
     process = multiprocessing.get_context("fork").Process(target=_helping, args=arguments, daemon=True)
     process.start()
@@ -140,7 +139,7 @@ def _helping(parent: Parent, work: Callable[..., None], *arguments: object) -> N
 
 
 def start_program(words: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-    """A program in a session of its own. It ends with us if it calls `follow_parent`, as tightrope's command line does."""
+    """Start a program in a new session. It ends with this process if it calls `follow_parent`, as our command line does."""
     parent = Parent.here()
     environment = {**environment, PARENT: f"{parent.pid} {int(parent.lasting)}"}
     return subprocess.Popen(words, env=environment, start_new_session=True, **options)
@@ -150,16 +149,16 @@ def start_program(words: Sequence[str], environment: Mapping[str, str], **option
 
 
 def become_helper(parent: Parent) -> None:
-    """Serve nobody but the parent. Signals are caught and forgotten rather than ignored, which programs started here would
-    inherit; a process group of our own keeps those from the terminal's reach. It is no session of our own: Linux shares
-    out processor time by sessions, and steps of an environment took four times as long."""
+    """Ignore stop signals in a helper. They get an empty handler, since programs started here would inherit ignored signals; a
+    new process group protects those programs from signals of the terminal. There is no new session: Linux shares processor
+    time among sessions, which made steps of an environment four times slower."""
     signal.set_wakeup_fd(-1)  # which may be the parent's
     for number in STOPS + NOTICES:
         signal.signal(number, _forget)
     end_with(parent, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
     if hasattr(os, "setpgid"):
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # what some terminals send to other groups that print
-        with contextlib.suppress(OSError):  # it leads one already
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # some terminals send it to background groups that print
+        with contextlib.suppress(OSError):  # already a group leader
             os.setpgid(0, 0)
 
 
@@ -168,18 +167,18 @@ def _forget(number: int, frame: object) -> None:
 
 
 def follow_parent() -> None:
-    """End, by SIGTERM, with the process that called `start_program`, if that started this one. Windows does not tell."""
+    """Let SIGTERM end this process when the process that called `start_program` ends. No effect on Windows."""
     words = os.environ.pop(PARENT, "").split()
     if len(words) == 2 and all(word.isdigit() for word in words) and os.name != "nt":
         end_with(Parent(int(words[0]), words[1] == "1"), signal.SIGTERM)
 
 
 def end_with(parent: Parent, number: int) -> None:
-    """Have this process sent a signal when the parent is gone: by the system where it can, which reaches a process that is
-    stopped or busy too, otherwise by a thread that looks every now and then."""
+    """Arrange a signal to this process when its parent ends: by Linux, which also reaches a suspended or busy process,
+    elsewhere by a thread that checks periodically."""
     if sys.platform == "linux" and parent.lasting and os.getppid() == parent.pid:
         told = ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, number) == 0
-        if os.getppid() != parent.pid:  # it had gone before the system knew
+        if os.getppid() != parent.pid:  # the parent ended before the request
             os.kill(os.getpid(), number)
         if told:
             return
@@ -188,17 +187,17 @@ def end_with(parent: Parent, number: int) -> None:
 
 def _watch(parent: int, number: int) -> None:
     direct = os.name != "nt" and os.getppid() == parent
-    known = multiprocessing.parent_process()  # of a helper that a server has forked for its parent
+    known = multiprocessing.parent_process()  # differs from getppid for a helper that a fork server started
     while os.getppid() == parent if direct else known.is_alive() if known is not None else alive(parent):
         time.sleep(LOOK)
     os.kill(os.getpid(), number)
 
 
-# what the system tells --------------------------------------------------------------------------------------------------
+# status of processes ----------------------------------------------------------------------------------------------------
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is running; one that has ended but was not waited for (a zombie) is not."""
+    """Whether a process is running. A zombie, which has ended but was not waited for, is not."""
     if (PROC / "self/stat").exists():
         return _state(pid) not in ("", "Z", "X")
     try:
@@ -211,12 +210,12 @@ def alive(pid: int) -> bool:
 
 
 def standing_still(pid: int) -> bool:
-    """Whether it was stopped by a signal or a debugger, as far as the system tells."""
+    """Whether a process is suspended by a signal or a debugger, if the system shows it."""
     return _state(pid) in ("T", "t")
 
 
 def _state(pid: int) -> str:
-    """The system's letter for it, as ps shows it; none if there is no such process."""
+    """The state letter of a process, as in ps; empty if there is no such process."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -228,7 +227,7 @@ def _state(pid: int) -> str:
 
 
 class ProcessResult(NamedTuple):
-    """How a process ended: its last line, or its error; and all that it printed."""
+    """How a process ended: its last line or its error, and its whole output."""
 
     worked: bool
     line: str
@@ -236,7 +235,7 @@ class ProcessResult(NamedTuple):
 
 
 def run_isolated(code: str, seconds: float, **environment: str) -> ProcessResult:
-    """Run Python code that may hang or crash, in a process of its own and for so many seconds at most."""
+    """Run Python code that may hang or crash in a separate process, for at most `seconds`."""
     inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [inherited.get("PYTHONPATH")])])
     process = start_program(

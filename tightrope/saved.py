@@ -1,4 +1,4 @@
-"""Loading an agent or a policy from a run's directory, which may come from a stranger."""
+"""Load an agent or a policy from a run's directory. The directory may come from a stranger."""
 
 from __future__ import annotations
 
@@ -18,44 +18,50 @@ from .envs.registry import BACKENDS
 from .errors import UsageError, one_line
 from .models import NetworkConfig
 from .training import user_objects
-from .training.build import per_rank_config
-from .training.checkpoint import CONFIG, find
+from .training.build import check_plausible, find_on_all_ranks, per_rank_config, restore
+from .training.checkpoint_reader import CONFIG, Checkpoint, find
 from .training.config import Config
-from .training.persistence import check_plausible, find_on_all_ranks, load_config, restore
 from .training.policy import Policy, loaded
-from .training.run_directory import directory
+from .training.run_directory import directory, load_config
 from .training.settings import available, device_name, name_of_device, resolve_device
 from .training.user_objects import Network, is_import_path
 from .types import Settings
 
-MAX_SHOWN = 4  # settings in one line
+MAX_SHOWN = 4  # settings named in one line
 
 
 def load(
     path: str | Path, env: Any = None, checkpoint: str = "last", network: Network | None = None, **settings: Any
 ) -> Agent:
-    """Load an agent. From its newest checkpoint a run continues where it was: `learn` writes to its directory.
+    """Load an agent. If it is loaded from the newest checkpoint, `learn` continues the run in its directory.
 
     Args:
-        path: Directory of a run, or what `save` wrote.
-        env: The environment, if it is one of your own: its class, an instance, or module:Class.
-        checkpoint: last, best, or the name of one.
-        network: The network, if it is one of your own.
+        path: Directory of a run or of a saved agent.
+        env: The environment, if it is your own: its class, an instance, or module:Class.
+        checkpoint: last, best, or the name of a checkpoint.
+        network: The network, if it is your own.
         settings: Settings to change.
     """
     path = Path(path)
     join()
     found = find_on_all_ranks(path, checkpoint)
+    return agent_from(found, path, env, network, settings, resumes=checkpoint == "last" and found.path != path)
+
+
+def agent_from(
+    found: Checkpoint, path: Path, env: object, network: Network | None, settings: Settings, resumes: bool = True
+) -> Agent:
+    """The agent of a checkpoint in the run directory `path`. If it `resumes` the run, it trains there."""
     saved = found.config
     env = env_from_name(env, saved) if isinstance(env, str) else env
     config = for_this_machine(saved, settings, env)
-    check_kept(saved.flat(), config.flat())
+    check_kept(saved.to_flat_dict(), config.to_flat_dict())
     check_plausible(found, config)
     agent = new_agent(config, path, env, network)
     restore(agent.state, found)
     agent.loaded = found
     agent.notes = load_notes(saved, settings, env)
-    if checkpoint == "last" and found.path != path:
+    if resumes:
         agent.notes += ignored_edits(path, saved, config)
         agent.run = directory(path, found)
     return agent
@@ -64,13 +70,13 @@ def load(
 def load_policy(
     path: str | Path, checkpoint: str = "last", network: Network | None = None, device: str | torch.device = "cpu"
 ) -> Policy:
-    """Load a policy to act where its environment is not: neither the environment nor its package is imported.
+    """Load a policy without its environment: neither the environment nor its package is imported.
 
     Args:
-        path: Directory of a run, or what `save` wrote.
-        checkpoint: last, best, or the name of one.
-        network: The network, if it is one of your own.
-        device: Where it computes.
+        path: Directory of a run or of a saved agent.
+        checkpoint: last, best, or the name of a checkpoint.
+        network: The network, if it is your own.
+        device: Torch device of the policy.
     """
     path, where = Path(path), resolve_device(device_name(device))
     found = find(path, checkpoint)
@@ -79,7 +85,7 @@ def load_policy(
 
 
 def begin_anew(path: Path, env: Any = None, network: Network | None = None, **settings: Any) -> Agent:
-    """The agent of a run that was stopped before its first checkpoint: its settings, from the beginning."""
+    """A new agent with the settings of a run that was stopped before its first checkpoint."""
     join()
     config = load_config(path)
     agent = new_agent(for_this_machine(config, settings, env), path, env, network)
@@ -89,54 +95,53 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
 
 
 def env_from_name(env: str, config: Config) -> Any:
-    """The environment that a user names: module:Class is imported; the run's own id adds nothing."""
+    """Import the environment that a user names as module:Class; None if the name is the id of the run's environment."""
     if is_import_path(env):
         return user_objects.imported(env)
     if env != config.env:
-        raise UsageError(f"env {env!r} is not the run's {config.env!r}: give it to evaluate(env=...)")
+        raise UsageError(f"env {env!r} is not the run's {config.env!r}: to evaluate in it, use evaluate(env=...)")
     return None
 
 
 def network_for(config: Config, path: Path, network: Network | None) -> Network | None:
-    """The user's network that a run was trained with, given now or imported already."""
+    """The user's network of a run: the one given, or the class if it is imported already."""
     if config.network.network is None or network is not None:
         return network
     return user_objects.named_by_file(config.network.network, path, "has a network of your own,", "network")
 
 
 def load_notes(saved: Config, settings: Settings, env: Any) -> list[str]:
-    """What a user may not expect when the run goes on."""
+    """Notes about a resumed run: another environment, and trackers that it logs to."""
     lines = []
     if env is not None and (name := user_objects.name_of(env)) != saved.env:
-        lines.append(f"the run was trained on {saved.env} so far, and goes on with {name}")
+        lines.append(f"the run was trained on {saved.env} so far and continues on {name}")
     run = saved.run
     if run.log and "log" not in settings:
         where = [f"{word} {value}" for word, value in (("project", run.project), ("entity", run.entity)) if value]
         trackers = ", ".join(run.log) + (f" ({', '.join(where)})" if where else "")
-        why = "because its saved settings say so: give log, such as --log none, to change it"
-        lines.append(f"the run reports to {trackers}, {why}")
+        lines.append(f"the run logs to {trackers}, as saved in its settings: give log to change it, as in --log none")
     return lines
 
 
 def ignored_edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
-    """A line about settings in config.yaml that differ from the checkpoint's and from those given now."""
+    """A note about settings in config.yaml that differ from the checkpoint's and from those given now."""
     try:
-        written, kept, used = (config.flat() for config in (load_config(run_dir), saved, now))
+        written, kept, used = (config.to_flat_dict() for config in (load_config(run_dir), saved, now))
     except UsageError as error:
-        return [f"{error}. The settings of the checkpoint count"]
+        return [f"{error}. The settings of the checkpoint are used"]
     names = [name for name in written if written[name] != kept.get(name) and written[name] != used.get(name)]
     if not names:
         return []
     shown = ", ".join(f"{name} {written[name]} instead of {kept.get(name)}" for name in names[:MAX_SHOWN])
     more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
     return [
-        f"{run_dir / CONFIG} says {shown}{more}, which changes nothing and is overwritten: the settings of the checkpoint "
-        "count. Give what is to change as a setting"
+        f"{run_dir / CONFIG} has {shown}{more}, which is ignored and overwritten: the settings of the checkpoint are used. "
+        "Pass changes as settings"
     ]
 
 
 def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
-    """The settings of a run with the user's changes, and with a device and a backend that this machine has."""
+    """The settings of a run with the user's changes, and with a device and backend that are available here."""
     settings = dict(settings)
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
@@ -152,11 +157,11 @@ def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
 
 
 def check_arguments(env_kwargs: Settings) -> None:
-    """Refuse arguments of an environment that may open windows or files, unless the user gives them now."""
+    """Raise UsageError for saved environment arguments that may open a window or a file; the user must pass them again."""
     for name, value in env_kwargs.items():
         if name == "render_mode" or any(names_file(name, text) for text in texts(value)):
             wrong = f"env_kwargs {name}={value!r} of the run may open a window or a file"
-            raise UsageError(f"{wrong}: if it is yours, pass them again, tr.load(path, env_kwargs={{...}})")
+            raise UsageError(f"{wrong}: if you trust the run, pass them again, tr.load(path, env_kwargs={{...}})")
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -168,26 +173,26 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def names_file(name: str, text: str) -> bool:
-    """Whether an argument may lead to a file: by its own name, by the form of the text, or because the file exists."""
+    """Whether an argument may name a file, judged by its own name, by the form of the text, or because the file exists."""
     by_name = re.search(r"(^|_)(file|filename|filepath|path|dir|directory|folder)s?(_|$)", name, re.IGNORECASE)
     by_form = re.search(r"[/\\:\0]|^[.~]|\.[A-Za-z]\w*$", text)
     return by_name is not None or by_form is not None or os.path.lexists(text)
 
 
 def check_kept(before: Settings, after: Settings) -> None:
-    """Refuse changes of settings that a trained network cannot follow."""
+    """Raise UsageError if a setting changes the shape of the network or of the rollout."""
     for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
         if after[name] != before[name]:
-            wrong = f"{name} {after[name]} is not the {before[name]} of the run, which it keeps"
-            raise UsageError(f"{wrong}: drop it, or train a new one")
+            wrong = f"{name} {after[name]} cannot replace {before[name]} in a trained run"
+            raise UsageError(f"{wrong}: drop it, or train a new run")
 
 
 def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
-    """An untrained agent with the settings of a saved run, and with the user's own code if the user gave it."""
+    """An untrained agent with the settings of a saved run, and with the environment and network that the user gave."""
     env_is_users = env is not None
     if env_is_users:
         user_objects.check_env_object(env)
-    elif user_objects.needs_import(config.env) or not user_objects.has_id(config.env):  # which may import its module
+    elif user_objects.needs_import(config.env) or not user_objects.has_id(config.env):  # an id may import its module
         env = user_objects.named_by_file(config.env, path, "was trained on", "env")
     if config.run.train_env is not None and (
         is_import_path(config.run.train_env) or user_objects.needs_import(config.run.train_env)
@@ -196,11 +201,11 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> 
     network = network_for(config, path, network)
     count = per_rank_config(config.algorithm, world().size).num_envs
     if user_objects.implements_env(env) and env.num_envs != count:
-        env = env.spawn(count, seed=0)  # as many as were trained on
+        env = env.spawn(count, seed=0)  # the number of environments in training
     try:
         kind = agent_class(config.algo)
         agent = kind.__new__(kind)
-        agent._setup(config, env, network)  # not as a user's settings, which may import
+        agent._setup(config, env, network)  # not through __init__: a saved setting must not import code
         return agent
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:

@@ -1,6 +1,6 @@
-"""The records that flow: Step (env to loop), Rollout (T, N), Batch (B); the Env protocol; what spaces look like.
+"""Data types: Step (one step of N environments), Rollout (T, N), Batch (B), Trajectories (N, T); Env protocol; spaces.
 
-T is time within a rollout, N the number of parallel environments, B a flat batch of transitions.
+T is the number of steps in a rollout, N the number of parallel environments, B the number of transitions in a flat batch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHORT, ALIGNMENT = 64, 64  # numbers of a row; bytes
-Settings = dict[str, Any]  # what a user may set, by name
-Bound = float | tuple[float, ...]  # of every entry, or of each in row-major order
+SHORT = 64  # entries: rows up to this size are copied entry by entry on a GPU
+ALIGNMENT = 64  # bytes
+Settings = dict[str, Any]  # a user's settings, by name
+Bound = float | tuple[float, ...]  # one bound for all entries, or one for each in row-major order
 
 
 @dataclass(frozen=True)
 class Box:
-    """Arrays of a fixed shape between `low` and `high`: vectors, or images of bytes."""
+    """Arrays of a fixed shape with entries between `low` and `high`: vectors, or uint8 images."""
 
     shape: tuple[int, ...]
     low: Bound = -float("inf")
@@ -54,7 +55,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Composite:
-    """Several named parts, which travel as one row of numbers and are taken apart by the network."""
+    """Several named parts, stored side by side in one row of numbers. The network splits the row."""
 
     parts: tuple[tuple[str, Spec], ...]
     dtype: torch.dtype = torch.float32
@@ -64,7 +65,7 @@ class Composite:
         return (sum(math.prod(part.shape) for _, part in self.parts),)
 
     def split(self, row: Tensor) -> dict[str, Tensor]:
-        """Rows (B, sum of sizes) to each part by name, in its own shape and type."""
+        """Split rows (B, sum of sizes) into the parts by name, each in its own shape and dtype."""
         pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
         pairs = zip(self.parts, pieces, strict=True)
         return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pairs}
@@ -74,11 +75,11 @@ Spec = Box | Discrete | MultiDiscrete | Composite
 
 
 class Step(NamedTuple):
-    """What one step of N environments returns.
+    """The result of one step of N environments.
 
-    Where an episode ended, `obs` is already the first observation of the next one; `final_obs` is the true successor of
-    the step in every row. `terminated` says that the task is over (its value is 0), `truncated` that only the clock ran
-    out (its value is V(final_obs)); a row is never both.
+    Where an episode ended, `obs` is already the first observation of the next episode, while `final_obs` is always the
+    observation that the step led to. `terminated`: the task is over, and the value after it is 0. `truncated`: a time limit
+    ended the episode, and the value after it is V(final_obs). A row is never both.
     """
 
     obs: Tensor  # (N, ...)
@@ -86,14 +87,12 @@ class Step(NamedTuple):
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
     final_obs: Tensor  # (N, ...)
-    real: Tensor | None = None  # (N,) bool: False where an engine only reset itself; None: all real
+    valid: Tensor | None = None  # (N,) bool: False where an engine only reset itself; None: all are valid
 
 
 class Env(Protocol):
-    """N copies of one environment. Same-step auto-reset; all randomness of a step comes in as `noise`.
-
-    An engine with random streams of its own has noise_size 0 and is reproducible from the seed of its last seeded reset.
-    """
+    """N copies of one environment, which reset themselves within the step that ends an episode. All random numbers of a step
+    are in `noise`. An engine with its own generators has noise_size 0, and is reproducible from its last seeded reset."""
 
     num_envs: int
     device: torch.device
@@ -101,14 +100,14 @@ class Env(Protocol):
     action: Spec
     noise_size: int  # uniform numbers a reset consumes, per environment
     capturable: bool  # True when step never reads a tensor on the host
-    resumable: bool  # True when state_dict holds all there is to know; otherwise a resumed run starts fresh episodes
-    skips: bool  # True when steps may have rows that are not real
-    groups: int  # parts of the rows that can be stepped by turns, see GroupedEnv; 0 where there is only `step`
+    resumable: bool  # True when state_dict holds the whole state; otherwise a resumed run starts new episodes
+    skips: bool  # True when Step.valid may be False
+    groups: int  # number of groups that can be stepped in turn, see GroupedEnv; 0 if there is only `step`
 
     @property
-    def drawable(self) -> bool: ...  # True when draw needs nothing but observations
+    def drawable(self) -> bool: ...  # True when `draw` needs only observations
     @property
-    def pace(self) -> int: ...  # steps that a video shows in a second
+    def pace(self) -> int: ...  # steps per second of a video
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor: ...
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step: ...
@@ -121,15 +120,15 @@ class Env(Protocol):
 
 
 class GroupedEnv(Env, Protocol):
-    """An Env whose rows are cut, as `tensor_split` cuts them, into groups that work side by side: what was sent to one is
-    worked on while another is received, answered and sent."""
+    """An Env whose rows are split, as by `tensor_split`, into groups that work in parallel: while one group steps, the policy
+    can act for another."""
 
     def send(self, action: Tensor, group: int = 0) -> None: ...
-    def recv(self, group: int = 0) -> Step: ...  # of that group's rows; overwritten by its next recv
+    def recv(self, group: int = 0) -> Step: ...  # the group's rows; the next recv overwrites them
 
 
 class Row(NamedTuple):
-    """One time step of a rollout, as views to be written through."""
+    """One time step of a rollout, as views of its tensors."""
 
     obs: Tensor  # (N, ...)
     action: Tensor  # (N, ...)
@@ -139,31 +138,31 @@ class Row(NamedTuple):
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
     final_obs: Tensor  # (N, ...)
-    real: Tensor  # (N,) bool
+    valid: Tensor  # (N,) bool
 
     def write_act(self, obs: Tensor, action: Tensor) -> None:
-        """What the policy saw and did."""
+        """Write the observation and the action."""
         self.obs.copy_(obs)
         self.action.copy_(action)
 
     def write_evaluation(self, log_prob: Tensor | None = None, value: Tensor | None = None) -> None:
-        """How likely it was and what the critic said, where that is known already."""
+        """Write the action's log-probability and the observation's value, if they are known."""
         if log_prob is not None and value is not None:
             self.log_prob.copy_(log_prob)
             self.value.copy_(value)
 
     def write_step(self, step: Step) -> None:
-        """What came of it."""
+        """Write the result of the step."""
         self.reward.copy_(step.reward)
         self.terminated.copy_(step.terminated)
         self.truncated.copy_(step.truncated)
         self.final_obs.copy_(step.final_obs)
-        if step.real is not None:
-            self.real.copy_(step.real)
+        if step.valid is not None:
+            self.valid.copy_(step.valid)
 
 
 def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros that take up no memory of the host before they are written: NumPy asks for pages, torch fills them."""
+    """Return zeros. On the CPU they take no memory until written: np.zeros reserves pages, torch.zeros fills them."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
@@ -174,28 +173,28 @@ def zeros_on_demand(shape: tuple[int, ...], dtype: torch.dtype, device: torch.de
 
 @dataclass
 class Rollout:
-    """T steps of N environments, preallocated once and overwritten each phase. Observations are raw and never aliases."""
+    """T steps of N environments, allocated once and overwritten in each phase. Observations are not normalised."""
 
     obs: Tensor  # (T, N, ...)
-    action: Tensor  # (T, N, ...) as sampled, before any clipping to the env's bounds
+    action: Tensor  # (T, N, ...) as sampled, before scaling and clipping to the env's bounds
     log_prob: Tensor  # (T, N)
     value: Tensor  # (T, N)
     reward: Tensor  # (T, N)
     terminated: Tensor  # (T, N) bool
     truncated: Tensor  # (T, N) bool
     final_obs: Tensor  # (T, N, ...)
-    real: Tensor  # (T, N) bool: False where nothing happened, never learned from
-    skips: bool = False  # whether there can be such rows
-    groups: int = 1  # of environments that are stepped by turns
+    valid: Tensor  # (T, N) bool: False where an engine only reset itself; such rows are not learned from
+    skips: bool = False  # whether `valid` can be False
+    groups: int = 1  # number of groups of environments that are stepped in turn
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Each time step as views, made once."""
+        """The time steps, as views."""
         return [Row(*(getattr(self, name)[t] for name in Row._fields)) for t in range(self.reward.shape[0])]
 
     @cached_property
     def parts(self) -> list[Rollout]:
-        """Each group's share, as views, made once."""
+        """The rollouts of the groups, as views."""
         cut = [getattr(self, name).tensor_split(self.groups, 1) for name in Row._fields]
         shares = (dict(zip(Row._fields, pieces, strict=True)) for pieces in zip(*cut, strict=True))
         return [replace(self, groups=1, **share) for share in shares]
@@ -216,18 +215,18 @@ class Rollout:
         return self.terminated | self.truncated
 
     def batch(self, advantage: Tensor, target: Tensor) -> Batch:
-        """All T * N real transitions with their advantages and targets, flat, as views where possible."""
+        """Return all valid transitions with their advantages and targets as a flat batch, as views where possible."""
         columns = (self.obs, self.action, self.log_prob, self.value, advantage, target)
         batch = Batch(*(column.flatten(0, 1) for column in columns))
-        return batch.take(self.real.flatten().nonzero().squeeze(1)) if self.skips else batch
+        return batch.take(self.valid.flatten().nonzero().squeeze(1)) if self.skips else batch
 
     def trajectories(self, advantage: Tensor, target: Tensor, alive: Tensor) -> Trajectories:
-        """All transitions with their advantages and targets, one row per environment."""
+        """Return all transitions with their advantages and targets, one row per environment."""
         columns = (self.obs, self.action, self.log_prob, self.value, advantage, target, alive)
         return Trajectories(*(column.transpose(0, 1) for column in columns))
 
     def first(self, steps: int) -> Rollout:
-        """The first rows, as views: what was really collected when a rollout stopped early."""
+        """Return the first steps, as views: those that were collected if the rollout ended early."""
         views = {name: getattr(self, name)[:steps] for name in Row._fields}
         return self if steps == len(self.reward) else replace(self, **views)
 
@@ -238,38 +237,38 @@ class Batch:
 
     obs: Tensor  # (B, ...)
     action: Tensor  # (B, ...)
-    log_prob: Tensor  # (B,) under the policy that acted
-    value: Tensor  # (B,) of the critic that acted
+    log_prob: Tensor  # (B,) of the action, under the policy that acted
+    value: Tensor  # (B,) of the observation, under the critic at that time
     advantage: Tensor  # (B,)
-    target: Tensor  # (B,) what the critic should have said
+    target: Tensor  # (B,) of the value loss
 
     def __len__(self) -> int:
         return self.log_prob.shape[0]
 
     @property
-    def weight(self) -> Tensor | int:
-        """How many transitions there are to learn from."""
+    def num_valid(self) -> Tensor | int:
+        """Number of transitions to learn from."""
         return len(self)
 
     def take(self, index: Tensor | slice) -> Self:
-        """The rows at `index`; views if it is a slice."""
+        """Return the rows at `index`, as views if it is a slice."""
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
     def flat(self) -> Self:
-        """One transition a row."""
+        """Return the batch with one transition per row."""
         return self
 
     def order(self, keys: Tensor) -> Tensor:
-        """A random order of the rows for each pass, from random keys (passes, B or more)."""
+        """Return a random order of the rows for each epoch, from random keys (epochs, B or more)."""
         return keys[:, : len(self)].argsort()  # all at once: on a GPU, many sorts cost little more than one
 
     def sizes(self, count: int) -> list[int]:
-        """Of `count` minibatches. They differ by at most one row, where rows that were not real are left out of the batch."""
+        """Return the sizes of `count` minibatches. They differ by at most one row, and only if invalid rows were left out."""
         ends = [len(self) * i // count for i in range(count + 1)]
         return [end - start for start, end in pairwise(ends) if end > start]
 
     def minibatches(self, count: int, order: Tensor) -> Iterator[Self]:
-        """For each pass's order, one pass over the batch in `count` disjoint minibatches, views of one shuffled copy."""
+        """Yield `count` disjoint minibatches for each epoch's order, as views of one shuffled copy."""
         sizes = self.sizes(count)
         for rows in order:
             columns = (torch.split(rows_at(getattr(self, f.name), rows), sizes) for f in fields(self))
@@ -278,7 +277,7 @@ class Batch:
 
 
 def rows_at(column: Tensor, index: Tensor) -> Tensor:
-    """column[index]; on a GPU short rows number by number, for torch takes a block of threads to copy each of them."""
+    """Return column[index]. On a GPU short rows are copied entry by entry: torch would use a block of threads for each row."""
     width = column[0].numel()
     if not column.is_cuda or not 1 < width <= SHORT:
         return column[index]
@@ -293,7 +292,7 @@ class Trajectories(Batch):
     alive: Tensor  # (N, T) bool: False on padding
 
     @property
-    def weight(self) -> Tensor:
+    def num_valid(self) -> Tensor:
         return self.alive.sum()
 
     def flat(self) -> Self:

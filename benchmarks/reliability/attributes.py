@@ -120,7 +120,7 @@ def outcome(case: Case) -> tuple[str, str]:
             same = repr(rows(whole)) == repr(rows(parts))  # so that NaN equals NaN
     except Exception as error:
         return "crashed", f"{type(error).__name__}: {error}"
-    lines = [line for line in said.getvalue().splitlines() if "not kept by a resume" in line]
+    lines = [line for line in said.getvalue().splitlines() if "not saved with the run" in line]
     if lines:
         return ("named" if len(lines) == 1 else "silent"), lines[0]
     return ("kept" if same else "silent"), said.getvalue()

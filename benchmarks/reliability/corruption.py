@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 import tightrope as tr
 import tightrope.cli
 from tightrope.errors import UsageError
-from tightrope.training.checkpoint import CHECKPOINTS, CONFIG, LATEST, MANIFEST, MODEL, TRAINING
+from tightrope.training.checkpoint_reader import CHECKPOINTS, CONFIG, LATEST, MANIFEST, MODEL, TRAINING
 from tightrope.training.user_objects import has_id
 
 FILES = (MANIFEST, MODEL, TRAINING)  # of a checkpoint
@@ -128,7 +128,7 @@ def check_damaged(run: Path, original: Path, originals: Originals) -> str:
         assert same(tr.load(run), original / CHECKPOINTS / good[0]), "something else was loaded"
     code, said = command("resume", run)
     assert code == 0, said
-    assert f"going on from {good[0]}\n" in said, said
+    assert f"resuming from {good[0]}\n" in said, said
     assert rows(run) == rows(originals.end), "the metrics differ"
     assert tensors(newest(run)) == tensors(newest(originals.end)), "it has come to another end"
     return "as it was" if good[0] == names[0] else "an older one taken"

@@ -98,7 +98,7 @@ def full(disk: Path) -> None:
     run = disk / "run"
     process = under_way(run, saves=3)
     fill_during(process, disk)
-    check_goes_on(process, "cannot be saved to (No space left on device): training goes on")
+    check_goes_on(process, "cannot be saved to (No space left on device): training continues")
     check_says_unsaved(process)
     finished("eval", run, "--episodes", "1")
     check_can_go_on(run)
@@ -161,7 +161,7 @@ def forbidden(disk: Path) -> None:
     process = under_way(run, saves=3, prepare=without_rights)
     (run / "checkpoints").chmod(0o555)
     until(lambda: "cannot be saved to" in process.output, process)
-    check_goes_on(process, "cannot be saved to (Permission denied): training goes on")
+    check_goes_on(process, "cannot be saved to (Permission denied): training continues")
     (run / "checkpoints").chmod(0o755)
     until(lambda: "can be saved to again" in process.output, process)
     (run / "checkpoints").chmod(0o555)
@@ -184,7 +184,7 @@ def removed(disk: Path) -> None:
     process = under_way(run, saves=3)
     while run.exists():  # it may be in the middle of writing
         shutil.rmtree(run, ignore_errors=True)
-    check_goes_on(process, "cannot be saved to (No such file or directory): training goes on")
+    check_goes_on(process, "cannot be saved to (No such file or directory): training continues")
     check_says_unsaved(process)
     assert not run.exists(), "it was made again"
 
@@ -225,7 +225,7 @@ def file_too_large(disk: Path) -> None:
 
     output = Process(*training(CARTPOLE, run, 20), prepare=limit).ends(1)
     for words in (
-        "cannot be saved to (File too large): training goes on, nothing is saved yet",
+        "cannot be saved to (File too large): training continues, nothing is saved yet",
         "metrics.jsonl cannot be written (File too large)",
         "the end of training, 480 steps, is not saved",
     ):

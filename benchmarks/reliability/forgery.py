@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from tightrope.files import canonical, digest
-from tightrope.training.checkpoint import CHECKPOINTS, LATEST, MANIFEST, MODEL, NAME, TRAINING, with_hash
+from tightrope.training.checkpoint_reader import CHECKPOINTS, LATEST, MANIFEST, MODEL, NAME, TRAINING, with_hash
 
 
 def newest(run: Path) -> Path:

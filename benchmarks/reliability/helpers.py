@@ -23,7 +23,7 @@ SMALL = (
 )
 ASYNC = f"--backend gymnasium --vectorization-mode async --num-envs 2 --video-every 0 --save-seconds 0 {SMALL}"
 FILMED = f"--num-envs 4 --video-every 1 {SMALL}"
-LEFT_OUT = "warning: video failed and is left out from here on: "
+LEFT_OUT = "warning: video failed and is disabled: "
 Event = Callable[[Path], Iterator[None]]  # stops before what happens, then makes it happen and checks what comes of it
 
 
@@ -69,7 +69,9 @@ def waits_for_helpers(process: Process, run: Path) -> bool:
 def check_warning(process: Process, line: str) -> None:
     """It has warned once, with these words, besides saying that a phase is finished first."""
     said = [
-        said for said in process.output.splitlines() if said.startswith("warning: ") and "came: the phase" not in said
+        said
+        for said in process.output.splitlines()
+        if said.startswith("warning: ") and "received: stopping after" not in said
     ]
     assert len(said) == 1, process.output
     assert line in said[0], process.output

@@ -18,7 +18,7 @@ from forgery import REMOVED, forge, forge_config, forge_header, forge_tensors, n
 from safetensors.numpy import load_file
 
 from tightrope.files import canonical
-from tightrope.training.checkpoint import CHECKPOINTS, CONFIG, MANIFEST, MODEL, TRAINING
+from tightrope.training.checkpoint_reader import CHECKPOINTS, CONFIG, MANIFEST, MODEL, TRAINING
 
 Case = Callable[[Path], None]
 PROOF = "executed"  # beside the run, made by what must not be executed

@@ -30,8 +30,8 @@ from runs import (
     training,
 )
 
-from tightrope.training.checkpoint import CHECKPOINTS
-from tightrope.training.persistence import LEAVING, UNFINISHED
+from tightrope.training.checkpoint_reader import CHECKPOINTS
+from tightrope.training.checkpoint_writer import LEAVING, UNFINISHED
 from tightrope.training.run_directory import RunDirectory
 
 SAVED = 77  # exit code of a process that has come to the end of its save
@@ -109,8 +109,8 @@ class Victim:
             assert newest.manifest["serial"] >= serial(seen[0]), f"{seen[0]} is lost, {newest.path.name} is there"
         if newest is not None:
             check_no_row_is_missing(self.path, newest, self.expected)
-        if before and "going on from" in process.output:
-            assert f"going on from {before[0]}\n" in process.output, process.output
+        if before and "resuming from" in process.output:
+            assert f"resuming from {before[0]}\n" in process.output, process.output
         assert "damaged" not in process.output, process.output
         return place
 
@@ -226,7 +226,7 @@ def kill_at(operation: int, half: Path, reference: Path) -> bool:
         )
         check_no_row_is_missing(run, newest, rows(reference))
         output = finished("resume", run)
-        assert f"going on from {newest.path.name}\n" in output, output
+        assert f"resuming from {newest.path.name}\n" in output, output
         check_same_end(run, reference)
     shutil.rmtree(run)
     return process.code != SAVED

@@ -61,7 +61,7 @@ def guard_cost() -> tuple[float, float, float]:
     for metrics in ppo(state, config):
         means = torch.stack([*metrics.terms, metrics.grad_norm])
         ended = time.perf_counter()
-        health(state, state.rollout.real, means)
+        health(state, state.rollout.valid, means)
         summed = time.perf_counter()
         snapshot.take()
         copied = time.perf_counter()

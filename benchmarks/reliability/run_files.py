@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attacks import SECONDS, Case, Skipped, attempt, copy_of_good_run
 
-from tightrope.training.checkpoint import CHECKPOINTS, LATEST, MODEL, NAME
+from tightrope.training.checkpoint_reader import CHECKPOINTS, LATEST, MODEL, NAME
 
 Plant = Callable[[Path], object]  # puts something into a run; PID in a name is the process that does it
 VICTIM, ELSEWHERE = "victim", "elsewhere"  # beside the run: a private key, and a directory that has it, too

@@ -9,7 +9,7 @@ from processes import Process, nothing, until
 from safetensors.numpy import load_file
 
 from tightrope.files import Place
-from tightrope.training.checkpoint import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
+from tightrope.training.checkpoint_reader import CHECKPOINTS, MODEL, NAME, TRAINING, Checkpoint, pointer_problem, verify
 
 SMALL = "--num-envs 3 --num-steps 8 --hidden-sizes 8 --max-episode-steps 20 --device cpu --threads 1 --save-seconds 0 --seed 7"
 PPO = "--num-minibatches 2 --update-epochs 2 --norm-obs --norm-reward"
@@ -86,7 +86,7 @@ def newest_of(run: Path) -> Checkpoint:
 def check_stopped(process: Process, run: Path, number: int, seconds: float = 120.0) -> Checkpoint:
     """It left by that signal's code, with everything saved."""
     output, newest = process.ends(128 + number, seconds), newest_of(run)
-    assert f"stopped after {newest.steps:,} steps; `tightrope resume {run}` goes on" in output, output
+    assert f"stopped after {newest.steps:,} steps; `tightrope resume {run}` continues" in output, output
     return newest
 
 

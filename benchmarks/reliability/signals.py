@@ -14,7 +14,7 @@ from runs import PENDULUM, check_same_numbers, check_stopped, checkpoints, newes
 
 import tightrope.agent
 from tightrope.training import scoring
-from tightrope.training.checkpoint import LATEST
+from tightrope.training.checkpoint_reader import LATEST
 from tightrope.training.run_directory import RunDirectory
 
 PHASES = 16

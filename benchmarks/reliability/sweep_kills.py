@@ -30,7 +30,7 @@ ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 def work(url: str, name: str, trials: int, seed: int) -> None:
     """One process of the sweep: the loop of `Worker`, with trials that take no time to speak of."""
-    ts.MOST_FAILURES = 10**6  # no slot is given up: kills are not the settings' fault
+    ts.MAX_FAILURES_OF_SLOT = 10**6  # no slot is given up: kills are not the settings' fault
     random.seed(seed)
     study, _ = open_study(open_storage(url), name, {"kills": True})
     slots = TrialSlots(study, trials, {"x": 0.5}, heartbeat_seconds=0.1, grace_seconds=3.0)

@@ -120,7 +120,7 @@ def goes_on_without(folder: Path, index: int) -> None:
         job.evict(index)
         until(job.complete, "the end of the job")
     print(f"  pods made: {job.made[0]} and {job.made[1]}")
-    assert "going on from" in job.log(0) + job.log(1)
+    assert "resuming from" in job.log(0) + job.log(1)
     assert_whole(job.run_dir)
 
 

@@ -170,7 +170,7 @@ def goes_on(cluster: Cluster, job: str, run_dir: Path, before: int) -> None:
     """The same job runs again, and the run goes on from where it was saved."""
     until(lambda: max(phases(run_dir)) > before, "more phases")
     assert cluster.about(job)["Restarts"] == "1", "once requeued"
-    assert "going on from" in cluster.logs(job)
+    assert "resuming from" in cluster.logs(job)
     assert_whole(run_dir)
     print(f"  requeued once; phase {before} is followed by {before + 1}")
 
@@ -243,7 +243,7 @@ def rank_killed(cluster: Cluster) -> None:
     os.kill(process_of(run_dir, rank=1), signal.SIGKILL)
     assert cluster.end(job) == "COMPLETED"
     assert cluster.about(job)["Restarts"] == "0", "never requeued"
-    assert "going on from" in cluster.logs(job)
+    assert "resuming from" in cluster.logs(job)
     assert_whole(run_dir)
 
 

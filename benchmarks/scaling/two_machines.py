@@ -110,7 +110,7 @@ class Command(NamedTuple):
 
 def training(steps: int) -> Command:
     words = f"-m tightrope train CartPole-v1 --total-timesteps {steps} --run-dir run --save-seconds 1".split()
-    return Command(words, begun="phase ", again="going on from")
+    return Command(words, begun="phase ", again="resuming from")
 
 
 def wait_for_start(both: list[Machine], command: Command) -> None:

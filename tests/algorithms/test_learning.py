@@ -1,6 +1,7 @@
 """Learning, on small budgets and several seeds: the probes to their tolerances, and the pole that stays up."""
 
 import pytest
+import torch
 
 import tightrope as tr
 from tightrope.tools.probe import PROBES, probes_for, run_probe
@@ -20,15 +21,16 @@ def test_vpg_passes_the_probes_of_the_policy(probe, seed):
     assert finding.passed, f"error {finding.error}: look at {probe.meaning}"
 
 
-def test_vpg_is_judged_on_the_policy_and_ppo_on_all_five():
-    assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0"]
-    assert len(probes_for("ppo")) == 5
+def test_vpg_is_judged_on_the_policy_and_ppo_on_all():
+    assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0", "MaskProbe-v0"]
+    assert len(probes_for("ppo")) == 6
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ppo_solves_cartpole_with_no_flags(seed):
     agent = tr.PPO("CartPole-v1", seed=seed, device="cpu").learn(quiet=True)
     assert agent.evaluate(episodes=100).mean >= 495
+    assert agent.state.best_score == 500, "the run did not stop at a policy that was checked"
 
 
 @pytest.mark.parametrize("baseline", ["timestep", "critic"])
@@ -45,3 +47,11 @@ def test_a_sign_error_is_found_by_the_probes(monkeypatch):
     monkeypatch.setattr(losses, "clipped_surrogate", lambda *args: -original(*args))
     assert not run_probe(PROBES[3], "ppo", 1).passed
     assert run_probe(PROBES[0], "ppo", 1).passed
+
+
+def test_a_mask_that_is_not_applied_is_found_by_its_probe(monkeypatch):
+    from tightrope.models.action_mask import ActionMask
+
+    original = ActionMask.forward
+    monkeypatch.setattr(ActionMask, "forward", lambda *args: (original(*args)[0], torch.ones_like(original(*args)[1])))
+    assert not run_probe(PROBES[5], "ppo", 1).passed

@@ -79,13 +79,13 @@ def test_a_phase_depends_on_state_and_noise_alone():
 
 def watch_gradients(monkeypatch, look):
     """Have `look` called with the policy and the batch before each gradient."""
-    original = Runtime.gradient
+    original = Runtime.backward
 
     def watching(self, loss, policy, batch, optimizer):
         look(policy, batch)
         return original(self, loss, policy, batch, optimizer)
 
-    monkeypatch.setattr(Runtime, "gradient", watching)
+    monkeypatch.setattr(Runtime, "backward", watching)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -127,17 +127,17 @@ def test_target_kl_stops_a_phase_and_breaking_out_equals_masking(monkeypatch):
     monkeypatch.setattr(Runtime, "step", lambda *a: steps.append(1) or original(*a))
     rows = run(broken, config)
     assert 0 < len(steps) < config.phases * config.updates_per_phase
-    assert broken.optimizer.step == len(steps)
+    assert broken.optimizer.step_count == len(steps)
     monkeypatch.setattr(
         Runtime, "halted", lambda self, stopped: False
     )  # as on a device, where looking would synchronise
     masked_rows = run(masked, config)
     assert torch.equal(broken.optimizer.flat, masked.optimizer.flat)
     assert torch.equal(broken.optimizer.first_moment, masked.optimizer.first_moment)
-    assert broken.optimizer.step == masked.optimizer.step
+    assert broken.optimizer.step_count == masked.optimizer.step_count
     assert [r["losses/approx_kl"] for r in rows] == pytest.approx([r["losses/approx_kl"] for r in masked_rows])
     run(free, free_config)
-    assert free.optimizer.step == free_config.phases * free_config.updates_per_phase
+    assert free.optimizer.step_count == free_config.phases * free_config.updates_per_phase
 
 
 class Markers(TensorEnv):
@@ -165,7 +165,7 @@ def test_advantage_of_a_truncated_step_uses_the_final_observation(monkeypatch):
         batches.append((batch.obs.clone(), batch.target.clone()))
         return tr.functional.PPOTerms(*torch.zeros(5))
 
-    monkeypatch.setattr(Runtime, "gradient", watching)
+    monkeypatch.setattr(Runtime, "backward", watching)
     next(ppo.ppo(state, config))
     obs, target = batches[0]  # target = A + V = r + gamma V(successor) when lambda is 0
     expected = {10.0: 0.5 * 1, 1.0: 0.5 * 2, 2.0: 0.5 * 3}
@@ -232,7 +232,7 @@ def test_advantages_and_targets_stay_what_they_were_through_all_epochs(monkeypat
 def test_the_first_step_of_a_phase_is_taken_whatever_the_target_kl():
     state, config = new_state(num_envs=1, num_steps=64, target_kl=1e-20, total_timesteps=64 * 3)
     run(state, config)
-    assert state.optimizer.step >= config.phases
+    assert state.optimizer.step_count >= config.phases
 
 
 @pytest.mark.parametrize("setting", [dict(norm_adv=False), dict(clip_vloss=True), dict(max_grad_norm=None),

@@ -29,7 +29,7 @@ from tightrope.types import Batch
 class A2CConfig(OnPolicyConfig):
     """Settings of A2C."""
 
-    passes_by: ClassVar[tuple[str, ...]] = ("update_epochs", "num_minibatches")
+    epoch_settings: ClassVar[tuple[str, ...]] = ("update_epochs", "num_minibatches")
     update_epochs: int = 1
     """Passes over each rollout."""
     num_minibatches: int = 16
@@ -80,8 +80,8 @@ def a2c(state: State, config: A2CConfig) -> Iterator[A2CMetrics]:
 def phase(state: State, config: A2CConfig, noise: Noise) -> A2CMetrics:
     obs, _ = state.runtime.collect(state.env, state.policy, state.rollout, state.obs, noise)
     state.obs.copy_(obs)
-    metrics = learn(state, config, noise.shuffle)
-    return metrics._replace(episodes=state.runtime.sum(state.env.finished_episodes()))
+    episodes = state.runtime.all_reduce_sum(state.env.finished_episodes())
+    return learn(state, config, noise.shuffle, episodes)
 
 
 @run_as("part")
@@ -96,17 +96,18 @@ def estimate(state: State, config: A2CConfig) -> Batch:
 
 
 @run_as("part")
-def learn(state: State, config: A2CConfig, shuffle: Tensor) -> A2CMetrics:
+def learn(state: State, config: A2CConfig, shuffle: Tensor, episodes: Tensor) -> A2CMetrics:
     policy, optimizer, runtime = state.policy, state.optimizer, state.runtime
     batch, loss, rows = estimate(state, config), A2CLoss(config.vf_coef, config.ent_coef), []
     for minibatch in batch.minibatches(config.num_minibatches, batch.order(shuffle)):
         minibatch.advantage = runtime.standardized(minibatch.advantage)
-        terms = runtime.gradient(loss, policy, minibatch, optimizer)
+        terms = runtime.backward(loss, policy, minibatch, optimizer)
         rows.append(torch.stack([*terms, runtime.step(optimizer, config.max_grad_norm)]))
-    runtime.update_statistics(policy, state.rollout.obs, state.rollout.real)
-    mean = torch.stack(rows).mean(0)
-    found = health(state, state.rollout.real, mean)
-    return A2CMetrics(A2CTerms(*mean[:-1]), mean[-1], optimizer.learning_rate.clone(), torch.zeros(3), found)
+    runtime.update_statistics(policy, state.rollout.obs, state.rollout.valid)
+    *means, grad_norm = torch.stack(rows).mean(0)
+    terms = A2CTerms(*means)
+    found = health(state, state.rollout.valid, terms, grad_norm)
+    return A2CMetrics(terms, grad_norm, optimizer.learning_rate.clone(), episodes, found)
 
 
 # what it does -----------------------------------------------------------------------------------------------------------

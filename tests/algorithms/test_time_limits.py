@@ -248,22 +248,22 @@ def test_advantages_are_those_worked_out_by_hand(form: str, ends: bool, steps: i
     expected = torch.where(rollout.obs == 1, last, first)
     expected[-1] = torch.where(rollout.obs[-1] == 1, last, edge)
 
-    real = rollout.real
+    valid = rollout.valid
     assert rollout.skips == (form == "own next-step")
-    assert torch.equal(rollout.done & real, (rollout.obs == 1) & real)
-    assert not (rollout.done & ~real).any()
+    assert torch.equal(rollout.done & valid, (rollout.obs == 1) & valid)
+    assert not (rollout.done & ~valid).any()
     assert torch.equal(rollout.terminated, rollout.done & ends)
     assert (rollout.final_obs[rollout.done] == 2).all()
-    assert (rollout.obs[real] < 2).all(), "the end is never a place to act from"
-    assert set(rollout.obs[real].tolist()) == {0, 1}
-    torch.testing.assert_close(advantage[real], expected[real], rtol=0, atol=1e-5)
+    assert (rollout.obs[valid] < 2).all(), "the end is never a place to act from"
+    assert set(rollout.obs[valid].tolist()) == {0, 1}
+    torch.testing.assert_close(advantage[valid], expected[valid], rtol=0, atol=1e-5)
     batch = rollout.batch(advantage, advantage + rollout.value)
-    torch.testing.assert_close(batch.advantage, expected[real], rtol=0, atol=1e-5)
-    assert torch.equal(batch.obs, rollout.obs[real])
+    torch.testing.assert_close(batch.advantage, expected[valid], rtol=0, atol=1e-5)
+    assert torch.equal(batch.obs, rollout.obs[valid])
 
 
 def test_every_form_tells_the_same_story() -> None:
-    """From the same seeds, the same rollout: but for the steps that are not real."""
+    """From the same seeds, the same rollout: but for the steps that are not valid."""
     stories = {}
     for form, make in FORMS.items():
         if form != "tensors" and not form.startswith("own"):  # they have other streams
@@ -276,7 +276,7 @@ def test_every_form_tells_the_same_story() -> None:
             assert torch.equal(getattr(story, field), getattr(reference, field))
     one, other = (rollout_of(FORMS[form](Road, 5, False), 9)[0] for form in ("own same-step", "own next-step"))
     for column in range(5):
-        real = other.real[:, column]
-        count = int(real.sum())
-        assert torch.equal(other.obs[real, column], one.obs[:count, column])
-        assert torch.equal(other.reward[real, column], one.reward[:count, column])
+        valid = other.valid[:, column]
+        count = int(valid.sum())
+        assert torch.equal(other.obs[valid, column], one.obs[:count, column])
+        assert torch.equal(other.reward[valid, column], one.reward[:count, column])

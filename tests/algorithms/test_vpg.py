@@ -33,13 +33,13 @@ def run(state, config):
 def learned_from(monkeypatch, state, config):
     """The batches that one phase learns from."""
     batches = []
-    original = Runtime.gradient
+    original = Runtime.backward
 
     def watching(self, loss, policy, batch, optimizer):
         batches.append(batch)
         return original(self, loss, policy, batch, optimizer)
 
-    monkeypatch.setattr(Runtime, "gradient", watching)
+    monkeypatch.setattr(Runtime, "backward", watching)
     metrics = next(vpg.vpg(state, config))
     return batches, metrics
 
@@ -157,7 +157,7 @@ def test_reuse_takes_several_steps_on_whole_trajectories(monkeypatch):
     state, config = new_state(rollout_uses=3, num_batches=2, use_importance_weights=True, weight_clamp=None)
     batches, metrics = learned_from(monkeypatch, state, config)
     assert len(batches) == 6
-    assert state.optimizer.step == 6
+    assert state.optimizer.step_count == 6
     assert {b.alive.shape[0] for b in batches} == {4 * state.steps // 8}
     assert metrics.terms.importance_weight != 1.0
 

@@ -78,7 +78,7 @@ def held_to_autograd(
     expected_terms = torch.stack([*autograd(loss, policy, batch, optimizer)])
     expected = optimizer.grad.clone()
     optimizer.grad.fill_(torch.nan)  # every entry must be written
-    terms = runtime.gradient(loss, policy, batch, optimizer)
+    terms = runtime.backward(loss, policy, batch, optimizer)
     assert type(terms) is type(loss(policy, batch)[1])
     assert not any(term.requires_grad for term in terms)
     tolerance = 1e-6 if runtime.records else 1e-5

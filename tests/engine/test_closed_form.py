@@ -23,7 +23,7 @@ CASES = list(
 
 @pytest.fixture
 def runtime() -> Runtime:
-    """Where numbers cannot be looked at."""
+    """A runtime for a device, on which the host reads no tensor."""
     return Runtime(on_device=True)
 
 
@@ -62,12 +62,13 @@ def test_rounding_within_the_clip_interval_costs_no_row_its_gradient():
     torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6)
 
 
-def test_another_loss_or_policy_is_looked_at_anew(runtime, case):
+def test_another_loss_or_policy_is_looked_at_anew(runtime, case, capsys):
     policy, batch, optimizer = case
-    runtime.gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert runtime.analytic.form is not None
-    runtime.gradient(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    runtime.backward(OtherLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
+    assert capsys.readouterr().err == "", "another loss never had a hand-written gradient"
 
 
 class OtherLoss(PPOLoss):
@@ -99,15 +100,20 @@ def test_anything_unknown_means_autograd():
     assert not has_closed_form(loss, policy)
 
 
-def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, runtime):
+def test_a_changed_clip_is_noticed_although_the_first_ratio_is_1(monkeypatch, runtime, capsys):
     losses = sys.modules["tightrope.functional.losses"]
     original = losses.clipped_surrogate
     monkeypatch.setattr(losses, "clipped_surrogate", lambda a, b, c, clip: original(a, b, c, 2 * clip))
     policy = a_policy(TORQUE)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy), PPOLoss(0.2, 0.5, 0.0, False)
     batch.log_prob = policy.distribution(batch.obs).log_prob(batch.action).detach()
-    runtime.gradient(loss, policy, batch, optimizer)
+    for _ in range(2):
+        runtime.backward(loss, policy, batch, optimizer)
+        runtime.analytic.key = None  # look at it anew
     assert runtime.analytic.form is None
+    (line,) = capsys.readouterr().err.splitlines()  # printed once
+    assert line.startswith("accelerate: PPOLoss uses autograd instead of its hand-written gradient, which is slower: ")
+    assert "disagree" in line
 
 
 def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runtime, case):
@@ -119,14 +125,14 @@ def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runti
 
     monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
     policy, batch, optimizer = case
-    runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
+    runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
     assert runtime.analytic.form is not None
-    runtime.gradient(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
+    runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
 
 
-def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, case):
-    closed_form = sys.modules["tightrope.engine.closed_form"]
+def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, case, capsys):
+    closed_form, layout = (sys.modules[f"tightrope.engine.{name}"] for name in ("closed_form", "kernels.layout"))
     more = NamedTuple("PPOTerms", [*((name, torch.Tensor) for name in PPOTerms._fields), ("another", torch.Tensor)])
     original = PPOLoss.__call__
 
@@ -136,8 +142,14 @@ def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, 
 
     monkeypatch.setattr(PPOLoss, "__call__", with_another_term)
     policy, batch, optimizer = case
-    assert len(runtime.gradient(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)) == len(more._fields)
+    assert len(runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)) == len(more._fields)
     assert runtime.analytic.form is None
-    monkeypatch.setattr(closed_form, "PPOTerms", more)  # which the written-out form has too few for
-    runtime.gradient(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
+    assert "the loss returns the terms policy_loss, value_loss" in capsys.readouterr().err
+    monkeypatch.setattr(closed_form, "PPOTerms", more)  # which has more fields than the closed form computes
+    runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
+    assert capsys.readouterr().err == "", "the reason is printed once"
+    monkeypatch.setattr(layout, "has_device", lambda device: True)
+    assert layout.has_fused(PPOLoss(0.2, 0.5, 0.1, False), fused := a_policy(CHOICE, hidden_sizes=(16, 16)))
+    monkeypatch.setattr(layout, "PPOTerms", more)
+    assert not layout.has_fused(PPOLoss(0.2, 0.5, 0.1, False), fused), "the kernels would leave a term unwritten"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.algorithms import ALGORITHMS
 from tightrope.engine import Runtime
-from tightrope.engine.metrics import LOSSES, Reading, finite_sum, health, unhealthy
-from tightrope.functional import PPOTerms, VPGTerms
+from tightrope.engine.metrics import Reading, finite_sum, health, unhealthy
+from tightrope.functional import PPOTerms, VPGTerms, terms_to_check
 from tightrope.training.presets import PRESETS
 
 NAN, INF = float("nan"), float("inf")
@@ -24,9 +24,10 @@ def agent_of(algo: str = "ppo", env: str = "Pendulum-v1", **settings: Any) -> tr
     return AGENTS[algo](env, **{**SMALL, **settings})
 
 
-def bad_parts(agent: tr.Agent, means: Tensor | None = None, learned: Tensor | None = None) -> list[str]:
-    learned = agent.state.rollout.real if learned is None else learned
-    return unhealthy(health(agent.state, learned, torch.zeros(6) if means is None else means)[0].tolist())
+def bad_parts(agent: tr.Agent, terms: Any = None, grad_norm: float = 0.0, learned: Tensor | None = None) -> list[str]:
+    learned = agent.state.rollout.valid if learned is None else learned
+    terms = PPOTerms(*torch.zeros(5)) if terms is None else terms
+    return unhealthy(health(agent.state, learned, terms, torch.tensor(grad_norm))[0].tolist())
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -55,10 +56,38 @@ def test_one_bad_entry_anywhere_shows_in_its_part_alone(part: str, where: str, b
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_losses_and_gradients_count_and_what_only_describes_does_not(bad: float) -> None:
     agent = agent_of()
-    verdicts = [bad_parts(agent, torch.eye(6)[i].masked_fill(torch.eye(6)[i] > 0, bad)) for i in range(6)]
-    assert verdicts == [["loss"], ["loss"], ["loss"], [], [], ["gradient"]]
-    for terms in (PPOTerms, VPGTerms):
-        assert not {"approx_kl", "clip_fraction", "importance_weight"} & set(terms._fields[:LOSSES])
+    for kind in (PPOTerms, VPGTerms):
+        terms = kind(*torch.zeros(len(kind._fields)))
+        assert set(kind.diagnostics()) <= set(kind._fields)
+        for name in kind._fields:
+            expected = [] if name in ("approx_kl", "clip_fraction", "importance_weight") else ["loss"]
+            assert bad_parts(agent, terms._replace(**{name: torch.tensor(bad)})) == expected, name
+    assert bad_parts(agent, grad_norm=bad) == ["gradient"]
+
+
+class MoreTerms(NamedTuple):
+    """A loss's terms with a diagnostic before a loss."""
+
+    note: Tensor
+    added_loss: Tensor
+
+    @staticmethod
+    def diagnostics() -> frozenset[str]:
+        return frozenset({"note"})
+
+
+class PlainTerms(NamedTuple):
+    """Terms that declare no diagnostics."""
+
+    only: Tensor
+
+
+def test_a_new_loss_term_is_checked_wherever_it_stands() -> None:
+    agent, zero, bad = agent_of(), torch.tensor(0.0), torch.tensor(NAN)
+    assert bad_parts(agent, MoreTerms(zero, bad)) == ["loss"]
+    assert bad_parts(agent, MoreTerms(bad, zero)) == []
+    assert bad_parts(agent, PlainTerms(bad)) == ["loss"]
+    assert [*terms_to_check(MoreTerms(zero, bad))] == ["added_loss"]
 
 
 def test_rows_that_were_not_learned_from_do_not_count() -> None:
@@ -70,7 +99,7 @@ def test_rows_that_were_not_learned_from_do_not_count() -> None:
         column[5, 2] = NAN
     agent.state.obs[1] = INF  # shown after a step that does not count
     assert bad_parts(agent, learned=learned) == []
-    rollout.real.copy_(learned)
+    rollout.valid.copy_(learned)
     rollout.skips = True
     assert bad_parts(agent) == []
     assert bad_parts(agent, learned=torch.ones_like(learned)) == ["observation", "reward", "value"]
@@ -110,13 +139,13 @@ def test_a_constant_target_and_no_finished_episode_are_no_alarm() -> None:
 
 def test_a_step_that_the_kl_limit_forbade_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device terms of later minibatches are still computed, under a mask; they may be anything."""
-    original, count = Runtime.gradient, iter(range(1000))
+    original, count = Runtime.backward, iter(range(1000))
 
     def overflowing(*args: Any) -> Any:
         terms = original(*args)
         return terms._replace(approx_kl=torch.tensor(INF), policy_loss=torch.tensor(INF)) if next(count) else terms
 
-    monkeypatch.setattr(Runtime, "gradient", overflowing)
+    monkeypatch.setattr(Runtime, "backward", overflowing)
     monkeypatch.setattr(Runtime, "halted", lambda self, stopped: False)
     agent = agent_of(target_kl=0.1)
     metrics = next(ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tightrope.engine import Optimizer, Runtime, moments
-from tightrope.engine.gradients import agrees
+from tightrope.engine.gradients import disagreement
 from tightrope.engine.kernels import (
     FusedGradient,
     FusedPolicy,
@@ -137,10 +137,10 @@ def test_a_small_divergence_is_not_lost_in_rounding(device):
 def test_it_passes_the_examination_every_gradient_must(device):
     policy = a_policy(device, action=TORQUE)
     optimizer, batch, loss = Optimizer(policy), a_batch(policy, device, 64), PPOLoss(0.2, 0.5, 0.01, True)
-    assert agrees(FusedGradient(policy, optimizer), loss, policy, batch, optimizer)  # type: ignore[arg-type]
+    assert disagreement(FusedGradient(policy, optimizer), loss, policy, batch, optimizer) is None  # type: ignore[arg-type]
     other = PPOLoss(0.2, 0.6, 0.01, True)
     wrong = FusedGradient(policy, optimizer)
-    assert not agrees(lambda _, batch: wrong(other, batch), loss, policy, batch, optimizer)  # type: ignore[arg-type]
+    assert disagreement(lambda _, batch: wrong(other, batch), loss, policy, batch, optimizer)  # type: ignore[arg-type]
 
 
 # the step ---------------------------------------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ def test_the_step_is_that_of_torch(device, max_grad_norm, with_squares):
         torch.testing.assert_close(
             norm, Runtime(device=theirs.flat.device).step(theirs, max_grad_norm, stopped), rtol=1e-5, atol=0.0
         )
-        for name in ("flat", "first_moment", "second_moment", "step"):
+        for name in ("flat", "first_moment", "second_moment", "step_count"):
             torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-5, atol=1e-7)
         assert torch.equal(before, ours.flat) == (k in (2, 3))
         assert int(ours.arrivals) == 0
-    assert float(ours.step) == 4
+    assert float(ours.step_count) == 4
 
 
 def test_gradient_and_step_together_learn_as_the_plain_ones(device):
@@ -290,4 +290,4 @@ def test_gradient_and_step_can_be_captured():
     optimizer.load_state_dict(saved[1])
     graph.replay()
     assert torch.equal(optimizer.flat, expected)
-    assert float(optimizer.step) == 2
+    assert float(optimizer.step_count) == 2

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from tightrope.engine import Optimizer, Runtime
+from tightrope.engine.optimize import MAX_TERMS, over_ranks
+from tightrope.errors import UsageError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Discrete
 
 RUNTIME = Runtime()
-MOMENTS = ("first_moment", "second_moment", "step")
+MOMENTS = ("first_moment", "second_moment", "step_count")
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -30,7 +32,7 @@ def squares(net: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
 
 
 def step(optimizer: Optimizer, net: nn.Module, x: Tensor, limit: float | None = None, stopped=None) -> Tensor:
-    RUNTIME.gradient(squares, net, x, optimizer)
+    RUNTIME.backward(squares, net, x, optimizer)
     return RUNTIME.step(optimizer, limit, stopped)
 
 
@@ -60,7 +62,7 @@ def test_steps_are_those_of_adam_after_clipping_the_norm(limit):
         theirs.step()
         torch.testing.assert_close(norm, expected_norm)
         torch.testing.assert_close(list(net.parameters()), list(twin.parameters()), rtol=1e-5, atol=1e-6)
-    assert float(ours.step) == 10
+    assert float(ours.step_count) == 10
 
 
 def test_epsilon_is_1e_5():
@@ -77,11 +79,11 @@ def test_epsilon_is_1e_5():
 def test_gradient_is_that_of_autograd_in_the_order_of_the_parameters():
     net = network()
     optimizer = Optimizer(net)
-    terms = RUNTIME.gradient(squares, net, data(), optimizer)
+    terms = RUNTIME.backward(squares, net, data(), optimizer)
     expected = torch.autograd.grad(squares(net, data())[0], list(net.parameters()))
     assert torch.equal(optimizer.grad, torch.cat([g.flatten() for g in expected]))
     assert torch.equal(terms[0], squares(net, data())[1][0])
-    RUNTIME.gradient(squares, net, data(), optimizer)
+    RUNTIME.backward(squares, net, data(), optimizer)
     assert torch.equal(optimizer.grad, torch.cat([g.flatten() for g in expected]))  # written, not added up
 
 
@@ -108,7 +110,7 @@ def test_parameters_without_gradient_stay_put():
     optimizer = Optimizer(net)
     optimizer.learning_rate.fill_(0.1)
     for i in range(5):
-        RUNTIME.gradient(lambda n, x: squares(n["used"], x), net, data(i), optimizer)
+        RUNTIME.backward(lambda n, x: squares(n["used"], x), net, data(i), optimizer)
         RUNTIME.step(optimizer, 0.5)
     assert torch.equal(net["idle"].weight, idle)
     assert not torch.equal(net["used"].weight, used)
@@ -134,12 +136,12 @@ def test_the_network_is_a_view_of_the_flat_buffer():
 
 def test_buffers_keep_their_address():
     net, optimizer = trained()
-    tensors = [optimizer.flat, optimizer.grad, optimizer.step, optimizer.first_moment, *net.parameters()]
+    tensors = [optimizer.flat, optimizer.grad, optimizer.step_count, optimizer.first_moment, *net.parameters()]
     addresses = [t.data_ptr() for t in tensors]
     step(optimizer, net, data(), limit=0.5)
     net.load_state_dict(network(seed=1).state_dict())
     optimizer.load_state_dict(trained()[1].state_dict())
-    now = [optimizer.flat, optimizer.grad, optimizer.step, optimizer.first_moment, *net.parameters()]
+    now = [optimizer.flat, optimizer.grad, optimizer.step_count, optimizer.first_moment, *net.parameters()]
     assert [t.data_ptr() for t in now] == addresses
     assert torch.equal(optimizer.flat, torch.cat([p.flatten() for p in network(seed=1).parameters()]))
 
@@ -154,7 +156,7 @@ def test_shared_parameters_are_once_in_the_buffer_and_once_in_the_norm():
         distribution, value = policy(obs)
         return distribution.logits.square().sum() + value.square().sum(), ()
 
-    RUNTIME.gradient(loss, policy, data(), optimizer)
+    RUNTIME.backward(loss, policy, data(), optimizer)
     total, _ = loss(policy, data())
     total.backward()
     unique = {id(p): p.grad for p in policy.parameters()}.values()
@@ -190,3 +192,9 @@ def test_on_the_cpu_learning_breaks_off_as_soon_as_it_is_stopped():
     assert RUNTIME.halted(torch.ones(())) is True
     assert RUNTIME.halted(torch.zeros(())) is False
     assert Runtime(on_device=True).halted(torch.ones((), device="meta")) is False
+
+
+def test_a_loss_with_too_many_terms_for_a_message_is_refused():
+    net, terms = nn.Linear(3, 1), tuple(torch.zeros(MAX_TERMS + 1))
+    with pytest.raises(UsageError, match=f"returns {MAX_TERMS + 1} terms, and ranks exchange at most {MAX_TERMS}"):
+        over_ranks(terms, data(), Optimizer(net))

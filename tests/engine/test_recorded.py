@@ -144,9 +144,9 @@ def test_trajectories_are_not_cut_where_rows_depend_on_each_other(
 def test_what_it_returns_is_not_overwritten_by_the_next_call(runtime: Runtime) -> None:
     policy = a_policy(CHOICE)
     optimizer, loss = Optimizer(policy), LOSSES["ppo"][0]
-    terms = runtime.gradient(loss, policy, a_batch(policy), optimizer)
+    terms = runtime.backward(loss, policy, a_batch(policy), optimizer)
     kept = torch.stack([*terms])
-    runtime.gradient(loss, policy, a_batch(policy), optimizer)
+    runtime.backward(loss, policy, a_batch(policy), optimizer)
     assert torch.equal(torch.stack([*terms]), kept)
 
 
@@ -226,16 +226,16 @@ def test_a_loss_that_looks_at_numbers_runs_as_it_is_written(capsys: pytest.Captu
     for rows in (64, 32):  # which is said once
         held_to_autograd(looks, policy, a_batch(policy, rows=rows), optimizer)
     refusal = "aten._local_scalar_dense.default reads numbers on the host"
-    assert capsys.readouterr().err == f"recording: looks runs as written: {refusal}\n"
+    assert capsys.readouterr().err == f"recording: looks runs in plain PyTorch: {refusal}\n"
     held_to_autograd(looks_aside, policy, a_batch(policy), optimizer)
     assert not recordings(optimizer)
-    assert capsys.readouterr().err == "recording: looks_aside runs as written: a replay gives other numbers\n"
+    assert capsys.readouterr().err == "recording: looks_aside runs in plain PyTorch: a replay gives other numbers\n"
 
 
 def test_a_loss_of_too_many_shapes_runs_as_it_is_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tightrope.recording.MOST", 1)
+    monkeypatch.setattr("tightrope.recording.MAX_SHAPES", 1)
     policy = a_policy(CHOICE)
     for rows in (64, 32, 16):
         held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), Optimizer(policy))
@@ -243,7 +243,7 @@ def test_a_loss_of_too_many_shapes_runs_as_it_is_written(
     optimizer = Optimizer(policy)
     for rows in (64, 32, 16):
         held_to_autograd(LOSSES["ppo"][0], policy, a_batch(policy, rows=rows), optimizer)
-    assert capsys.readouterr().err == "recording: PPOLoss runs as written: its batches have too many shapes\n"
+    assert capsys.readouterr().err == "recording: PPOLoss runs in plain PyTorch: its batches have too many shapes\n"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
     policy = a_policy(CHOICE, network=network())
     optimizer, batch, loss = Optimizer(policy), a_batch(policy), LOSSES["ppo"][0]
     outcomes = []
-    for compute in (lambda *given: RUNTIME.gradient(*given), lambda *given: autograd(*given)):
+    for compute in (lambda *given: RUNTIME.backward(*given), lambda *given: autograd(*given)):
         twin = copy.deepcopy(policy)
         optimizer = Optimizer(twin)
         torch.manual_seed(5)
@@ -268,10 +268,10 @@ def test_a_network_that_changes_or_draws_runs_as_it_is_written_and_notices_nothi
 def test_hooks_are_called() -> None:
     policy, seen = a_policy(CHOICE), []
     optimizer, batch = Optimizer(policy), a_batch(policy)
-    RUNTIME.gradient(LOSSES["ppo"][0], policy, batch, optimizer)
+    RUNTIME.backward(LOSSES["ppo"][0], policy, batch, optimizer)
     policy.actor.register_forward_hook(lambda *_: seen.append(1))
     for _ in range(2):
-        RUNTIME.gradient(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+        RUNTIME.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
     assert len(seen) == 2
 
 

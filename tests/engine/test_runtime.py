@@ -60,13 +60,13 @@ CUDA = torch.device("cuda")
     ("choice", "words"),
     [
         ((), "recorded"),
-        (("eager", "phase", "bf16"), "as written, bf16"),
-        (("eager", "phase", "fp32", CUDA), "as written"),
-        (("compile", "phase"), "compiled first, which takes a minute"),
+        (("eager", "phase", "bf16"), "plain PyTorch, bf16"),
+        (("eager", "phase", "fp32", CUDA), "plain PyTorch"),
+        (("compile", "phase"), "compiled first, which takes up to 30 s"),
         (("graph", "phase", "fp32", CUDA), "each phase is one CUDA graph"),
         (
             ("max", "part", "tf32", CUDA),
-            "acting and learning are CUDA graphs, compiled first, which takes a minute, tf32",
+            "acting and learning are CUDA graphs, compiled first, which takes up to 30 s, tf32",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def gradient_in(precision: Any, device: str = "cpu") -> Tensor:
     batch = Batch(*(column.to(device) for column in vars(batch).values()))
     runtime = Runtime(precision=precision, device=torch.device(device))
     with runtime.arithmetic():
-        runtime.gradient(PPOLoss(0.2, 0.5, 0.01, False), agent.state.policy, batch, agent.state.optimizer)
+        runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), agent.state.policy, batch, agent.state.optimizer)
     assert agent.state.optimizer.grad.dtype == agent.state.optimizer.flat.dtype == torch.float32
     return agent.state.optimizer.grad.cpu()
 

@@ -76,7 +76,7 @@ def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: st
         with runtime.arithmetic():
             batch.advantage = runtime.standardized(batch.advantage)
             assert near(batch.advantage, advantage)
-            terms = runtime.gradient(case.loss, policy, batch, optimizer)
+            terms = runtime.backward(case.loss, policy, batch, optimizer)
             adam.zero_grad()
             total, expected = case.loss(plain, batch)
             total.backward()

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.engine.noise import Streams, _in_force, drawn_from
+from tightrope.engine.noise import Streams, _active, get_rng_state
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def not_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_in_force, "warned", False)
+    monkeypatch.setattr(_active, "warned", False)
 
 
 def now() -> dict[str, Tensor]:
-    return drawn_from(CPU)
+    return get_rng_state(CPU)
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -104,7 +104,7 @@ def test_one_training_after_the_other_is_not(capsys: pytest.CaptureFixture[str])
 
 
 def test_an_evaluation_beside_a_training_that_draws_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with Streams(1, CPU).in_force():
+    with Streams(1, CPU).activated():
         np.random.random()
         in_thread(lambda: tr.PPO("CartPole-v1", device="cpu").evaluate(1))
     assert capsys.readouterr().err.count("reproducible") == 1
@@ -114,7 +114,7 @@ def test_an_evaluation_beside_a_training_that_draws_is_told(capsys: pytest.Captu
 def test_streams_that_overlap_keep_to_themselves(first_ends_first: bool) -> None:
     before, one, two = now(), Streams(1, CPU), Streams(2, CPU)
     expected = [Streams(seed, CPU).state_dict() for seed in (1, 2)]
-    first, second = one.in_force(), two.in_force()
+    first, second = one.activated(), two.activated()
     first.__enter__()
     in_thread(second.__enter__)
     assert equal(now(), expected[1])
@@ -128,10 +128,10 @@ def test_streams_that_overlap_keep_to_themselves(first_ends_first: bool) -> None
 
 def test_nested_streams_give_back_what_they_found() -> None:
     before, outer = now(), Streams(1, CPU)
-    with outer.in_force():
+    with outer.activated():
         random.random()
         middle = now()
-        with Streams(2, CPU).in_force():
+        with Streams(2, CPU).activated():
             random.random()
             assert equal(outer.state_dict(), middle)
         assert equal(now(), middle)

@@ -44,7 +44,7 @@ def test_every_kind_of_attribute_is_kept_or_named(kind: str) -> None:
 def test_a_resumed_run_is_the_uninterrupted_one_or_the_first_save_says_what_is_not_kept(kind: str) -> None:
     found, said = outcome(KINDS[kind])
     assert found == ("named" if kind in NAMED else "kept")
-    assert ("not kept by a resume: attribute `x` of Walk (" in said) == (kind in NAMED)
+    assert ("not saved with the run: attribute `x` of Walk (" in said) == (kind in NAMED)
 
 
 @pytest.mark.parametrize("env_id", tr.envs.ENVS)

@@ -681,7 +681,7 @@ def leaves(self: Any, state: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"advance": late_writing}, "Broken.advance writes into a tensor it is given"),
+        ({"advance": late_writing}, "Broken.advance writes into an argument"),
         ({"observation": Discrete(6), "observe": leaves}, "Broken.observe gives observation 6 for env number "),
     ],
 )

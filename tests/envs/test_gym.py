@@ -269,7 +269,7 @@ def assert_lockstep(env: Any, walks: list[Any], seeds: list[int], steps: int, se
     for action in random_actions(env, steps, seed=1):
         step = env.step(action)
         native = env.decode(action)
-        assert (step.real is None) == (not env.skips)
+        assert (step.valid is None) == (not env.skips)
         for i, walk in enumerate(walks):
             if env.skips and resetting[i]:
                 obs, reward, terminated, truncated, real = walk.reset()[0], 0.0, False, False, False
@@ -284,7 +284,7 @@ def assert_lockstep(env: Any, walks: list[Any], seeds: list[int], steps: int, se
             assert step.reward[i] == np.float32(reward)
             assert step.terminated[i] == terminated
             assert step.truncated[i] == (truncated and not terminated)
-            assert step.real is None or step.real[i] == real
+            assert step.valid is None or step.valid[i] == real
             seen[
                 "both" if terminated and truncated else "terminated" if terminated else "truncated" if done else "on"
             ] += 1
@@ -442,13 +442,13 @@ def test_nothing_learns_from_a_step_that_is_not_real() -> None:
     rollout, policy = agent.state.rollout, agent.policy
     assert rollout.skips
     clock = (torch.arange(12)[:, None] + torch.arange(4) % 3) % 4  # 0, 1, 2, then the step that only resets
-    assert torch.equal(rollout.real, clock != 3)
-    assert not (rollout.done & ~rollout.real).any()
-    assert not rollout.reward[~rollout.real].any()
-    assert (rollout.obs[~rollout.real] == 1e6).all(), "the poison is there"
+    assert torch.equal(rollout.valid, clock != 3)
+    assert not (rollout.done & ~rollout.valid).any()
+    assert not rollout.reward[~rollout.valid].any()
+    assert (rollout.obs[~rollout.valid] == 1e6).all(), "the poison is there"
 
     batch = rollout.batch(rollout.value, rollout.value)
-    assert len(batch) == rollout.real.sum() == 36
+    assert len(batch) == rollout.valid.sum() == 36
     assert torch.equal(batch.obs[:, 0], clock[clock != 3].float())
     assert policy.normalizer.count == 36
     torch.testing.assert_close(policy.normalizer.mean, torch.ones(1), rtol=0, atol=0.1)
@@ -473,13 +473,13 @@ def test_after_a_reset_of_all_every_step_is_real() -> None:
     for _ in range(2):
         env.reset(seed=1)
         first, second = run(env, random_actions(env, 2))
-        assert first.real.all()
-        assert second.real.tolist() == [True, True, False, True]
+        assert first.valid.all()
+        assert second.valid.tolist() == [True, True, False, True]
         assert first.terminated.tolist() == [False, False, True, False]
     env.reset()
     env.step(random_actions(env, 1)[0])  # the third is about to reset itself
     env.reset()
-    assert env.step(random_actions(env, 1)[0]).real.all()
+    assert env.step(random_actions(env, 1)[0]).valid.all()
 
 
 def test_a_step_that_is_not_real_is_part_of_no_episode() -> None:
@@ -509,7 +509,7 @@ def test_the_reward_that_is_reported_is_that_of_real_steps() -> None:
     noise = draw_noise(agent.state.env, agent.policy.head.noise, 12, (config.update_epochs, 48), 1, 0)
     metrics = phase(agent.state, config, noise)
     rollout = agent.state.rollout
-    assert float(metrics.reward) == pytest.approx(float(rollout.reward[rollout.real].mean()))
+    assert float(metrics.reward) == pytest.approx(float(rollout.reward[rollout.valid].mean()))
 
 
 def test_minibatches_may_be_more_than_there_are_real_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -616,7 +616,7 @@ class Endless(Walk):
 
 
 def test_episodes_that_nothing_ends_are_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tightrope.training.evaluate.MOST_HOST_STEPS", 30)
+    monkeypatch.setattr("tightrope.training.evaluate.MAX_HOST_EPISODE_STEPS", 30)
     result = ppo(Endless).evaluate(2)
     assert (result.unfinished, result.lengths) == (2, [30, 30])
     assert "2 of them cut off after 30 steps, set max_episode_steps" in str(result)

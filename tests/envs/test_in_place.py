@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.envs.recorded_step import MOST_ROWS
+from tightrope.envs.recorded_step import MAX_NUMPY_ROWS
 from tightrope.errors import UsageError
 from tightrope.types import Box, Discrete
 
@@ -120,7 +120,7 @@ def played(env: tr.envs.TensorEnv, steps: int = 30) -> list[Tensor]:
     return [*shown, env.finished_episodes()]
 
 
-@pytest.mark.parametrize("rows", [5, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [5, MAX_NUMPY_ROWS + 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_is_that_of_the_pure_twin(kind: type[Pure], rows: int) -> None:
     ours, twin = kind(rows), Pure(rows)
@@ -172,11 +172,11 @@ def test_a_method_that_begins_to_write_later_is_named() -> None:
                 state[:, 0] += self.wind
             return super().advance(state, action)
 
-    for rows in (4, MOST_ROWS + 1):
+    for rows in (4, MAX_NUMPY_ROWS + 1):
         env = Windy(rows)
         played(env)
         env.wind = 0.1
-        with pytest.raises(UsageError, match=r"Windy.advance writes into a tensor it is given.*: return a new tensor"):
+        with pytest.raises(UsageError, match=r"Windy.advance writes into an argument.*: return a new tensor"):
             env.step(torch.zeros(rows, dtype=torch.int64))
 
 
@@ -190,7 +190,7 @@ def test_a_method_that_uses_the_environments_own_state_is_refused(method: str) -
         return self.state[:, 0] if method in ("reward", "terminated") else self.state
 
     for function in (wrong, lent):
-        with pytest.raises(UsageError, match=f"Broken.{method} changes or returns self.state: use the tensors"):
+        with pytest.raises(UsageError, match=f"Broken.{method} changes or returns self.state: use its arguments"):
             type("Broken", (Pure,), {method: function})(4).reset()
 
 

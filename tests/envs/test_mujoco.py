@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tightrope.draw import enlarged
+from tightrope.draw import render_scale
 from tightrope.envs.adapters import mujoco as ours
 
 SWING = """
@@ -63,7 +63,7 @@ def camera() -> Any:
 def test_a_model_in_two_positions() -> None:
     eye = camera()
     hanging, raised = (eye.picture(np.array([angle]), np.zeros(1)) for angle in (0.0, 1.5))
-    with enlarged(4):
+    with render_scale(4):
         large = eye.picture(np.zeros(1), np.zeros(1))
     eye.close()
     assert hanging.shape == (160, 214, 3)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.envs import ENVS
-from tightrope.envs.recorded_step import MOST_ROWS
+from tightrope.envs.recorded_step import MAX_NUMPY_ROWS
 from tightrope.errors import UsageError
 
 
@@ -155,7 +155,7 @@ def test_many_rows_and_impure_equations_are_tensors() -> None:
     class Impure(tr.envs.CartPole):
         pure = False
 
-    assert not tr.envs.CartPole(MOST_ROWS + 1)._uses_arrays
+    assert not tr.envs.CartPole(MAX_NUMPY_ROWS + 1)._uses_arrays
     assert not Impure(2)._uses_arrays
     assert tr.envs.CartPole(4).spawn(2, seed=0)._recorded_step is None
 

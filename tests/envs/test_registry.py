@@ -52,7 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 ALL = {name: ["Race-v0", "CartPole-v1"] for name in BACKENDS}
-TENSOR, FASTEST = Choice("tensor", "it lives on the device"), "the fastest engine installed that has it"
+TENSOR, FASTEST = Choice("tensor", "it runs on the device"), "the fastest backend installed that has it"
 SLOWER = [*BACKENDS][1:]
 
 

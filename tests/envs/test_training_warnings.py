@@ -14,6 +14,7 @@ from gymnasium.wrappers import TimeLimit, TransformReward
 import tightrope as tr
 from tightrope.envs.checker import check
 from tightrope.envs.training_warnings import training_warnings
+from tightrope.models import NetworkConfig, actor_critic
 from tightrope.training.plan import plan
 from tightrope.types import Box, Composite, Discrete
 
@@ -140,32 +141,42 @@ def test_tensor_environments_without_a_time_limit() -> None:
 # masks ---------------------------------------------------------------------------------------------------------------
 
 
-class InInfo(Truncating):
-    def reset(self, **given: Any) -> Any:
-        return super().reset(**given)[0], {"action_mask": np.ones(2, np.int8)}
-
-
 class ByMethod(Truncating):
     def action_masks(self) -> Any:
         return np.ones(2, bool)
 
 
-class InObservation(Truncating):
-    observation_space = gs.Dict({"x": Corridor.observation_space, "action_mask": gs.MultiBinary(2)})
+class OfAnotherName(Truncating):
+    def legal_actions(self) -> Any:
+        return [0, 1]
+
+
+class ElsewhereInInfo(Truncating):
+    def reset(self, **given: Any) -> Any:
+        return super().reset(**given)[0], {"valid_action_mask": np.ones(2, np.int8)}
+
+
+class ElsewhereInDict(Truncating):
+    observation_space = gs.Dict({"x": Corridor.observation_space, "legal_moves": gs.MultiBinary(2)})
 
     def reset(self, **given: Any) -> Any:
-        return {"x": super().reset(**given)[0], "action_mask": np.ones(2, np.int8)}, {}
+        return {"x": super().reset(**given)[0], "legal_moves": np.ones(2, np.int8)}, {}
 
     def step(self, action: Any) -> Any:
         obs, *rest = super().step(action)
-        return {"x": obs, "action_mask": np.ones(2, np.int8)}, *rest
+        return {"x": obs, "legal_moves": np.ones(2, np.int8)}, *rest
+
+
+@pytest.mark.parametrize("env", ["Taxi-v4", ByMethod, lambda: TransformReward(ByMethod(), lambda r: r)])
+def test_masks_that_are_applied_are_not_noted(env: Any) -> None:
+    assert said(env) == []
 
 
 @pytest.mark.parametrize(
     ("env", "where"),
     [
-        (InInfo, "info['action_mask']"), (ByMethod, "its action_masks"), (InObservation, "the observation's 'action_mask'"),
-        ("Taxi-v4", "info['action_mask']"), (lambda: TransformReward(ByMethod(), lambda r: r), "its action_masks"),
+        (OfAnotherName, "its legal_actions"), (ElsewhereInInfo, "info['valid_action_mask']"),
+        (ElsewhereInDict, "the observation's 'legal_moves'"),
     ],
 
 )  # fmt: skip
@@ -176,7 +187,7 @@ def test_masks_that_are_not_applied_are_noted(env: Any, where: str) -> None:
     assert [f.level for f in findings] == ["note"]
 
 
-def test_masks_of_vectors_and_of_tensor_environments_are_noted() -> None:
+def test_masks_of_vectors_are_noted_and_those_of_tensor_environments_applied() -> None:
     assert "info['action_mask']" in said(gymnasium.make_vec("Taxi-v4", 2, "sync"))[0]
 
     class Masked(Walk):
@@ -186,10 +197,8 @@ def test_masks_of_vectors_and_of_tensor_environments_are_noted() -> None:
         def observe(self, state: torch.Tensor) -> torch.Tensor:
             return torch.cat([state, torch.ones(len(state), 2)], -1)
 
-    assert training_warnings(Masked(2)) == [
-        "Masked offers action masks (the observation's 'action_mask'), which are not applied: the policy may choose invalid "
-        "actions"
-    ]
+    assert training_warnings(Masked(2)) == []
+    assert actor_critic(Masked(2).observation, Masked(2).action, NetworkConfig()).action_mask is not None
 
 
 class AfterSteps(Truncating):

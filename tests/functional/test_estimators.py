@@ -16,12 +16,12 @@ from torch import Tensor
 
 from tightrope.functional import (
     alive_mask,
+    collected_mask,
     discounted_returns,
     explained_variance,
     gae,
     masked_mean,
     mean_of_taken,
-    running_mask,
     running_returns,
     standardize,
     successor_values,
@@ -252,7 +252,7 @@ def test_a_column_is_alive_up_to_its_first_ending(done):
 
 @given(st.tuples(st.integers(1, 7), st.integers(1, 10)).flatmap(flags), st.integers(1, 10))
 def test_a_rollout_runs_until_a_fraction_of_its_columns_has_died(terminated, tenths):
-    running = running_mask(terminated, tenths / 10).squeeze(1).tolist()
+    running = collected_mask(terminated, tenths / 10).squeeze(1).tolist()
     for t, runs in enumerate(running):
         dead_before = sum(any(column[:t]) for column in terminated.T.tolist())
         assert runs == (dead_before < Fraction(tenths, 10) * terminated.shape[1])
@@ -264,7 +264,7 @@ def test_a_rollout_runs_until_a_fraction_of_its_columns_has_died(terminated, ten
 def test_a_fraction_of_the_columns_is_counted_exactly(fraction, columns, deaths):
     """0.07 * 100 is a little over 7 in floating point; the seventh death still ends the rollout."""
     one_dies_each_step = torch.eye(columns, dtype=torch.bool)
-    assert int(running_mask(one_dies_each_step, fraction).sum()) == deaths
+    assert int(collected_mask(one_dies_each_step, fraction).sum()) == deaths
 
 
 def test_the_mean_of_steps_taken_leaves_out_the_others_whatever_they_hold():

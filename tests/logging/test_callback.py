@@ -51,7 +51,7 @@ def test_one_that_may_fail_is_named_once_and_left_out(tmp_path: Path, capsys: py
     assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True, callbacks=[clumsy, diary]).steps == 96
     assert diary.heard[-1] == ("end", (96, None, None))
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "warning: a clumsy one failed and is left out from here on: ZeroDivisionError: oh no"
+    assert line == "warning: a clumsy one failed and is disabled: ZeroDivisionError: oh no"
 
 
 def test_the_error_of_any_other_ends_training_and_the_run_can_go_on(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_error_of_any_other_ends_training_and_the_run_can_go_on(tmp_path: Pa
     agent = tr.PPO("CartPole-v1", **SMALL)
     with pytest.raises(ZeroDivisionError, match="oh") as caught:
         agent.learn(run_dir=tmp_path, quiet=True, callbacks=[Clumsy(), diary])
-    assert "what was learned in 32 steps is in" in caught.value.__notes__[0]
+    assert "the state after 32 steps is saved in" in caught.value.__notes__[0]
     assert diary.heard[-2:] == [("row", 1), ("end", (32, None, caught.value))]  # others are told all the same
     assert tr.load(tmp_path).learn(quiet=True).steps == 96
 

@@ -189,7 +189,7 @@ class Unwilling(Numbered):
 def test_a_failure_is_said_once_and_training_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(tmp_path, 5, Unwilling(num_envs=20), video_every=1).steps == 5 * 160
     said = capfd.readouterr().err.splitlines()
-    assert said == ["warning: video failed and is left out from here on: ValueError: I would rather not"]
+    assert said == ["warning: video failed and is disabled: ValueError: I would rather not"]
     assert videos(tmp_path) == []
 
 
@@ -231,7 +231,7 @@ def test_a_broken_renderer_is_given_up_and_said_once(
     monkeypatch.setattr(renderer, "render_videos", work)
     assert trained(tmp_path, 1, video_every=1).steps == 160
     said = capfd.readouterr().err.splitlines()
-    assert said == [f"warning: video failed and is left out from here on: {says}"]
+    assert said == [f"warning: video failed and is disabled: {says}"]
 
 
 class Endless(Numbered):

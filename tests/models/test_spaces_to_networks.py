@@ -166,12 +166,12 @@ def test_pictures_of_real_numbers_are_read_by_convolutions() -> None:
         (gs.Box(-1, 1, (48, 64), np.float32), (1, 48, 64), 1.0),
         (gs.Box(-np.inf, np.inf, (4, 36, 36), np.float32), (4, 36, 36), 1.0),
     ]
-    for space, shape, brightest in pictures:
+    for space, shape, max_pixel in pictures:
         read = spaces.observation_reader(space)
         assert (read.spec.shape, read.spec.dtype) == (shape, torch.float32)
         trunk = policy_for(read.spec, norm_obs=True).actor
         assert isinstance(trunk, NatureCNN)
-        assert trunk.brightest == brightest
+        assert trunk.max_pixel == max_pixel
         rows = torch.from_numpy(read.rows(np.stack([space.sample() for _ in range(2)])))
         before = rows.clone()
         assert trunk(rows).shape == (2, 512)

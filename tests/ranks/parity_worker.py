@@ -62,8 +62,8 @@ def statistics() -> None:
         compare(name, together, partial(function, *columns))
     standardized = runtime.standardized
     compare("standardized", standardized(mine(x, halves, 1)), lambda: mine(standardized(x), halves, 1))
-    running = runtime.running_mask(mine(died, (6, 6), 1), 0.3)
-    compare("running_mask", running.float(), lambda: runtime.running_mask(died, 0.3).float())
+    running = runtime.collected_mask(mine(died, (6, 6), 1), 0.3)
+    compare("collected_mask", running.float(), lambda: runtime.collected_mask(died, 0.3).float())
     for sizes in ((12, 12), (11, 13)):  # equal minibatches, and such as differ by a row
         batch = Batch(*[torch.randn(sum(sizes), 1)] * 2, *[torch.randn(sum(sizes)) * 4 + 9 for _ in range(4)])
         part = batch.take(slice(0, sizes[0]) if world.rank == 0 else slice(sizes[0], None))
@@ -106,7 +106,7 @@ def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, s
     runtime = engine.Runtime()
 
     def of(batch: Batch) -> tuple[Tensor, ...]:
-        terms = torch.stack([*runtime.gradient(loss, policy, batch, optimizer)])
+        terms = torch.stack([*runtime.backward(loss, policy, batch, optimizer)])
         return optimizer.grad.clone(), terms
 
     for again in ("", " again"):  # the second time without asking whether the closed form agrees
@@ -138,7 +138,8 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
     shuffles = [torch.rand(passes, n) for n in rows]
 
     def learned(state: Any, config: Any, shuffle: Tensor) -> tuple[Tensor, ...]:
-        metrics = page["learn"](state, config, *(() if algo == "ppo" else (16,)), shuffle)
+        given = (shuffle, torch.zeros(3)) if algo == "ppo" else (16, shuffle, None)
+        metrics = page["learn"](state, config, *given)
         numbers = [x.float() for x in (*metrics.terms, metrics.grad_norm, metrics.reward)]
         buffers = [x.float() for x in state.policy.buffers()]
         return state.optimizer.flat.clone(), torch.stack(numbers), *buffers

@@ -82,7 +82,7 @@ def test_a_run_of_two_ranks_resumes_exactly_and_on_other_numbers_of_ranks_too(
     assert alone.state.env.num_envs == 6
     assert alone.state.optimizer.flat.tolist()[:50] == half[0]["ppo"]["weights"]
     alone.learn(until=alone.steps + 96)
-    fresh = "saved by 2 ranks, this is 1: episodes start afresh, and so does what the environment"
+    fresh = "saved by 2 ranks, this is 1: episodes and the environment's attributes start afresh"
     assert fresh in capsys.readouterr().out
     (three,) = results(f"resume_worker resume {tmp_path}/others", ranks=3)
     assert [row["ppo"]["envs"] for row in three] == [2] * 3

@@ -81,9 +81,9 @@ def test_strangers_are_sent_away(server, monkeypatch):
 
 
 def test_a_rank_that_does_not_come_is_named(server):
-    with pytest.raises(RankLost, match="rank 1 did not come within 0 s"):
+    with pytest.raises(RankLost, match="rank 1 did not connect within 0 s"):
         meet(connected(server), 0, 2, "127.0.0.1", 0.2)
-    with pytest.raises(RankLost, match=r"rank 0 did not come within 0 s \(last tried: port"):
+    with pytest.raises(RankLost, match=r"rank 0 did not connect within 0 s \(last tried: port"):
         meet(connected(server), 1, 2, "127.0.0.1", 0.2)
 
 

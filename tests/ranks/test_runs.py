@@ -49,7 +49,7 @@ def test_a_killed_rank_ends_the_others_in_seconds_and_is_named_once(tmp_path: Pa
         assert time.monotonic() - began < 10
         (line,) = job.lines
     died = rf"tightrope: rank 1 \(pid {pid} on \S+\) has died: the run ends here"
-    assert re.fullmatch(died + r"; `tightrope resume \S+/run` goes on from [\d,]+ steps", line)
+    assert re.fullmatch(died + r"; `tightrope resume \S+/run` resumes from [\d,]+ steps", line)
     assert tr.load(run).steps > 0  # what was saved is whole
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_torchrun_restarts_goes_on_by_itself(tmp_path: Path, is_progr
     ):
         assert job.codes() == [0], job.printed
         assert "has died: torchrun starts the run again" in job.printed
-        assert "going on from" in job.printed
+        assert "resuming from" in job.printed
         assert is_program or "greedy return mean" in job.printed
     assert [row["phase"] for row in rows(run)] == list(range(1, 11))
     assert rows(run)[-1]["step"] == 640

@@ -84,7 +84,7 @@ def test_the_command_prints_a_row_per_size_and_writes_a_trace(
         ("CartPole-v1 --accelerate fast", "accelerate 'fast' is not a choice"),
         ("CartPole-v1 --num-envs 0", "num_envs 0 is too small"),
         ("CartPole-v1 --lr 1", "learning_rate"),
-        ("CartPole-v1 --total-timesteps 5", "total_timesteps means nothing here"),
+        ("CartPole-v1 --total-timesteps 5", "total_timesteps has no effect"),
         ("nowhere:Nothing", "cannot be imported"),
         ("CartPole-v1 --accelerate graph --device cpu", "accelerate graph needs a CUDA device"),
     ],

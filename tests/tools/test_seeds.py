@@ -113,7 +113,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     process = start_command("train", "CartPole-v1", *FLAGS, "--seeds", "451-454", "--run-dir", str(folder))
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "seed 451: is done already" in said
+    assert "seed 451: done already" in said
     assert "over 3 seeds" in said
     assert "tightrope: seed 453 failed: run_dir" in complaints
     assert "Traceback" not in said + complaints
@@ -131,11 +131,11 @@ def test_ctrl_c_saves_every_run_and_the_same_command_goes_on(tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert f"the same command with --run-dir {folder} goes on" in said
+    assert f"the same command with --run-dir {folder} continues" in said
     assert not (folder / "seed0003").exists()
     for seed in seeds:
         assert (seed.run_dir / "checkpoints").is_dir()
-        assert "goes on" in seed.last_words()
+        assert "continues" in seed.last_words()
 
     process = start_command("train", "CartPole-v1", *words)
     said, _ = process.communicate(timeout=120)
@@ -173,7 +173,7 @@ def test_a_seed_is_done_once_its_last_steps_have_a_score(tmp_path: Path) -> None
     ("words", "said"),
     [
         ("--seeds 3-1", "seeds '3-1'"), ("--seeds 1-2 --jobs 0", "jobs 0"),
-        ("--jobs 2", "jobs 2 means nothing without seeds"), ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
+        ("--jobs 2", "jobs 2 needs seeds"), ("--seeds 1-2 --seed 3", "seed 3 and seeds 1-2"),
         ("--seeds 1-2 --gamma 3", "gamma 3"), ("--seeds 1-2 --run-dir RUN", "is a run of one seed"),
     ],
 )  # fmt: skip
@@ -211,6 +211,6 @@ def test_a_run_that_does_not_end_when_asked_is_killed(
         time.sleep(0.05)
     assert [seed.code for seed in seeds] == [-signal.SIGKILL, -signal.SIGKILL]
     assert capsys.readouterr().out.splitlines() == [
-        "seed 1: killed, for its process is stopped; its last checkpoint counts",
-        "seed 2: killed, for it was asked to end 0 s ago; its last checkpoint counts",
+        "seed 1: killed, as its process is suspended; its last checkpoint remains",
+        "seed 2: killed, as it has not ended 0 s after the signal; its last checkpoint remains",
     ]

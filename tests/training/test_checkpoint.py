@@ -17,10 +17,11 @@ from safetensors.torch import load_file, save
 
 import tightrope as tr
 from tightrope.files import Place, canonical, write_file
-from tightrope.training import checkpoint
-from tightrope.training.checkpoint import MODEL, TRAINING, find
-from tightrope.training.persistence import load_config, save_checkpoint, save_config
+from tightrope.training import checkpoint_reader
+from tightrope.training.checkpoint_reader import MODEL, TRAINING, find
+from tightrope.training.checkpoint_writer import save_checkpoint, save_config
 from tightrope.training.presets import PRESETS
+from tightrope.training.run_directory import load_config
 from tightrope.types import Rollout
 
 SMALL: dict[str, Any] = dict(
@@ -145,7 +146,7 @@ def test_the_last_few_and_the_best_are_kept(tmp_path: Path, monkeypatch: pytest.
 
 def test_settings_are_plain_yaml_and_come_from_the_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tr.load(run).config
-    assert yaml.safe_load((run / "config.yaml").read_text()) == before.flat()
+    assert yaml.safe_load((run / "config.yaml").read_text()) == before.to_flat_dict()
     monkeypatch.setitem(PRESETS, ("CartPole-v1", "ppo"), {"gamma": 0.1})
     assert tr.load(run).config == load_config(run) == before
     (run / "config.yaml").write_text("not: [a config")
@@ -155,7 +156,7 @@ def test_settings_are_plain_yaml_and_come_from_the_checkpoint(run: Path, monkeyp
 def test_the_manifest_says_what_there_is(run: Path) -> None:
     manifest = find(run).manifest
     assert (manifest["steps"], manifest["phase"], manifest["schema"]) == (48, 2, 1)
-    assert manifest["config"] == tr.load(run).config.flat()
+    assert manifest["config"] == tr.load(run).config.to_flat_dict()
     assert manifest["versions"]["torch"] == torch.__version__
     box = {"kind": "Box", "shape": [4], "low": "-inf", "high": "inf", "dtype": "torch.float32"}
     assert manifest["observation"] == box
@@ -195,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "other tensors": (other_model, ("does not fit",)),
     **{
-        f"{share:.1%} of {name}": (cut(name, share), (name, "no good checkpoint"))
+        f"{share:.1%} of {name}": (cut(name, share), (name, "no checkpoint that can be read"))
         for name in ("manifest.json", MODEL, TRAINING)
         for share in (0.0, 0.001, 0.5, 0.999)
     },
@@ -261,9 +262,9 @@ def test_names_that_lead_nowhere_are_skipped(run: Path) -> None:
 
 def test_a_checkpoint_that_is_always_gone_is_looked_for_a_few_times(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, looks = Place.of(newest(run).with_name("9999-steps-5")), []
-    monkeypatch.setattr(checkpoint, "list_checkpoints", lambda run: looks.append(run) or [gone])
-    assert "no good checkpoint" in refusal(find, run)
-    assert len(looks) == checkpoint.LOOKS
+    monkeypatch.setattr(checkpoint_reader, "list_checkpoints", lambda run: looks.append(run) or [gone])
+    assert "no checkpoint that can be read" in refusal(find, run)
+    assert len(looks) == checkpoint_reader.LOOKS
 
 
 def test_of_many_damaged_checkpoints_a_few_are_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

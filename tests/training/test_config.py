@@ -77,8 +77,32 @@ def test_a_preset_is_for_one_algorithm_and_can_be_left_out() -> None:
 def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
     config = configure("CartPole-v1", "ppo", {"num_steps": 32, "num_envs": 3, "seed": 9}, with_preset=False)
     changed = config.changed(gamma="0.5")
-    assert changed.flat() == {**config.flat(), "gamma": 0.5}
+    assert changed.to_flat_dict() == {**config.to_flat_dict(), "gamma": 0.5}
     assert config.algorithm.gamma == 0.99
+
+
+@pytest.mark.parametrize(
+    ("env", "given", "stops"),
+    [
+        ("CartPole-v1", {}, True), ("CartPole-v1", {"learning_rate": 0.01}, True), ("EasyCart-v0", {}, False),
+        ("CartPole-v1", {"env_kwargs": {}, "max_episode_steps": None}, True), ("CartPole-v1", {"defaults": "plain"}, False),
+        *(("CartPole-v1", given, False) for given in (
+            {"total_timesteps": 100_000}, {"eval_every": 5000}, {"stop_at_return": None}, {"max_episode_steps": 200},
+        )),
+    ],
+)  # fmt: skip
+def test_a_preset_stops_a_solved_run_unless_its_length_is_given(env: str, given: dict[str, Any], stops: bool) -> None:
+    run = configure(env, "ppo", given).run
+    assert (run.stop_at_return, run.eval_every) == ((500, 8192) if stops else (None, given.get("eval_every", 0)))
+
+
+def test_a_given_length_replaces_the_stop_of_the_preset() -> None:
+    config = configure("CartPole-v1", "ppo")
+    longer = config.changed(total_timesteps=300_000).run
+    assert (longer.stop_at_return, longer.eval_every) == (None, 0)
+    assert config.changed(total_timesteps=300_000, eval_every=9000, stop_at_return=490).run.stop_at_return == 490
+    own = configure("CartPole-v1", "ppo", {"eval_every": 5000, "stop_at_return": 400})
+    assert own.changed(total_timesteps=300_000).run.stop_at_return == 400, "the user's own stop is kept"
 
 
 # values ---------------------------------------------------------------------------------------------------------------
@@ -101,7 +125,7 @@ def test_a_changed_config_keeps_everything_else_and_takes_no_preset() -> None:
     ],
 )  # fmt: skip
 def test_values_become_the_type_of_their_setting(name: str, value: Any, expected: Any) -> None:
-    flat = configure("CartPole-v1", "ppo", {name: value}).flat()
+    flat = configure("CartPole-v1", "ppo", {name: value}).to_flat_dict()
     if isinstance(expected, tuple):
         expected = list(expected)
     assert flat[name] == expected
@@ -178,8 +202,8 @@ BAD = [
     # algorithm, settings, what the line must name, the fix it must offer
     ("ppo", dict(num_minibatches=7), "num_minibatches 7", "try num_minibatches 8"),
     ("vpg", dict(num_batches=5, use_importance_weights=True), "num_batches 5", "try num_batches 4"),
-    ("ppo", dict(total_timesteps=10), "total_timesteps 10", "raise it"),
-    ("vpg", dict(total_timesteps=10), "total_timesteps 10", "raise it"),
+    ("ppo", dict(total_timesteps=10), "total_timesteps 10", "raise total_timesteps"),
+    ("vpg", dict(total_timesteps=10), "total_timesteps 10", "raise total_timesteps"),
     ("ppo", dict(total_timesteps=0), "total_timesteps 0", "above 0"),
     ("ppo", dict(learning_rate=-1e-3), "learning_rate -0.001", "above 0"),
     ("ppo", dict(learning_rate=0), "learning_rate 0", "above 0"),
@@ -332,8 +356,8 @@ settings = st.fixed_dictionaries(
 @given(st.sampled_from(["CartPole-v1", "Pendulum-v1"]), st.sampled_from(ALGOS), settings)
 def test_a_config_written_to_yaml_reads_back_identical(env: str, algo: str, given_settings: dict[str, Any]) -> None:
     config = configure(env, algo, given_settings)
-    flat = yaml.safe_load(yaml.safe_dump(config.flat(), sort_keys=False))
-    assert flat == config.flat()
+    flat = yaml.safe_load(yaml.safe_dump(config.to_flat_dict(), sort_keys=False))
+    assert flat == config.to_flat_dict()
     assert configure(flat["env"], flat["algo"], flat, with_preset=False) == config
 
 
@@ -360,7 +384,7 @@ def test_every_preset_makes_a_valid_run_from_python_and_from_the_command_line(
     from_python, from_cli = built
     assert from_python == from_cli == configure(env, algo)
     for name, value in PRESETS[env, algo].items():
-        assert from_python.flat()[name] == (list(value) if isinstance(value, tuple) else value)
+        assert from_python.to_flat_dict()[name] == (list(value) if isinstance(value, tuple) else value)
     assert env in tr.envs.ENVS or env in ELSEWHERE
     assert from_python.algorithm.phases > 0
 
@@ -374,7 +398,7 @@ def test_settings_are_one_namespace(algo: str) -> None:
     assert len(names) == len(set(names)), "two parts share a setting's name"
     assert {"env", "algo"}.isdisjoint(names)
     assert list(setting_types(algo)) == names
-    assert set(configure("CartPole-v1", algo).flat()) == {"env", "algo", *names}
+    assert set(configure("CartPole-v1", algo).to_flat_dict()) == {"env", "algo", *names}
     assert set(config_classes(algo)[0].network_defaults) <= set(names)
 
 

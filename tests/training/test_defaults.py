@@ -81,7 +81,7 @@ def test_defaults_of_a_kind_are_valid_at_every_size(algo: str, kind: str, num_en
     sizes = {"num_envs": num_envs} if num_steps is None else {"num_envs": num_envs, "num_steps": num_steps}
     config = configure("anything", algo, sizes, {"defaults": kind})
     assert config.algorithm.phases >= 1
-    assert configure("anything", algo, config.flat(), with_preset=False) == config
+    assert configure("anything", algo, config.to_flat_dict(), with_preset=False) == config
 
 
 def test_looking_at_an_environment_leaves_nothing_behind() -> None:

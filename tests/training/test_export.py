@@ -178,7 +178,7 @@ def test_a_run_on_an_environment_and_a_network_of_ones_own_which_may_be_gone(
     code, out, err = run_command("export", "plain", "--onnx", "policy.onnx")
     assert (code, err.count("\n")) == (0, 1)
     assert out.startswith("policy.onnx: obs to action, logits, value, ")
-    assert "random observations alone" in err
+    assert "random observations only" in err
 
 
 @pytest.mark.gpu
@@ -350,7 +350,7 @@ def test_random_observations_are_of_the_scale_of_those_seen() -> None:
     [
         (["RUN"], "export needs a run and a file"), (["--onnx", "p.onnx"], "export needs a run and a file"),
         (["nowhere", "--onnx", "p.onnx"], "nowhere is not a run"), ([".", "--onnx", "p.onnx"], ". is not a run"),
-        (["RUN", "--onnx", "p.pt"], "file p.pt is not ONNX by its name"),
+        (["RUN", "--onnx", "p.pt"], "file p.pt is not an ONNX file"),
         (["RUN", "--onnx", "no/such/p.onnx"], "there is no directory no/such"),
         (["RUN", "--onnx", "folder.onnx"], "is a directory"),
         (["RUN", "--onnx", "p.onnx", "--checkpoint", "best"], "no checkpoint 'best'"),
@@ -381,5 +381,5 @@ def test_without_the_packages_the_answer_is_how_to_install_them(
 
 def test_a_network_that_is_no_graph_is_refused_in_one_line(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", network=Branching(), **TINY)
-    assert "the network cannot be a graph" in refusal(agent.export, tmp_path / "policy.onnx")
+    assert "the network cannot be exported" in refusal(agent.export, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tightrope as tr
-from tightrope.training.checkpoint import CHECKPOINTS
+from tightrope.training.checkpoint_reader import CHECKPOINTS
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks" / "reliability"

@@ -13,11 +13,11 @@ import pytest
 from run_helpers import refusal
 
 import tightrope as tr
-from tightrope.errors import MOST_LETTERS, UsageError, printable
+from tightrope.errors import MAX_MESSAGE_CHARS, UsageError, printable
 from tightrope.logging.trackers.tracker import model_files, newest_checkpoint, save_id
 from tightrope.saved import begin_anew
+from tightrope.training.checkpoint_reader import has_checkpoints
 from tightrope.training.config import configure
-from tightrope.training.persistence import has_checkpoints
 from tightrope.training.reports import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
@@ -65,7 +65,7 @@ def test_what_a_stranger_has_prepared_is_refused(
         case(run)
         message = refusal(load, run)
         assert message.isprintable(), name
-        assert len(message) < MOST_LETTERS + 10, name
+        assert len(message) < MAX_MESSAGE_CHARS + 10, name
         with contextlib.suppress(UsageError):  # what lies in its training or names an environment is not looked at
             tr.load_policy(run)
         assert not (tmp_path / PROOF).exists(), name
@@ -146,7 +146,7 @@ def test_the_good_run_is_one(good: Path) -> None:
 def test_a_message_is_one_plain_line() -> None:
     assert printable("a\nb\x1b[31m") == r"a\nb\x1b[31m"
     assert printable("über") == "über"
-    assert len(printable("x" * 10**6)) < MOST_LETTERS + 10
+    assert len(printable("x" * 10**6)) < MAX_MESSAGE_CHARS + 10
 
 
 def test_looking_for_a_divisor_comes_to_an_end() -> None:

@@ -120,7 +120,7 @@ SAID: list[tuple[Callable[[], tr.Agent], str, str]] = [
             lambda r=rate: tr.PPO(PENDULUM, **SIZED, learning_rate=r),
             r"phase \d is not finite: (gradient of|loss term) \S+ (is|reaches) \S+ .*in update \d.*",
             "learning rate too high, KL rose from 0 to inf within the phase; try learning_rate 0.001; .*; "
-            "then go on from before it with `tightrope resume RUN --learning-rate 0.001`$",
+            "then resume from the phase before with `tightrope resume RUN --learning-rate 0.001`$",
         )
         for rate in (1e6, 1e30)
     ),
@@ -174,10 +174,10 @@ def test_a_divergence_that_rose_over_phases_is_told_as_such() -> None:
             guard.add(metrics)
             break
         guard.add(metrics)
-        guard.look()
-        guard.remember()
+        guard.check_metrics()
+        guard.snapshot()
     with pytest.raises(tr.NotFinite, match=r"KL rose from 0.02 to 41 over 5 phases; try learning_rate 0.0002"):
-        guard.look()
+        guard.check_metrics()
 
 
 def test_an_env_that_cannot_be_put_back_is_not_asked_again(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_bundle_has_it_all(algo: str, tmp_path: Path) -> None:
     line = caught(AGENTS[algo](BadReward(4), **SMALL, **OWN[algo]), tmp_path)
     folder = tmp_path / "crash" / "phase-000003"
     command = f"tightrope resume {tmp_path} --env test_nonfinite:BadReward"
-    assert f"the evidence is in {folder}; once it is fixed, go on from before it with `{command}`" in line
+    assert f"the evidence is in {folder}; once it is fixed, resume from the phase before with `{command}`" in line
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")

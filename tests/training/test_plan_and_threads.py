@@ -79,7 +79,7 @@ def test_groups_are_said() -> None:
 def test_every_number_is_said() -> None:
     p = plan_of(tr.PPO, num_envs=64, num_steps=64, num_minibatches=4, update_epochs=4, total_timesteps=1e6)
     line, environments = p.lines()
-    assert environments == "environments: 64 of CartPole-v1 by tensor (it lives on the device)"
+    assert environments == "environments: 64 of CartPole-v1 by tensor (it runs on the device)"
     for part in (
         "244 phases", "4,096 steps", "999,424 steps", "3,904 updates", "1,024", f"{p.parameters:,}", "cpu", "1 thread",
     ):  # fmt: skip
@@ -265,6 +265,6 @@ class Branching(nn.Linear):
     ids=["built in", "own", "random", "host"],
 )
 def test_the_plan_says_in_one_line_what_is_not_recorded(network: Any, why: str | None) -> None:
-    lines = [line for line in plan_of(tr.PPO, network=network).lines() if "as written" in line]
+    lines = [line for line in plan_of(tr.PPO, network=network).lines() if "in plain PyTorch" in line]
     assert len(lines) == (why is not None)
     assert why is None or why in lines[0]

@@ -20,7 +20,7 @@ import tightrope as tr
 from tightrope.envs.adapters.space_members import space_from_json, space_to_json, stacked
 from tightrope.envs.step_arrays import MAX_SPACE_SIZE
 from tightrope.files import canonical
-from tightrope.training.checkpoint import with_hash
+from tightrope.training.checkpoint_reader import with_hash
 
 TINY: dict[str, Any] = dict(
     num_envs=2, num_steps=4, num_minibatches=1, update_epochs=1, total_timesteps=16, hidden_sizes=(8,), device="cpu"

@@ -14,7 +14,7 @@ from run_helpers import Plain, refusal
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.logging import Clip
-from tightrope.training.record import HOLD, Shot
+from tightrope.training.video import HOLD, Shot
 
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=8, num_minibatches=2, total_timesteps=8 * 8 * 4, device="cpu")
 

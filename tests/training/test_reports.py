@@ -192,7 +192,7 @@ def test_what_is_no_run_is_left_out_of_a_comparison(
     assert "1 run<" in Path("comparison.html").read_text()
     code, out, err = run_command("report", "empty", "page.html")
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1].startswith("tightrope: none of these 2 is a run that was trained")
+    assert err.splitlines()[-1].startswith("tightrope: none of these 2 directories is a trained run")
 
 
 HUGE = (
@@ -283,7 +283,7 @@ def test_train_puts_its_last_score_into_the_report(tmp_path: Path, run_command: 
         ([], "report needs a run directory, such as `tightrope report runs/demo`"),
         (["nowhere"], "nowhere is not a run: there is no such directory. Give a directory that train or save wrote"),
         (["empty"], "empty is not a run: it has no config.yaml. Give a directory that train or save wrote"),
-        (["saved"], "saved has no metrics.jsonl, so that there is nothing to report: give a run that was trained"),
+        (["saved"], "saved has no metrics.jsonl to report: give a run that was trained"),
         (["run", "--out", "x.txt"], "out x.txt is not a page: give a name that ends in .html"),
         (["run", "--out", "file/x.html"], "out file/x.html cannot be written: File exists"),
         (["run", "--oot", "x"], "unknown option '--oot'. `tightrope report --help` lists them"),

@@ -20,8 +20,8 @@ from run_helpers import AGENTS, assert_same_state, rows
 from torch import Tensor
 
 import tightrope as tr
-from tightrope.training.checkpoint import find
-from tightrope.training.persistence import restore
+from tightrope.training.build import restore
+from tightrope.training.checkpoint_reader import find
 
 PHASES, BATCH = 6, 24
 TINY: dict[str, Any] = dict(
@@ -291,9 +291,9 @@ def test_stopped_by_a_signal_and_resumed_on_the_command_line(tmp_path: Path) -> 
         process.kill()
     stopped = rows(tmp_path / "pieces")
     assert 3 < len(stopped) < 150
-    assert last == f"stopped after {stopped[-1]['step']:,} steps; `tightrope resume pieces` goes on"
+    assert last == f"stopped after {stopped[-1]['step']:,} steps; `tightrope resume pieces` continues"
     said = output_of(started(tmp_path, "-m", "tightrope", "resume", "pieces"))
-    assert "going on from" in said
+    assert "resuming from" in said
     assert said.count("greedy return") == 1
     assert_same_run(one, tr.load(tmp_path / "pieces"))
 

@@ -14,13 +14,13 @@ import torch
 from run_helpers import Plain, assert_same_state, rows
 
 import tightrope as tr
-from tightrope.training.persistence import FRESH_EPISODES
+from tightrope.training.run_directory import FRESH_EPISODES
 
 BATCH = 16
 SETTINGS: dict[str, Any] = dict(
     num_steps=8, total_timesteps=4 * BATCH, hidden_sizes=(8,), device="cpu", num_minibatches=2, update_epochs=1
 )
-NOTE = f"note: this environment cannot give its state back, so {FRESH_EPISODES}"
+NOTE = f"note: the state of this environment cannot be saved, so {FRESH_EPISODES}"
 
 
 class Walk(Plain):

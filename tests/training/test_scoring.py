@@ -15,7 +15,7 @@ from run_helpers import Plain, assert_same_state, rows
 import tightrope as tr
 from tightrope.logging.callback import Callback, CallbackList, RunInfo
 from tightrope.logging.metrics import Columns
-from tightrope.logging.report.record import RunRecord, RunStatus
+from tightrope.logging.report.data import RunRecord, RunStatus
 from tightrope.tools.seeds import Seed
 from tightrope.training.evaluate import Evaluation
 from tightrope.training.reports import add_score, gathered, scores
@@ -104,7 +104,7 @@ def test_an_evaluation_on_the_host_ends_in_the_middle_of_a_step_and_that_is_said
     outcome = agent.train(run_dir=tmp_path)
     assert (outcome.interrupted, outcome.evaluations, agent.steps) == (signal.SIGTERM, [], 2 * BATCH)
     said = capsys.readouterr()
-    assert f"the evaluation after {agent.steps:,} steps was given up; it is made when training goes on" in said.out
+    assert f"the evaluation after {agent.steps:,} steps was interrupted; it runs when training resumes" in said.out
     assert " 0 of " not in said.err
     assert tr.load(tmp_path, env=Guess).train(quiet=True).evaluations[0][0] == 2 * BATCH
 
@@ -174,7 +174,7 @@ def test_training_stops_once_an_evaluation_is_good_enough(
     assert stopped < 6 * BATCH
     assert agent.finished
     out = capsys.readouterr().out
-    assert "stops before that once an evaluation, every 64 steps, returns 8\n" in out
+    assert "stops earlier if an evaluation, every 64 steps, returns 8\n" in out
     assert f"reached stop_at_return 8 after {stopped:,} steps: an evaluation returned 8.00\n" in out
     assert "solved" not in out
     status = gathered(tmp_path).status

@@ -112,7 +112,7 @@ def test_ctrl_c_waits_for_an_import(leaving: list[int]) -> None:
         done.append("loaded")
 
     with pytest.raises(KeyboardInterrupt):
-        cli.uninterrupted(load)
+        cli.call_with_sigint_deferred(load)
     assert done == ["loaded"]
 
 
@@ -145,4 +145,4 @@ def test_a_long_phase_is_said_to_be_finished_first(
     with Interrupts(), Interrupts():
         signal.raise_signal(signal.SIGTERM)
         time.sleep(0.2)
-    assert capsys.readouterr().err.count("SIGTERM came: the phase under way is finished first") == 1
+    assert capsys.readouterr().err.count("SIGTERM received: stopping after the current phase") == 1

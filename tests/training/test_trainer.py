@@ -12,8 +12,7 @@ from torch import Tensor
 import tightrope as tr
 from tightrope.errors import UsageError
 from tightrope.training.config import configure
-from tightrope.training.persistence import load_config
-from tightrope.training.run_directory import new_run_dir
+from tightrope.training.run_directory import load_config, new_run_dir
 
 SMALL: dict[str, Any] = dict(num_envs=4, num_steps=8, hidden_sizes=(8,), total_timesteps=6 * 32, seed=3, device="cpu")
 TIMES = {"time", "charts/SPS"}
@@ -67,7 +66,7 @@ def test_a_run_leaves_its_settings_its_metrics_and_its_state(
     ]  # fmt: skip
     written = yaml.safe_load((run_dir / "config.yaml").read_text())
     chosen = {"threads": 1, "accelerate": "eager"}  # which stays with the run
-    assert written == {**agent.config.flat(), **chosen}
+    assert written == {**agent.config.to_flat_dict(), **chosen}
     loaded = tr.load(run_dir)
     assert all(torch.equal(v, loaded.state.state_dict()[k]) for k, v in agent.state.state_dict().items())
     assert capsys.readouterr() == ("", ""), "quiet prints nothing"

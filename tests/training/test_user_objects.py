@@ -201,7 +201,7 @@ def test_a_class_that_no_file_can_find(module: str, name: str, tmp_path: Path) -
     mine = type("Mine", (Local,), {"__module__": module, "__qualname__": name})
     net = type("Net", (torch.nn.Flatten,), {"__module__": module, "__qualname__": name.replace("Mine", "Net")})
     tr.PPO(mine, **SMALL).save(tmp_path / "run")
-    assert "of a script, notebook or function" in refused(tmp_path / "run")
+    assert "in a script, notebook or function" in refused(tmp_path / "run")
     assert "tr.load(path, env=...)" in refused(tmp_path / "run")
     assert type(tr.load(tmp_path / "run", env=mine).state.env) is mine
     tr.PPO("CartPole-v1", **SMALL, network=net()).save(tmp_path / "other")
@@ -276,5 +276,5 @@ def test_other_arguments_are_served() -> None:
 def test_what_an_environment_is_called_and_how_it_is_checked(env: str, name: str, command: str) -> None:
     assert (short_name(env), check_command(env)) == (name, command)
     if "main" in env or "<" in env:
-        hidden = "is of a script, notebook or function, where no command finds it: move it"
+        hidden = "is defined in a script, notebook or function, where a command cannot import it: move it"
         assert hidden in refusal(imported, env)

@@ -1,4 +1,4 @@
-"""The pages: each algorithm is one file, from its settings to its loop. To add one, write its file and a line below."""
+"""The algorithms, one file each. To add one, write its file and add a line to ALGORITHMS."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .vpg import VPGConfig, VPGMetrics
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a page offers: its settings and its loop; the state before the first phase and whether the plan is done."""
+    """The parts of an algorithm file that the rest of the package uses."""
 
     config: type[OnPolicyConfig]
-    loop: Callable[..., Any]
-    start: Callable[..., Any] = start
-    finished: Callable[..., bool] = is_finished
+    loop: Callable[..., Any]  # (state, config) to an iterator over the metrics of each phase
+    start: Callable[..., Any] = start  # makes the state before the first phase
+    finished: Callable[..., bool] = is_finished  # (state, config): whether the run is complete
 
 
 ALGORITHMS = {"ppo": Algorithm(PPOConfig, ppo.ppo), "vpg": Algorithm(VPGConfig, vpg.vpg)}

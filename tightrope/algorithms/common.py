@@ -1,4 +1,7 @@
-"""What on-policy algorithms share: their settings and the checks of them, the state before the first phase, and the loop."""
+"""Shared by all on-policy algorithms: common settings and their checks, the initial state, and the loop over phases.
+
+A phase is one iteration: collect a rollout, then learn from it.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,29 @@ from ..types import Env, Rollout, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig:
-    """Settings of every on-policy algorithm. An algorithm adds its own, and may have other defaults."""
+    """Settings common to all on-policy algorithms. Each algorithm adds its own and may change defaults."""
 
     state: ClassVar[type[State]] = State
-    network_defaults: ClassVar[Settings] = {}  # where they are not those of NetworkConfig
-    searched: ClassVar[str] = (  # settings that a sweep searches by default, as far as there are such
+    network_defaults: ClassVar[Settings] = {}  # defaults of this algorithm that differ from those of NetworkConfig
+    # settings that a sweep searches by default; names that an algorithm does not have are ignored
+    searched: ClassVar[str] = (
         "learning_rate num_steps num_minibatches update_epochs gamma gae_lambda clip_coef ent_coef vf_coef max_grad_norm"
     )
-    passes_by: ClassVar[
-        tuple[str, ...]
-    ] = ()  # settings of (passes over each rollout, minibatches of each); none: (1, 1)
-    by_trajectory: ClassVar[bool] = False  # whether it learns from trajectories and counts them; phases may end early
+    # names of the settings for passes over each rollout and for minibatches in each pass; empty: one pass, one minibatch
+    epoch_settings: ClassVar[tuple[str, ...]] = ()
+    # True: minibatches are whole trajectories, a rollout may end early, and phases report the steps that they took
+    by_trajectory: ClassVar[bool] = False
 
     total_timesteps: int = 500_000
-    """Environment steps in all, over every environment."""
+    """Total number of environment steps, summed over all environments."""
     num_envs: int = 8
-    """Environments that run side by side."""
+    """Number of environments that run in parallel."""
     num_steps: int = 128
-    """Steps of each environment between two learning phases."""
+    """Steps of each environment in one rollout."""
     learning_rate: float = 2.5e-4
     """Step size of Adam in the first phase."""
     learning_rate_end: float = 0.0
-    """What the learning rate decays to, with anneal_lr."""
+    """Learning rate at the end of the run, with anneal_lr."""
     anneal_lr: bool = True
     """Decay the learning rate linearly over the run."""
     anneal_fraction: float = 1.0
@@ -51,26 +55,31 @@ class OnPolicyConfig:
     """Limit on the global gradient norm, or None."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "num_envs", "num_steps", *self.passes_by)
+        at_least(self, 1, "num_envs", "num_steps", *self.epoch_settings)
         at_least(self, 0, "learning_rate_end", "ent_coef", "vf_coef")
         positive(self, "total_timesteps", "learning_rate", "max_grad_norm", "anneal_fraction")
         fraction(self, "gamma", "anneal_fraction")
         self.check()
         phase = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
-        short = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}: raise it or lower one of the others"
-        refuse(self.phases < 1, short)
-        unused = f"learning_rate_end {self.learning_rate_end} means nothing without anneal_lr: set it, or drop the end"
-        refuse(bool(self.learning_rate_end) and not self.anneal_lr, unused)
-        still = f"anneal_fraction {self.anneal_fraction} would train the rest at rate 0: set learning_rate_end above 0"
-        refuse(self.anneal_lr and self.anneal_fraction < 1 and self.learning_rate_end == 0, still)
+        short = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}"
+        refuse(self.phases < 1, f"{short}: raise total_timesteps, or lower num_envs or num_steps")
+        unused = f"learning_rate_end {self.learning_rate_end} is used only with anneal_lr"
+        advice = "set anneal_lr true, or drop learning_rate_end"
+        refuse(bool(self.learning_rate_end) and not self.anneal_lr, f"{unused}: {advice}")
+        zero = f"anneal_fraction {self.anneal_fraction} leaves the rest of the run at learning rate 0"
+        decays_early = self.anneal_lr and self.anneal_fraction < 1
+        refuse(decays_early and self.learning_rate_end == 0, f"{zero}: set learning_rate_end above 0")
 
     def check(self) -> None:
-        """Refuse settings of the algorithm's own that make no sense."""
+        """Raise UsageError if a setting that the algorithm itself adds is invalid."""
 
     def check_env(self, env: Env) -> None:
-        """Refuse an environment that the settings are not for."""
+        """Raise UsageError if the settings do not suit the environment."""
         unsolvable = self.stops_when_solved and not getattr(env, "solved_by_surviving", False)
-        refuse(unsolvable, "stop_when_solved needs an env that is solved by not failing, such as CartPole-v1: drop it")
+        refuse(
+            unsolvable,
+            "stop_when_solved needs an env that is solved by never terminating, such as CartPole-v1: drop it",
+        )
 
     @property
     def has_critic(self) -> bool:
@@ -78,14 +87,16 @@ class OnPolicyConfig:
 
     @property
     def stops_when_solved(self) -> bool:
-        """Whether training ends once a phase's metrics say `solved`; some algorithms have a setting for that."""
+        """Whether training ends after a phase whose metric `solved` is 1 (the setting stop_when_solved, if there is one)."""
         return getattr(self, "stop_when_solved", False)
 
     @property
-    def passes(self) -> tuple[int, int]:
-        """(passes over each rollout, minibatches of each)"""
-        count, minibatches = (getattr(self, name) for name in self.passes_by) if self.passes_by else (1, 1)
-        return count, minibatches
+    def epochs_per_phase(self) -> int:
+        return getattr(self, self.epoch_settings[0]) if self.epoch_settings else 1
+
+    @property
+    def minibatches_per_epoch(self) -> int:
+        return getattr(self, self.epoch_settings[1]) if self.epoch_settings else 1
 
     @property
     def batch_size(self) -> int:
@@ -93,20 +104,20 @@ class OnPolicyConfig:
 
     @property
     def minibatch_size(self) -> int:
-        return self.batch_size // self.passes[1]
+        return self.batch_size // self.minibatches_per_epoch
 
     @property
     def updates_per_phase(self) -> int:
-        return self.passes[0] * self.passes[1]
+        return self.epochs_per_phase * self.minibatches_per_epoch
 
     @property
     def phases(self) -> int:
-        """At least this many: phases that end early leave steps for more."""
+        """Number of phases in the run. Algorithms with by_trajectory may do more: their rollouts can end early."""
         return self.total_timesteps // self.batch_size
 
     @property
     def decay_steps(self) -> int:
-        """Steps over which schedules decay."""
+        """Number of environment steps over which schedules decay."""
         whole = self.total_timesteps if self.by_trajectory else self.phases * self.batch_size
         return max(1, round(self.anneal_fraction * whole))
 
@@ -119,7 +130,7 @@ C = TypeVar("C", bound=OnPolicyConfig)
 
 
 def start(env: Env, policy: ActorCritic, config: OnPolicyConfig, seed: int, runtime: Runtime | None = None) -> Any:
-    """The state before the first phase, of the algorithm's own kind. Without a runtime, it is executed eagerly."""
+    """Return the state before the first phase, of type `config.state`. The default runtime executes phases eagerly."""
     config.check_env(env)
     optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
     obs = env.reset(seed=stream_seed(seed, "env", rank=world().rank))
@@ -130,28 +141,28 @@ def start(env: Env, policy: ActorCritic, config: OnPolicyConfig, seed: int, runt
 
 
 def is_finished(state: State, config: OnPolicyConfig) -> bool:
-    """Whether nothing is left to learn, or not steps enough for another whole phase."""
+    """Whether the task is solved (with stop_when_solved), or too few steps are left for another phase."""
     return (config.stops_when_solved and state.solved) or state.steps + config.batch_size > config.total_timesteps
 
 
 def schedule_learning_rate(state: State, config: OnPolicyConfig) -> None:
-    """Set the learning rate by the steps taken; after the last phase it reads exactly its end value."""
+    """Set the learning rate from the number of steps taken. After the last phase it is exactly the end value."""
     taken = config.total_timesteps if is_finished(state, config) else state.steps
     end = config.learning_rate_end if config.anneal_lr else config.learning_rate
     state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, config.decay_steps))  # [detail 4]
 
 
 def noise_of_phase(state: State, config: OnPolicyConfig) -> Noise:
-    """All the random numbers of the phase that comes next."""
+    """Draw all random numbers of the next phase."""
     env, rows = state.env, 1 if config.by_trajectory else config.num_steps
-    shuffle = (config.passes[0], env.num_envs * rows)
+    shuffle = (config.epochs_per_phase, env.num_envs * rows)
     return draw_noise(env, state.policy.head.noise, config.num_steps, shuffle, state.seed, state.phase)
 
 
 def training_loop(
     state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_learning_rate
 ) -> Iterator[Any]:
-    """Train to the end of the plan; yields the metrics of each phase. Everything between two yields is in `state`."""
+    """Train to the end of the run and yield the metrics of each phase. Between two yields, `state` holds the whole run."""
     schedule(state, config)
     while not is_finished(state, config):
         metrics = phase(state, config, noise_of_phase(state, config))
@@ -165,9 +176,9 @@ def training_loop(
 # checks of settings ----------------------------------------------------------------------------------------------------
 
 
-def refuse(wrong: bool, words: str) -> None:
+def refuse(wrong: bool, message: str) -> None:
     if wrong:
-        raise UsageError(words)
+        raise UsageError(message)
 
 
 def at_least(config: object, minimum: float, *names: str) -> None:
@@ -192,6 +203,6 @@ def divides(config: object, count: str, whole: str, size: int) -> None:
     parts = getattr(config, count)
     if size % parts:
         start = min(parts, size)
-        near = (d for away in range(min(start, 100_000)) for d in (start - away, start + away) if size % d == 0)
+        near = (d for off in range(min(start, 100_000)) for d in (start - off, start + off) if size % d == 0)
         best = next(near, 1)
         raise UsageError(f"{count} {parts} does not divide {whole} = {size}: try {count} {best}")

@@ -1,8 +1,11 @@
-"""Proximal policy optimisation: Schulman et al. 2017, arXiv:1707.06347. The whole algorithm is on this page.
+"""Proximal policy optimisation (PPO): Schulman et al. 2017, arXiv:1707.06347.
+
+This file has PPO's settings, metrics and phase. A phase is one iteration: collect a rollout, then learn from it. The loop over
+phases is in algorithms/common.py, acting in engine/collect.py, GAE in functional/estimators.py, minibatches in types.py,
+the loss in functional/losses.py, gradient clipping and Adam in engine/optimize.py.
 
 Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
-advantages are standardised per minibatch, and the value loss carries a factor 1/2. docs/details37.md maps the
-rest. The equations are in functional/.
+advantages are standardised per minibatch, and the value loss has a factor 1/2. docs/details37.md lists all details.
 """
 
 from __future__ import annotations
@@ -25,12 +28,12 @@ from .common import start as start
 class PPOState(State):
     KEPT: ClassVar[tuple[str, ...]] = ("discounted_return",)
 
-    clip_coef: Tensor = field(init=False)  # a tensor, so that captured code sees it change
-    discounted_return: Tensor = field(init=False)  # (N,) discounted, of the episodes under way
+    clip_coef: Tensor = field(init=False)  # filled in place by `schedule`, so that CUDA graphs read its current value
+    discounted_return: Tensor = field(init=False)  # (N,) of each running episode so far, for norm_reward
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.clip_coef = torch.zeros((), device=self.env.device)  # written by the schedule before each phase
+        self.clip_coef = torch.zeros((), device=self.env.device)
         self.discounted_return = torch.zeros(self.env.num_envs, device=self.env.device)
 
 
@@ -39,9 +42,9 @@ class PPOConfig(OnPolicyConfig):
     """Settings of PPO."""
 
     state: ClassVar[type[State]] = PPOState
-    passes_by: ClassVar[tuple[str, ...]] = ("update_epochs", "num_minibatches")
+    epoch_settings: ClassVar[tuple[str, ...]] = ("update_epochs", "num_minibatches")
     num_minibatches: int = 4
-    """Minibatches that one pass over the rollout is cut into."""
+    """Number of minibatches in each pass over the rollout."""
     update_epochs: int = 4
     """Passes over each rollout."""
     gae_lambda: float = 0.95
@@ -51,13 +54,13 @@ class PPOConfig(OnPolicyConfig):
     anneal_clip: bool = False
     """Decay clip_coef linearly to 0 over the run."""
     target_kl: float | None = None
-    """End a phase's learning once the approximate KL divergence exceeds this, or None."""
+    """Skip the remaining updates of a phase once the approximate KL divergence exceeds this, or None."""
     norm_adv: bool = True
     """Standardise advantages within each minibatch."""
     norm_reward: bool = False
-    """Scale rewards by the running standard deviation of the discounted return, which is part of the model."""
+    """Scale rewards by the running standard deviation of the discounted return, which is saved with the model."""
     clip_vloss: bool = False
-    """Clip the value loss as the policy loss is clipped."""
+    """Clip the value loss like the policy loss."""
 
     def check(self) -> None:
         positive(self, "clip_coef", "target_kl")
@@ -66,25 +69,25 @@ class PPOConfig(OnPolicyConfig):
 
 
 class PPOMetrics(NamedTuple):
-    """Of a phase, on the device: means, unless said otherwise."""
+    """Metrics of one phase, as tensors on the device. Losses and norms are means over the phase's updates."""
 
     terms: PPOTerms
     grad_norm: Tensor
     learning_rate: Tensor
     explained_variance: Tensor
-    reward: Tensor  # mean of what a step was paid in training; episodes report the environment's own score
-    episodes: Tensor  # number, sum of returns, sum of lengths of all episodes that finished
-    health: Tensor  # (ranks, parts) an entry that is not finite marks what failed
+    reward: Tensor  # mean training reward per step, before norm_reward
+    episodes: Tensor  # number, sum of returns and sum of lengths of the episodes that finished in this phase
+    health: Tensor  # (ranks, parts) sums that are not finite where something in that part is not, see engine/metrics.py
 
 
 @under_guard
 def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
-    """Train to the end of the plan, one yield per phase. Raises NotFinite, with the state restored to before that phase."""
+    """Train to the end of the run and yield the metrics of each phase. NotFinite restores the state before the bad phase."""
     return training_loop(state, config, phase, schedule)
 
 
 def schedule(state: PPOState, config: PPOConfig) -> None:
-    """Set what decays to its value for the next phase; after the last one it reads exactly its end value."""
+    """Set the learning rate and clip_coef for the next phase. After the last phase both have their end values."""
     schedule_learning_rate(state, config)
     end = 0.0 if config.anneal_clip else config.clip_coef
     state.clip_coef.fill_(linear(config.clip_coef, end, state.steps, config.decay_steps))
@@ -92,17 +95,17 @@ def schedule(state: PPOState, config: PPOConfig) -> None:
 
 @run_as("phase")
 def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
-    """PPO: collect, estimate, learn. Deterministic in (state, noise); on a device, no tensor is read on the host."""
+    """Collect a rollout, then learn from it. Deterministic in (state, noise); on a GPU, the host reads no tensor."""
     obs, _ = state.runtime.collect(state.env, state.policy, state.rollout, state.obs, noise)
     state.obs.copy_(obs)
-    metrics = learn(state, config, noise.shuffle)
-    return metrics._replace(episodes=state.runtime.sum(state.env.finished_episodes()))
+    episodes = state.runtime.all_reduce_sum(state.env.finished_episodes())
+    return learn(state, config, noise.shuffle, episodes)
 
 
 @run_as("part")
 @torch.no_grad()
 def estimate(state: PPOState, config: PPOConfig) -> Batch:
-    """The rollout as a batch, with advantages and value targets."""
+    """Return the rollout as a batch, with advantages and value targets."""
     policy, rollout = state.policy, state.rollout
     final_value = state.runtime.final_values(policy, rollout)
     next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
@@ -113,19 +116,19 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
 
 
 @run_as("part")
-def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
-    """Estimate advantages, then take gradient steps on shuffled minibatches."""
+def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor) -> PPOMetrics:
+    """Estimate advantages, take gradient steps on shuffled minibatches, then update the running statistics."""
     policy, rollout, optimizer, runtime = state.policy, state.rollout, state.optimizer, state.runtime
     learning_rate = optimizer.learning_rate.clone()
     batch = estimate(state, config)
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
     stopped, numbers, skipped = torch.zeros_like(learning_rate), list[Tensor](), list[Tensor]()
-    order = batch.order(shuffle)  # of each pass
-    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # of all ranks; None where there is one
+    order = batch.order(shuffle)  # (epochs, B)
+    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; None on a single rank
     for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
-        terms = runtime.gradient(loss, policy, minibatch, optimizer)
+        terms = runtime.backward(loss, policy, minibatch, optimizer)
         if config.target_kl is not None and numbers:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
             if runtime.halted(stopped):
@@ -133,15 +136,15 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor) -> PPOMetrics:
         numbers += [*terms, runtime.step(optimizer, config.max_grad_norm, stopped)]
         skipped.append(stopped)
 
-    runtime.update_statistics(policy, rollout.obs, rollout.real)  # between phases, so that a phase's first ratio is 1
+    runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
-        runtime.merge(policy.reward_scaler, returns.flatten(), rollout.real.flatten())
+        runtime.merge(policy.reward_scaler, returns.flatten(), rollout.valid.flatten())
         state.discounted_return.copy_(carried)
-    mean = mean_of_taken(torch.stack(numbers).view(len(skipped), -1), torch.stack(skipped))
+    *means, grad_norm = mean_of_taken(torch.stack(numbers).view(len(skipped), -1), torch.stack(skipped))
+    terms = PPOTerms(*means)
     return PPOMetrics(
-        terms=PPOTerms(*mean[:-1]), grad_norm=mean[-1], learning_rate=learning_rate,
-        explained_variance=runtime.explained_variance(batch.value, batch.target),
-        reward=runtime.masked_mean(rollout.reward, rollout.real), episodes=torch.zeros(3, device=mean.device),
-        health=health(state, rollout.real, mean),
+        terms, grad_norm, learning_rate, explained_variance=runtime.explained_variance(batch.value, batch.target),
+        reward=runtime.masked_mean(rollout.reward, rollout.valid), episodes=episodes,
+        health=health(state, rollout.valid, terms, grad_norm),
     )  # fmt: skip

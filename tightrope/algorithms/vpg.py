@@ -1,8 +1,7 @@
-"""Vanilla policy gradient: REINFORCE with reward-to-go and a baseline (Williams 1992). The whole algorithm is on this page.
+"""Vanilla policy gradient (VPG): REINFORCE with reward-to-go and a baseline (Williams 1992). ppo.py lists related files.
 
-Each environment lives one life per rollout: what happens in a column after its first episode has ended is not learned from. An
-episode that the window or the clock cuts short is kept, with its reward-to-go up to the cut (and V beyond it, with a critic).
-The equations are in functional/.
+With full_reset, the default, every environment starts a new episode in each rollout and only that episode is learned from.
+Episodes cut short by the time limit or the rollout's end are kept; a critic adds the value of what would have followed.
 """
 
 from __future__ import annotations
@@ -27,43 +26,43 @@ class VPGConfig(OnPolicyConfig):
 
     network_defaults: ClassVar[Settings] = {"hidden_sizes": (120, 84), "activation": "relu"}
     searched: ClassVar[str] = "learning_rate num_envs gamma normalize_returns ent_coef max_grad_norm"
-    passes_by: ClassVar[tuple[str, ...]] = ("rollout_uses", "num_batches")
+    epoch_settings: ClassVar[tuple[str, ...]] = ("rollout_uses", "num_batches")
     by_trajectory: ClassVar[bool] = True
     total_timesteps: int = 640_000
     num_envs: int = 32
     num_steps: int = 500
-    """The most steps of each environment in one rollout."""
+    """Maximum number of steps of each environment in one rollout."""
     learning_rate: float = 1e-2
     anneal_lr: bool = False
     baseline: Literal["timestep", "critic", "none"] = "timestep"
-    """What is subtracted from returns: the mean over environments at the same step, a learned critic, or nothing."""
+    """Baseline subtracted from returns: the mean over environments at the same step (needs full_reset), a critic, or none."""
     normalize_returns: bool = False
     """Standardise returns over the whole rollout."""
     ent_coef: float = 0.0
     max_grad_norm: float | None = None
     rollout_uses: int = 1
-    """Times each rollout is learned from; more than 1 needs use_importance_weights."""
+    """Passes over each rollout; more than 1 needs use_importance_weights."""
     num_batches: int = 1
-    """Batches of whole trajectories per use of a rollout; more than 1 needs use_importance_weights."""
+    """Batches of whole trajectories in each pass; more than 1 needs use_importance_weights."""
     use_importance_weights: bool = False
-    """Weigh each step by how much likelier the current policy makes its action than the one that took it."""
+    """Weight each step by the probability of its action under the current policy over that under the policy that acted."""
     weight_clamp: float | None = 0.2
     """Clamp importance weights to [1 - c, 1 + c], or None."""
     dead_fraction: float = 1.0
-    """A rollout ends once this fraction of the environments has terminated (with full_reset)."""
+    """With full_reset, end a rollout once this fraction of the environments has terminated."""
     full_reset: bool = True
-    """Start every environment anew in each rollout and learn from its first life there, instead of letting episodes go on."""
+    """Reset every environment before each rollout and learn only from its first episode; otherwise episodes continue."""
     stop_when_solved: bool = False
-    """End training once every environment survives a whole rollout."""
+    """End training after a rollout in which no environment terminated."""
 
     def check(self) -> None:
         positive(self, "dead_fraction")
         fraction(self, "dead_fraction", "weight_clamp")
         divides(self, "num_batches", "num_envs", self.num_envs)
-        clocks = "baseline timestep needs full_reset, so that all clocks agree: set it, or choose critic or none"
-        refuse(self.baseline == "timestep" and not self.full_reset, clocks)
+        unequal = "baseline timestep needs full_reset: set full_reset true, or set baseline to critic or none"
+        refuse(self.baseline == "timestep" and not self.full_reset, unequal)
         uses = f"rollout_uses {self.rollout_uses} x num_batches {self.num_batches}"
-        stale = f"{uses} learns from a policy that has moved on: set use_importance_weights, or both to 1"
+        stale = f"{uses} makes several updates from one rollout: set use_importance_weights true, or both to 1"
         refuse(self.updates_per_phase > 1 and not self.use_importance_weights, stale)
 
     @property
@@ -72,43 +71,43 @@ class VPGConfig(OnPolicyConfig):
 
 
 class VPGMetrics(NamedTuple):
-    """Of a phase, on the device: means, unless said otherwise."""
+    """Metrics of one phase, as tensors on the device. Losses and norms are means over the phase's updates."""
 
     terms: VPGTerms
     grad_norm: Tensor
     learning_rate: Tensor
-    lifespan_mean: Tensor
+    lifespan_mean: Tensor  # steps of each environment up to the end of its first episode in the rollout
     lifespan_std: Tensor
     lifespan_max: Tensor
-    steps: Tensor
+    steps: Tensor  # environment steps of this phase, over all environments
     solved: Tensor  # 1 if no environment terminated
-    reward: Tensor  # mean of what a step was paid in training
-    episodes: Tensor  # number, returns, lengths: of lives in the rollout; without full_reset, of episodes that finished
-    health: Tensor  # (ranks, parts) an entry that is not finite marks what failed
+    reward: Tensor  # mean training reward per step
+    episodes: Tensor  # number, sum of returns, sum of lengths: of first episodes; without full_reset, of finished ones
+    health: Tensor  # (ranks, parts) sums that are not finite where something in that part is not, see engine/metrics.py
 
 
 @under_guard
 def vpg(state: State, config: VPGConfig) -> Iterator[VPGMetrics]:
-    """Train to the end of the plan, one yield per phase. Raises NotFinite, with the state restored to before that phase."""
+    """Train to the end of the run and yield the metrics of each phase. NotFinite restores the state before the bad phase."""
     return training_loop(state, config, phase)
 
 
 @run_as("phase")
 def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
-    """VPG: collect, estimate, learn. Deterministic in (state, noise)."""
+    """Collect a rollout, then learn from it. Deterministic in (state, noise)."""
     obs = state.env.reset(noise=noise.start) if config.full_reset else state.obs
-    dead = config.dead_fraction if config.full_reset else None  # the fraction of environments that ends the rollout
+    dead = config.dead_fraction if config.full_reset else None  # end the rollout once this fraction has terminated
     obs, taken = state.runtime.collect(state.env, state.policy, state.rollout, obs, noise, dead)
     state.obs.copy_(obs)
-    metrics = learn(state, config, taken, noise.shuffle)
-    return metrics if config.full_reset else metrics._replace(episodes=state.runtime.sum(state.env.finished_episodes()))
+    finished = None if config.full_reset else state.runtime.all_reduce_sum(state.env.finished_episodes())
+    return learn(state, config, taken, noise.shuffle, finished)
 
 
 @run_as("part")
 @torch.no_grad()
 def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tensor) -> Trajectories:
-    """The rollout as trajectories, with returns and advantages."""
-    runtime, done, used = state.runtime, rollout.done, collected & rollout.real
+    """Return the rollout as trajectories, with returns and advantages."""
+    runtime, done, used = state.runtime, rollout.done, collected & rollout.valid
     alive = alive_mask(done) & used if config.full_reset else used.expand_as(done)
     final_value = runtime.final_values(state.policy, rollout)
     next_value = successor_values(rollout.value, state.policy.value(state.obs), done, final_value)
@@ -124,27 +123,28 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
 
 
 @run_as("part")
-def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor) -> VPGMetrics:
-    """Estimate returns over the steps that were taken, then take gradient steps on batches of whole trajectories."""
+def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished: Tensor | None) -> VPGMetrics:
+    """Estimate returns over the first `taken` steps, then take gradient steps on batches of whole trajectories."""
     policy, optimizer, runtime, rollout = state.policy, state.optimizer, state.runtime, state.rollout.first(taken)
     dead = config.dead_fraction if config.full_reset else None
-    collected = runtime.running_mask(rollout.terminated, dead)  # (T, 1) False once the rollout has stopped
+    collected = runtime.collected_mask(rollout.terminated, dead)  # (T, 1) False after the end of the rollout
     batch = estimate(state, config, rollout, collected)
-    weights = config.vf_coef * config.has_critic, config.ent_coef
-    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, *weights)
+    coefficients = config.vf_coef * config.has_critic, config.ent_coef
+    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, *coefficients)
     rows = []
     for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):
-        terms = runtime.gradient(loss, policy, trajectories, optimizer)
+        terms = runtime.backward(loss, policy, trajectories, optimizer)
         rows.append(torch.stack([*terms, runtime.step(optimizer, config.max_grad_norm)]))
 
-    mean, alive = torch.stack(rows).mean(0), batch.alive.transpose(0, 1)
-    runtime.update_statistics(policy, rollout.obs, alive)  # statistics move only between phases
+    *means, grad_norm = torch.stack(rows).mean(0)
+    terms, alive = VPGTerms(*means), batch.alive.transpose(0, 1)
+    runtime.update_statistics(policy, rollout.obs, alive)  # after learning: statistics are constant within a phase
     lifespan = (alive & alive_mask(rollout.done)).sum(0).float()
-    lifespan_mean, lifespan_std = runtime.moments(lifespan, correction=0)
-    lives = torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()])
+    lifespan_moments = runtime.moments(lifespan, correction=0)  # mean and standard deviation
+    first = torch.stack([torch.ones_like(lifespan).sum(), (rollout.reward * alive).sum(), lifespan.sum()])
     return VPGMetrics(
-        terms=VPGTerms(*mean[:-1]), grad_norm=mean[-1], learning_rate=optimizer.learning_rate.clone(),
-        lifespan_mean=lifespan_mean, lifespan_std=lifespan_std, lifespan_max=runtime.maximum(lifespan.max()),
-        steps=collected.sum() * config.num_envs, solved=~runtime.any((rollout.terminated & alive).any()),
-        reward=runtime.masked_mean(rollout.reward, alive), episodes=runtime.sum(lives), health=health(state, alive, mean),
+        terms, grad_norm, optimizer.learning_rate.clone(), *lifespan_moments, runtime.all_reduce_max(lifespan.max()),
+        steps=collected.sum() * config.num_envs, solved=~runtime.any_rank((rollout.terminated & alive).any()),
+        reward=runtime.masked_mean(rollout.reward, alive), health=health(state, alive, terms, grad_norm),
+        episodes=runtime.all_reduce_sum(first) if finished is None else finished,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The command line: train, sweep, resume, eval, record, report, export, envs, check, probe, bench, doctor.
 
-A command is imported when it is called: what needs none of them needs no torch.
+The module of a command is imported when the command is called, so that help and version do not import torch.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ usage: tightrope COMMAND ...
 
   train ENV     train an agent           tightrope train CartPole-v1
   sweep ENV     search good settings     tightrope sweep CartPole-v1 --trials 30
-  resume RUN    go on with a run         tightrope resume runs/demo
-  eval RUN      score what was trained   tightrope eval runs/demo --episodes 100
-  record RUN    film what was trained    tightrope record runs/demo --out pole.mp4
-  report RUN    a page about it, or      tightrope report runs/demo
+  resume RUN    continue a run           tightrope resume runs/demo
+  eval RUN      score a trained agent    tightrope eval runs/demo --episodes 100
+  record RUN    write a video of it      tightrope record runs/demo --out pole.mp4
+  report RUN    a page about a run, or   tightrope report runs/demo
                 about several            tightrope report runs/a runs/b --out both.html
-  export RUN    write it as a file       tightrope export runs/demo --onnx policy.onnx
+  export RUN    write an ONNX file       tightrope export runs/demo --onnx policy.onnx
   envs          list the environments    tightrope envs
   check ENV     find a bug in an env     tightrope check my_module:MyEnv
   probe         find a bug in the agent  tightrope probe --algo ppo
   bench ENV     measure its speed        tightrope bench CartPole-v1 --num-envs 64 1024
   doctor        look at this machine     tightrope doctor
 
-`tightrope COMMAND --help` says more. Documentation: README.md and docs/.
+`tightrope COMMAND --help` lists the options of a command. Documentation: README.md and docs/.
 """
 
-COMMANDS = {  # and their modules, which have a function such as train_main
+COMMANDS = {  # the module of each command, with a function such as train_main
     "train": "training", "sweep": "sweep", "resume": "training", "eval": "trained", "record": "trained", "report": "trained",
     "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "tools",
 }  # fmt: skip
@@ -50,18 +50,20 @@ OTHER_NAMES = {
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
 }  # fmt: skip
-TRAINING = ("train", "resume", "sweep")  # their results are files: that nobody reads what they print does not end them
+TRAINING = ("train", "resume", "sweep")  # they write files, so they keep running if nobody reads their output
 EXIT_SECONDS = 2.0  # for an orderly exit after Ctrl-C
 LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command; a user's mistake is one line and exit code 2."""
+    """Run a command and exit. A mistake of the user prints one line and exits with code 2."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # one of several says it all
+    if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # only rank 0 prints
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    own = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a process of our own
+    own = (
+        argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # not called from a user's program
     if own:
         signal.signal(signal.SIGINT, InterruptHandler())
     if argv is None:
@@ -70,21 +72,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         with guarded_output(needed=output_is_the_result(args)):
             code = exit_code(args)
         if own:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said and done
-    except KeyboardInterrupt:  # one more, while the first was dealt with
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is done
+    except KeyboardInterrupt:  # a second Ctrl-C
         code = 130
     sys.exit(code)
 
 
 def output_is_the_result(args: list[str]) -> bool:
-    """Whether what a command prints is what it was called for."""
+    """Whether the output of a command is its result, so that losing the output is an error."""
     shows = any(word in ("-h", "--help", "--print-search") for word in args)
     return shows or not (args and args[0] in TRAINING)
 
 
 class InterruptHandler:
-    """Ctrl-C. The first one raises KeyboardInterrupt. Those that follow at once mean the same and must not raise another one
-    while that is dealt with; later ones do not wait for it any longer."""
+    """Handles Ctrl-C: the first raises KeyboardInterrupt. Repeats within EXIT_SECONDS are ignored, so that they do not
+    interrupt its handling; later ones exit at once."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -97,8 +99,9 @@ class InterruptHandler:
             os._exit(130)
 
 
-def uninterrupted(load: Callable[[], T]) -> T:
-    """Imports something; Ctrl-C waits until that is done. Some modules swallow it, others are left half made."""
+def call_with_sigint_deferred(load: Callable[[], T]) -> T:
+    """Call a function that imports modules and delay Ctrl-C until it returns: an interrupted import may swallow Ctrl-C or leave
+    a module half initialised."""
     handler, received = signal.getsignal(signal.SIGINT), list[int]()
     if not isinstance(handler, InterruptHandler):
         return load()
@@ -112,13 +115,13 @@ def uninterrupted(load: Callable[[], T]) -> T:
 
 
 def exit_code(args: list[str]) -> int:
-    """Run a command, say what went wrong with it. 0 only if it came to its end."""
+    """Run a command, print its error if it fails, and return the exit code; 0 only if the command completed."""
     try:
         code = dispatch(args)
         sys.stdout.flush()
         return code
     except OutputLost as error:
-        if error.reader_left:  # as `head` does: no news to anybody
+        if error.reader_left:  # the reader closed the pipe, as `head` does
             return 141  # 128 + SIGPIPE
         complain(error)
         return 1
@@ -127,7 +130,7 @@ def exit_code(args: list[str]) -> int:
         while origin.__cause__ is not None:
             origin = origin.__cause__
         if isinstance(error, EnvError) and not isinstance(origin, (EnvError, EOFError, ConnectionError)):
-            lines = "".join(traceback.format_exception(origin))  # the environment's own, for its author
+            lines = "".join(traceback.format_exception(origin))  # the traceback of the environment, for its author
             print(printable_lines(lines), end="", file=sys.stderr)
         complain(error)
         return 2 if isinstance(error, UsageError) else 1
@@ -138,15 +141,15 @@ def exit_code(args: list[str]) -> int:
     except KeyboardInterrupt:
         print("tightrope: interrupted", file=sys.stderr)
         return 130
-    except SystemExit as stop:  # of an environment or a network, or a signal's during an evaluation
+    except SystemExit as stop:  # raised by user code, or by a signal during an evaluation
         if stop.code not in (None, 0):
             raise
-        print("tightrope: exit() was called before the command came to its end", file=sys.stderr)
+        print("tightrope: exit() was called before the command completed", file=sys.stderr)
         return 1
 
 
 def complain(error: Exception) -> None:
-    """One line; of several ranks that say the same, rank 0 says it."""
+    """Print an error on one line. If several ranks have the same error, only rank 0 prints it."""
     if os.environ.keys() >= LAUNCHED:
         from ..engine.distributed import print_error
 
@@ -156,7 +159,7 @@ def complain(error: Exception) -> None:
 
 
 def dispatch(args: list[str]) -> int:
-    """The exit code of a command."""
+    """Import and run a command, and return its exit code."""
     if not args or args[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0
@@ -174,6 +177,6 @@ def dispatch(args: list[str]) -> int:
         module = importlib.import_module(f".{COMMANDS[args[0]]}", __name__)
         return propagate_errors, getattr(module, f"{args[0]}_main")
 
-    propagate_errors, command = uninterrupted(load)
+    propagate_errors, command = call_with_sigint_deferred(load)
     with propagate_errors():
         return command(args[1:])

@@ -1,4 +1,4 @@
-"""Command-line words and flags: read under the types of an options dataclass, explained by its docstrings."""
+"""Parse command-line arguments into an options dataclass, and print help from its field types and docstrings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ..training.user_objects import check_allowed
 from ..types import Settings
 
 FLAG_WIDTH, WIDEST = 26, 100
-NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # that help does not show
+NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # defaults that help does not show
 TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 Options = TypeVar("Options")
 Main = Callable[[list[str]], int]
 
 
 def cli_command(name: str, options: type[Options], needs: str = "") -> Callable[[Callable[[Options], int]], Main]:
-    """Makes a command from a function of an options dataclass, whose docstring is the help. `needs` is the error where a
-    word or a flag without a default is missing."""
+    """Make a command from a function that takes an options dataclass. The function's docstring is the help text; `needs` is
+    the error message if an argument without a default is missing."""
 
     def decorate(function: Callable[[Options], int]) -> Main:
         def run(args: list[str]) -> int:
@@ -53,12 +53,13 @@ def cli_command(name: str, options: type[Options], needs: str = "") -> Callable[
 
 
 def placed(options: type[object], words: list[str], name: str) -> Settings:
-    """Words by the fields that they belong to. A tuple takes all of them."""
-    kinds = [(field, kind) for field, kind in get_type_hints(options, include_extras=True).items() if position(kind)]
+    """Assign positional arguments to the fields of the options; a tuple field takes all of them."""
+    hints = get_type_hints(options, include_extras=True)
+    kinds = [(field, kind) for field, kind in hints.items() if positional_label(kind)]
     if kinds and get_origin(kinds[0][1].__origin__) is tuple:
         return {kinds[0][0]: tuple(map(Path, words))} if words else {}
     if len(words) > len(kinds):
-        raise UsageError(f"one word too many: {words[len(kinds)]!r}. `tightrope {name} --help` says what there is")
+        raise UsageError(f"one argument too many: {words[len(kinds)]!r}. `tightrope {name} --help` lists the arguments")
     return {field: kind.__origin__(word) for (field, kind), word in zip(kinds, words, strict=False)}
 
 
@@ -71,16 +72,16 @@ def unknown_option(options: type[object], command: str, name: str) -> UsageError
 
 
 def read_with_settings(options: type[Options], args: Sequence[str], needs: str) -> tuple[Options, Settings, Settings]:
-    """(the options of a command, settings of its --config file, settings given as flags). `needs` is the error where a word
-    or a flag without a default is missing."""
+    """Parse arguments to (options of the command, settings of the --config file, settings given as flags). `needs` is the
+    error message if an argument without a default is missing."""
     own = flag_types(options)
-    file = guess(args, "--config") if "config" in own else None
+    file = peek_flag(args, "--config") if "config" in own else None
     layer = read_settings(Path(file)) if file else {}
-    algo = guess(args, "--algo") or str(layer.get("algo", "ppo"))
+    algo = peek_flag(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**setting_types(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
     if len(words) > 1:
-        raise UsageError(f"one word too many: {words[1]!r}. Give one env, then flags")
+        raise UsageError(f"one argument too many: {words[1]!r}. Give one env, then flags")
     found = {name: flags.pop(name) for name in own if name in flags}
     named = {"env": words[0]} if words else {}
     check_allowed(file, layer, {**flags, **named}, found.get("allow_import", ()))
@@ -93,7 +94,7 @@ def read_with_settings(options: type[Options], args: Sequence[str], needs: str) 
 def read_arguments(
     args: Sequence[str], types: dict[str, Any], unknown: Callable[[str], UsageError]
 ) -> tuple[list[str], Settings]:
-    """(words that belong to no flag, flags given). `types` names every flag; `unknown(name)` is the error for another."""
+    """(positional arguments, values of flags). `types` has the type of every flag; `unknown(name)` is the error for others."""
     words: list[str] = []
     flags: Settings = {}
     rest = list(args)
@@ -116,7 +117,7 @@ def read_arguments(
             values = [value] if equals else take(rest, many)
             if not values:
                 raise UsageError(f"{name} needs a value: give it after {word}")
-            given = from_text(name, values, types[name])
+            given = parse_flag_value(name, values, types[name])
             if many and name in flags:
                 given = flags[name] | given if isinstance(given, dict) else flags[name] + given
             flags[name] = given
@@ -124,14 +125,14 @@ def read_arguments(
 
 
 def take(rest: list[str], many: bool) -> list[str]:
-    """The values of a flag: one word, or all up to the next flag."""
+    """Remove and return the values of a flag: the next argument or, with `many`, all up to the next flag."""
     values: list[str] = []
     while rest and not rest[0].startswith("--") and (many or not values):
         values.append(rest.pop(0))
     return values
 
 
-def from_text(name: str, values: list[str], kind: Any) -> Any:
+def parse_flag_value(name: str, values: list[str], kind: Any) -> Any:
     if kind in (Path, Path | None):
         return Path(values[0])
     if get_origin(kind) in (tuple, dict):
@@ -143,17 +144,18 @@ def from_text(name: str, values: list[str], kind: Any) -> Any:
 
 
 def flag_types(options: type[object]) -> dict[str, Any]:
-    """The flags of an options dataclass and their types. What is Annotated with a word is given by its position."""
-    return {name: kind for name, kind in get_type_hints(options, include_extras=True).items() if not position(kind)}
+    """The types of the flags of an options dataclass. Fields that are Annotated with a label are positional, not flags."""
+    hints = get_type_hints(options, include_extras=True)
+    return {name: kind for name, kind in hints.items() if not positional_label(kind)}
 
 
-def position(kind: Any) -> str:
-    """How help shows a value that is given by its position, as in Annotated[Path, "RUN"]; empty for a flag."""
+def positional_label(kind: Any) -> str:
+    """The label of a positional argument in help, RUN for Annotated[Path, "RUN"]; empty for a flag."""
     return str(kind.__metadata__[0]) if get_origin(kind) is Annotated else ""
 
 
-def guess(args: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that decides how the others are read."""
+def peek_flag(args: Sequence[str], flag: str) -> str | None:
+    """The value of a flag, looked up before parsing, as --algo decides which other flags exist."""
     for i, arg in enumerate(args):
         if arg == flag and i + 1 < len(args):
             return args[i + 1]
@@ -173,7 +175,7 @@ def show_help(command: str, about: str | None, *sections: object) -> int:
     """Print a command's help. A section is an options dataclass, or an instance whose values are shown as the defaults."""
     width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
     kinds = get_type_hints(class_of(sections[0]), include_extras=True).values()
-    print(" ".join(["usage: tightrope", command, *filter(None, map(position, kinds)), "[OPTIONS]"]), end="\n\n")
+    print(" ".join(["usage: tightrope", command, *filter(None, map(positional_label, kinds)), "[OPTIONS]"]), end="\n\n")
     for paragraph in re.split(r"\n\n|(?=Example: )", inspect.cleandoc(about or "")):
         print(textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False), end="\n\n")
     for i, section in enumerate(sections):
@@ -187,11 +189,11 @@ def class_of(section: object) -> type[Any]:
 
 
 def help_rows(section: object, width: int) -> Iterator[str]:
-    """The rows of a section: the flag, what it does, its default."""
+    """The help lines of a section: each flag with its description and default."""
     options, indent = class_of(section), " " * (FLAG_WIDTH + 2)
     kinds, docs = get_type_hints(options, include_extras=True), field_docs(options)
     for f in fields(options):
-        shown = position(kinds[f.name])
+        shown = positional_label(kinds[f.name])
         value = f.default if section is options and not shown else getattr(section, f.name, None)
         text = " ".join(docs.get(f.name, "").split())
         if not shown:
@@ -210,7 +212,7 @@ def shown_flag(name: str, kind: Any, is_on: bool) -> str:
 
 
 def type_name(kind: Any) -> str:
-    """What a flag's value looks like."""
+    """The placeholder for a flag's value in help, such as INT or {auto,cpu}."""
     origin, inner = get_origin(kind), [one for one in get_args(kind) if one not in (type(None), ...)]
     if origin is Literal:
         return "{" + ",".join(map(str, inner)) + "}"

@@ -1,4 +1,4 @@
-"""tightrope sweep: a search for good settings."""
+"""The command sweep: search for good settings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..types import Settings
 from .arguments import read_with_settings, show_help, wants_help
 from .training import maker_of
 
-if TYPE_CHECKING:  # it needs Optuna
+if TYPE_CHECKING:  # these modules need Optuna
     from ..tools.sweep.worker import Objective
 
-MOST_TRIALS = 10_000
+MAX_TRIALS_OF_SWEEP = 10_000
 MACHINE_SETTINGS = ("device", "accelerate", "threads", "backend", "project", "entity", "tags", "rank_timeout")
 SINGLE_RUN_SETTINGS = (
     "eval_every", "stop_at_return", "video_every", "log", "watch", "run_name", "save_seconds", "save_every",
@@ -34,7 +34,7 @@ SINGLE_RUN_SETTINGS = (
 @dataclass(kw_only=True)
 class SweepOptions:
     env: Annotated[str, "ENV"]
-    """Environment to train on: an id, or module:Class of one's own."""
+    """Environment to train on: an id, or module:Class of your own."""
     trials: int | None = None
     """Number of trials in all, over all processes and restarts."""
     algo: str = "ppo"
@@ -46,19 +46,19 @@ class SweepOptions:
     """YAML file with the search space: lines such as 'gamma: [0.95, 0.99]' or
     'learning_rate: {low: 1e-4, high: 1e-2, log: true}'."""
     print_search: bool = False
-    """Print the search space as such a file, and do nothing else."""
+    """Print the search space as a YAML file for --search, and exit."""
     seeds_per_trial: int = 3
     """Seeds per trial, whose mean is its score; the first of them is --seed."""
     evaluations: int = 8
-    """Evaluations of each trial, evenly over its steps; after each, a trial below the median of the others is pruned."""
+    """Evaluations of each trial, evenly spaced; after each, a trial below the median of the others is pruned."""
     sweep_dir: Path | None = None
     """Directory of best.yaml and sweep.html; sweeps/<env>__<algo> by default."""
     study: str | None = None
     """The study's name in the storage; by default that of the sweep's directory."""
     config: Path | None = None
-    """YAML file of settings that are not searched; flags win over it."""
+    """YAML file of settings that are not searched; flags override it."""
     allow_import: tuple[str, ...] = ()
-    """Modules that this file may import from, as in 'network: module:Class'."""
+    """Modules that the --config file may import, as in 'network: module:Class'."""
     quiet: bool = False
     """Print only the result."""
 
@@ -73,13 +73,13 @@ def sweep_main(args: list[str]) -> int:
     if wants_help(args):
         return show_help("sweep", sweep_main.__doc__, SweepOptions)
     if is_launched():
-        raise UsageError("sweep shares its trials by itself: start it without torchrun, as often as you like")
+        raise UsageError("sweep shares its trials without torchrun: start the command once for each process")
     needs = "sweep needs an env and a number of trials, such as `tightrope sweep CartPole-v1 --trials 30`"
     options, layer, flags = read_with_settings(SweepOptions, args, needs)
     if options.trials is None and not options.print_search:
         raise UsageError(needs)
     fixed = {k.replace("-", "_"): v for k, v in {**layer, **flags}.items() if k not in ("env", "algo")}
-    config, make = maker_of(options.env, options.algo, fixed)
+    config, make = maker_of(options.env, options.algo, {**fixed, "stop_at_return": None})  # all trials are equally long
     check_options(options, config, fixed)
     with make({}) as agent:  # a broken environment is reported before anything is written
         images = sees_images(agent.state.env.observation)
@@ -98,7 +98,7 @@ def sweep_main(args: list[str]) -> int:
     from ..tools.sweep.worker import Objective
 
     seeds = [config.run.seed + i for i in range(options.seeds_per_trial)]
-    objective = Objective(make, config.flat(), space, seeds, options.evaluations, images)
+    objective = Objective(make, config.to_flat_dict(), space, seeds, options.evaluations, images)
     try:
         return search(options, config, objective, sorted(fixed))
     except StorageLost as error:
@@ -107,14 +107,14 @@ def sweep_main(args: list[str]) -> int:
 
 
 def check_options(options: SweepOptions, config: Config, fixed: Settings) -> None:
-    for name, most in (("trials", MOST_TRIALS), ("seeds_per_trial", 100), ("evaluations", 100)):
+    for name, most in (("trials", MAX_TRIALS_OF_SWEEP), ("seeds_per_trial", 100), ("evaluations", 100)):
         if (number := getattr(options, name)) is not None and not 1 <= number <= most:
             raise UsageError(f"{name} {number} is out of range: give a whole number from 1 to {most:,}")
     for name in SINGLE_RUN_SETTINGS:
         if name in fixed:
             raise UsageError(f"{name} has no effect in a sweep, whose trials keep no directory: drop it")
     if not config.run.eval_episodes:
-        raise UsageError("eval_episodes 0 leaves a sweep nothing to compare: give at least 1")
+        raise UsageError("eval_episodes 0 gives a sweep no scores to compare: give at least 1")
     if config.algorithm.phases < options.evaluations:
         raise UsageError(
             f"evaluations {options.evaluations} is more than the {plural(config.algorithm.phases, 'phase')} of a run: lower "
@@ -123,7 +123,7 @@ def check_options(options: SweepOptions, config: Config, fixed: Settings) -> Non
 
 
 def search(options: SweepOptions, config: Config, objective: Objective, fixed: list[str]) -> int:
-    """Work on the study until it is done; returns the exit code."""
+    """Run trials until the study is done, and return the exit code."""
     from ..tools.sweep.outputs import PAGE, SweepOutputs
     from ..tools.sweep.slots import TrialSlots
     from ..tools.sweep.storage import connected, hide_password, open_study
@@ -140,7 +140,7 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
 
     with connected(url) as storage:
         study, new = open_study(storage, options.study or folder.name, identity(options, config, objective.space))
-        slots = TrialSlots(study, count, nearest_point(objective.space, config.flat()), objective.space)
+        slots = TrialSlots(study, count, nearest_point(objective.space, config.to_flat_dict()), objective.space)
         outputs = SweepOutputs(folder, objective, slots, config, fixed, hide_password(url))
         size = f"{plural(count, 'trial')} of {plural(len(objective.seeds), 'seed')}"
         size += f" x {config.algorithm.total_timesteps:,} steps"
@@ -161,19 +161,19 @@ def search(options: SweepOptions, config: Config, objective: Objective, fixed: l
     if best is None:
         print(printable(f"tightrope: none of {count} trials was completed: {page} says why"), file=sys.stderr)
         return 1
-    print(printable(f"best: trial {best.number}, score {best.value:.6g}; `{outputs.command}` trains it"))
+    print(printable(f"best: trial {best.number}, score {best.value:.6g}; `{outputs.train_best_command}` trains it"))
     print(printable(str(page)))
     return 0
 
 
 def identity(options: SweepOptions, config: Config, space: Space) -> Settings:
-    """What must be the same in all processes of a sweep: not the number of trials, nor what depends on the machine."""
+    """The settings that all processes of a sweep must share: all but the number of trials and those of the machine."""
     return {
         "env": config.env,
         "algo": config.algo,
         "seed": config.run.seed,
         "seeds_per_trial": options.seeds_per_trial,
         "evaluations": options.evaluations,
-        "settings": {k: v for k, v in config.flat().items() if k not in MACHINE_SETTINGS and k not in space},
+        "settings": {k: v for k, v in config.to_flat_dict().items() if k not in MACHINE_SETTINGS and k not in space},
         "search": {name: dimension.as_yaml() for name, dimension in space.items()},
     }

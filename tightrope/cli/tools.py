@@ -1,4 +1,4 @@
-"""tightrope envs, check, probe, bench, doctor: to look before, and when it does not work."""
+"""The commands envs, check, probe, bench and doctor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NoOptions:
 
 @cli_command("envs", NoOptions)
 def envs_main(options: NoOptions) -> int:
-    """List the environments that have a preset, the score it reaches and how long that takes. Example: tightrope envs"""
+    """List the environments with a preset, the score that it reaches and the time that takes. Example: tightrope envs"""
     from rich.console import Console
     from rich.table import Table
 
@@ -56,7 +56,7 @@ def envs_main(options: NoOptions) -> int:
         needs = f"tightrope\\[{extra}]" if extra else "tightrope"
         engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", "")))
     console = Console(width=None if sys.stdout.isatty() else 140)
-    note = "Times: one core of a small 2-core machine, or as said. Any other Gymnasium id works too, with defaults of its kind."
+    note = "Times: one core of a small 2-core machine or as noted. Other Gymnasium ids work too, with defaults by kind."
     console.print(native, "", engines, f"\n{note}", sep="\n")
     return 0
 
@@ -64,20 +64,20 @@ def envs_main(options: NoOptions) -> int:
 @dataclass(kw_only=True)
 class CheckOptions:
     target: Annotated[str, "ENV"]
-    """An environment's id, or module:Class of one's own (single or vector)."""
+    """Id of an environment, or module:Class of your own (single or vector)."""
     backend: BackendName = "auto"
-    """Engine to look at it through; auto chooses as training would."""
+    """Backend to check; auto chooses as training would."""
     num_envs: int = 4
-    """Rows of what can be made with several."""
+    """Number of environments, if several can be made."""
     steps: int = 4000
-    """The most random steps."""
+    """Maximum number of random steps."""
     seed: int = 0
     """Seed of the first episodes."""
 
 
 @cli_command("check", CheckOptions, "check needs one env, such as `tightrope check my_module:MyEnv`")
 def check_main(options: CheckOptions) -> int:
-    """Find what is wrong with an environment before training on it. Example: tightrope check my_module:MyEnv"""
+    """Find mistakes in an environment before training on it. Example: tightrope check my_module:MyEnv"""
     checked_seed(options.seed)
     for name in ("num_envs", "steps"):
         if getattr(options, name) < 1:
@@ -102,7 +102,7 @@ class ProbeOptions:
 
 @cli_command("probe", ProbeOptions)
 def probe_main(options: ProbeOptions) -> int:
-    """Train on five tiny environments and say what a failing one means. Example: tightrope probe --algo ppo --show-probs"""
+    """Train on five tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
     config_classes(options.algo)
     checked_seed(options.seed)
     failures = 0
@@ -119,7 +119,7 @@ def probe_main(options: ProbeOptions) -> int:
                 print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
         if not finding.passed:
             failures += 1
-            if failures == 1:  # later probes need what the first failing one needs
+            if failures == 1:  # later probes depend on the first failing one
                 print(f"     look at {one.meaning}")
     print("all probes passed" if not failures else f"{failures} failed: fix the first one first")
     return 1 if failures else 0
@@ -128,21 +128,21 @@ def probe_main(options: ProbeOptions) -> int:
 @dataclass(kw_only=True)
 class BenchOptions:
     env: Annotated[str, "ENV"]
-    """Environment to train on: an id, or module:Class of one's own."""
+    """Environment to train on: an id, or module:Class of your own."""
     algo: str = "ppo"
     """Algorithm: ppo or vpg."""
     num_envs: tuple[int, ...] = ()
     """Numbers of environments to measure, one after the other; the preset's if not given."""
     accelerate: tuple[Accelerate, ...] = ("auto",)
-    """Ways of execution to measure: auto, eager, compile, graph, max."""
+    """Execution modes to measure: auto, eager, compile, graph, max."""
     seconds: float = 2.0
-    """How long to measure each."""
+    """Seconds to measure each."""
     profile: bool = False
-    """Write one phase of each as a trace that Perfetto opens."""
+    """Write a trace of one phase of each, for Perfetto."""
 
 
 def bench_main(args: list[str]) -> int:
-    """Measure training's speed and where a phase's time goes. Of --num-envs and --accelerate several may be given.
+    """Measure the speed of training and the parts of a phase. --num-envs and --accelerate take several values.
 
     Any setting of `tightrope train` works too. Example: tightrope bench CartPole-v1 --num-envs 64 1024 --profile
     """
@@ -153,7 +153,7 @@ def bench_main(args: list[str]) -> int:
     if not 0 < options.seconds <= 3600:
         raise UsageError(f"seconds {options.seconds:g} is invalid: give a number above 0 and up to 3600")
     if "total_timesteps" in flags:
-        raise UsageError("total_timesteps means nothing here: bench runs for as long as --seconds says. Drop it")
+        raise UsageError("total_timesteps has no effect: bench runs for --seconds. Drop it")
     if not is_import_path(options.env):
         check_env(options.env, str(flags.get("backend", "auto")))
     from ..tools.bench import HEADER, measure
@@ -175,16 +175,16 @@ def bench_main(args: list[str]) -> int:
 @dataclass(kw_only=True)
 class DoctorOptions:
     device: str = "auto"
-    """Device to try things on: auto, cpu, cuda, cuda:1 or mps; auto chooses as training would."""
+    """Device to test: auto, cpu, cuda, cuda:1 or mps; auto chooses as training would."""
     quick: bool = False
-    """Do not try to compile, which takes longer than everything else together."""
+    """Skip the test of compilation, which takes longer than all others together."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
 
 @cli_command("doctor", DoctorOptions)
 def doctor_main(options: DoctorOptions) -> int:
-    """Check versions, devices, threads and disk, try what a run needs, and print what is missing and what installs it.
+    """Check versions, devices, threads and disk, test what a run needs, and print how to install what is missing.
 
     Exit code 1 if no run would work. Under torchrun it also measures the communication between ranks:
     torchrun --nproc-per-node 2 -m tightrope doctor. Example: tightrope doctor --quick
@@ -192,7 +192,7 @@ def doctor_main(options: DoctorOptions) -> int:
     from ..tools.doctor import RANKS, checks, run_check
 
     several = distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1
-    if several and os.environ["RANK"] != "0":  # the first rank reports for all, unless this one could not join
+    if several and os.environ["RANK"] != "0":  # rank 0 reports for all ranks that could join
         failed = [result for result in run_check(RANKS) if result.verdict == "broken" and not result.fix]
         for result in failed:
             print(f"tightrope: rank {os.environ['RANK']}: {result.words}", file=sys.stderr)
@@ -209,13 +209,13 @@ def doctor_main(options: DoctorOptions) -> int:
 
 
 def print_report(to_do: Sequence[Check], width: int | None = None) -> list[CheckResult]:
-    """Run the checks and print each result at once under the title of its part, then a summary. A terminal gets color and
-    wrapped lines, a pipe plain ones."""
+    """Run the checks and print each result at once under the title of its part, then a summary. Lines have colour and wrap in a
+    terminal; in a pipe they are plain."""
     from rich.console import Console
 
     from ..tools.doctor import run_check
 
-    in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR makes no terminal of a pipe
+    in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR must not turn a pipe into a terminal
     console = Console(width=width, force_terminal=in_terminal, markup=False, emoji=False, highlight=False)
     found: list[CheckResult] = []
     for check in to_do:
@@ -247,7 +247,7 @@ def print_row(console: Console, result: CheckResult, words: str) -> None:
     from rich.text import Text
 
     mark, color = MARKS[result.verdict]
-    if not console.is_terminal:  # where a line may be of any length
+    if not console.is_terminal:  # lines may have any length
         console.print(f"  {mark:<2}  {result.name:<15}  {words}", soft_wrap=True)
         return
     row = Table.grid(padding=(0, 2))

@@ -1,4 +1,4 @@
-"""tightrope eval, record, report, export: what to do with what was trained."""
+"""The commands eval, record, report and export, for trained agents."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class EvalOptions:
     run: Annotated[Path, "RUN"]
     """Directory of a run."""
     env: tuple[str, ...] = ()
-    """Environments to score it on, with the same spaces; its own if not given (one of your own as module:Class)."""
+    """Environments to score the agent on, with the same spaces (module:Class for your own); the run's if not given."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
     episodes: int = 100
     """Episodes in fresh environments."""
     stochastic: bool = False
-    """Draw actions at random as in training instead of taking the likeliest."""
+    """Sample actions as in training instead of taking the likeliest."""
     eval_seconds: float | None = None
-    """Most seconds: the score is then of the episodes finished so far; no limit if not given."""
+    """Time limit in seconds: the score then covers the episodes finished so far; no limit if not given."""
     eval_envs: int | None = None
-    """Environments that play at once, where they are engines on the host; as in the run's settings if not given."""
+    """Number of environments at once, if they run outside torch; the run's setting if not given."""
     seed: int | None = None
-    """Seed of these environments; follows from the run's if not given."""
+    """Seed of these environments; derived from the run's if not given."""
     device: str | None = None
-    """Where to score it: auto, cpu, cuda, cuda:1 or mps; where it was trained if not given."""
+    """Torch device: auto, cpu, cuda, cuda:1 or mps; that of the run if not given."""
     checkpoint: str = "last"
     """Which of the run's checkpoints: last, best, or the name of one."""
     json: bool = False
@@ -50,7 +50,7 @@ class EvalOptions:
 
 @cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
 def eval_main(options: EvalOptions) -> int:
-    """Score a trained agent, greedily unless told otherwise. Example: tightrope eval runs/demo --episodes 100 --json"""
+    """Score a trained agent with greedy actions. Example: tightrope eval runs/demo --episodes 100 --json"""
     changed = {name: value for name in ("device", "eval_envs") if (value := getattr(options, name)) is not None}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     how = (not options.stochastic, options.eval_seconds)
@@ -70,7 +70,7 @@ def eval_main(options: EvalOptions) -> int:
 
 @dataclass(kw_only=True)
 class OneRunOptions:
-    """What names a trained agent."""
+    """The options that select a trained agent."""
 
     run: Annotated[Path, "RUN"]
     """Directory of a run."""
@@ -85,26 +85,26 @@ class OneRunOptions:
 @dataclass(kw_only=True)
 class RecordOptions(OneRunOptions):
     out: Path
-    """File to write, such as pole.mp4; one of that name is replaced."""
+    """File to write, such as pole.mp4; an existing file is replaced."""
     episodes: int | None = None
     """Episodes; 1, or 16 with --grid, if not given."""
     grid: bool = False
-    """Side by side instead of one after the other."""
+    """Show episodes side by side instead of one after the other."""
     every: int | None = None
-    """Show every so-many-th step, which makes time go faster; as many as make it real time if not given."""
+    """Show only every n-th step, which speeds the video up; chosen for real time if not given."""
     fps: int | None = None
-    """Frames a second; as many as make it real time, 60 at most, if not given."""
+    """Frames per second; chosen for real time, 60 at most, if not given."""
     stochastic: bool = False
-    """Draw actions at random as in training instead of taking the likeliest."""
+    """Sample actions as in training instead of taking the likeliest."""
     seed: int | None = None
-    """Seed of the environments; follows from the run's if not given."""
+    """Seed of the environments; derived from the run's if not given."""
 
 
 @cli_command(
     "record", RecordOptions, "record needs a run and a file, such as `tightrope record runs/demo --out pole.mp4`"
 )
 def record_main(options: RecordOptions) -> int:
-    """Film a trained agent in a fresh environment, greedily. Example: tightrope record runs/demo --out pole.mp4 --grid"""
+    """Write a video of a trained agent with greedy actions. Example: tightrope record runs/demo --out pole.mp4 --grid"""
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
     with load(options.run, own_env(options.env), options.checkpoint, options.network) as agent:
         print(printable(str(agent.record(options.out, options.episodes, options.seed, **shot))))
@@ -112,9 +112,9 @@ def record_main(options: RecordOptions) -> int:
 
 
 def own_env(name: str | None) -> Any:
-    """The environment that --env names as module:Class."""
+    """Import the environment that --env names as module:Class."""
     if name is not None and not is_import_path(name):
-        raise UsageError(f"env {name!r} is not module:Class: drop it, if the run was trained on that id")
+        raise UsageError(f"env {name!r} is not module:Class: drop it if the run was trained on this id")
     return None if name is None else imported(name)
 
 
@@ -128,7 +128,7 @@ class ReportOptions:
 
 @cli_command("report", ReportOptions, "report needs a run directory, such as `tightrope report runs/demo`")
 def report_main(options: ReportOptions) -> int:
-    """Write a page about a run, or about several side by side, that opens in any browser without a network.
+    """Write a page about a run, or a comparison of several. The page works in any browser without a network.
 
     Runs that differ only in their seed are one group, shown by their mean.
     Example: tightrope report runs/a runs/b --out both.html
@@ -140,7 +140,7 @@ def report_main(options: ReportOptions) -> int:
 @dataclass(kw_only=True)
 class ExportOptions(OneRunOptions):
     onnx: Path
-    """File to write, such as policy.onnx; one of that name is replaced."""
+    """File to write, such as policy.onnx; an existing file is replaced."""
 
 
 @cli_command(
@@ -165,7 +165,7 @@ def export_main(options: ExportOptions) -> int:
 
 
 def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
-    """The agent of a run; where its environment is not here, its policy alone."""
+    """The agent of a run; only its policy if its environment is not available."""
     try:
         return load(options.run, own, options.checkpoint, options.network)
     except UsageError as error:
@@ -175,6 +175,6 @@ def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
             policy = load_policy(options.run, options.checkpoint, options.network)
         except UsageError:
             raise error from None
-        line = f"note: without the environment, so checked on random observations alone ({error})"
+        line = f"note: the environment is not available, so the check uses random observations only ({error})"
         print(printable(line), file=sys.stderr)
         return policy

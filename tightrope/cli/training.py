@@ -1,4 +1,4 @@
-"""tightrope train, resume: to run, and to go on."""
+"""The commands train and resume."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from ..engine.distributed import broadcast_from_rank0, is_launched, join
 from ..errors import UsageError, plural, printable
 from ..files import Place
 from ..logging import CallbackList, EvaluationLine
-from ..saved import begin_anew, load
+from ..saved import agent_from, begin_anew
 from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, process_variables, read_seeds
-from ..training.build import check_env, configured
-from ..training.checkpoint import CONFIG, find
+from ..training.build import check_env, configured, find_on_all_ranks
+from ..training.checkpoint_reader import CONFIG, Checkpoint, has_checkpoints
 from ..training.config import Config, configure, setting_types, unknown_setting
 from ..training.lock import locked
-from ..training.persistence import has_checkpoints, load_config
 from ..training.presets import preset
 from ..training.reports import scores, write_report
-from ..training.run_directory import begun_before, new_run_dir, resume_command
+from ..training.run_directory import begun_before, load_config, new_run_dir, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
 from ..training.settings import name_of_device
 from ..training.trainer import Outcome
 from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings
-from .arguments import guess, read_arguments, read_with_settings, show_help, wants_help
+from .arguments import peek_flag, read_arguments, read_with_settings, show_help, wants_help
 
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 TRAIN_NEEDS = "train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them"
 
 
@@ -45,30 +44,30 @@ class TrainOptions:
     algo: str = "ppo"
     """Algorithm: ppo or vpg."""
     run_dir: Path | None = None
-    """Where the run lives; runs/<env>__<algo>__<seed>__<time> if not given."""
+    """Directory of the run; runs/<env>__<algo>__<seed>__<time> if not given."""
     seeds: str | None = None
-    """Train these seeds, such as 1-10 or 1,2,5-7, side by side over the devices there are, and compare them."""
+    """Seeds to train in parallel on the available devices and to compare, such as 1-10 or 1,2,5-7."""
     jobs: int | None = None
-    """Of --seeds, how many at once; one to a GPU or core if not given."""
+    """Number of --seeds trained at once; one per GPU or core if not given."""
     config: Path | None = None
-    """YAML file of settings; flags win over it."""
+    """YAML file of settings; flags override it."""
     allow_import: tuple[str, ...] = ()
-    """Modules whose code the file of --config may name, as in 'network: module:Class'. No other is imported."""
+    """Modules that the --config file may import, as in 'network: module:Class'; no other is imported."""
     resume: bool = False
-    """Go on with the run in run_dir if there is one."""
+    """Continue the run in run_dir if there is one."""
     quiet: bool = False
     """Print only the result."""
 
 
 def train_main(args: list[str]) -> int:
-    """Train an agent and leave everything about the run in a directory.
+    """Train an agent and save the run in a directory.
 
-    Settings not given come from the env's preset or, without one, from the defaults of its kind, which the plan names; what is
-    shown here is used with --defaults plain. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
+    Settings not given come from the env's preset or, without one, from the defaults for its kind of env, which the plan names.
+    With --defaults plain they are those below. Example: tightrope train CartPole-v1 --total-timesteps 200000 --seed 1
     """
     join()
     if wants_help(args):
-        algo = guess(args, "--algo") or "ppo"
+        algo = peek_flag(args, "--algo") or "ppo"
         env = next((a for a in args if preset(a, algo)), "ENV")
         config, shown = configure(env, algo), TrainOptions(env=env, algo=algo)
         return show_help("train", train_main.__doc__, shown, config.algorithm, config.network, config.run)
@@ -85,41 +84,43 @@ def train_main(args: list[str]) -> int:
     if begun is not None:
         given.pop("network", None)
         own = named_by_user(env) if is_import_path(env) else None
-        return continue_run(begun, own, config.network.network, given, options.quiet)
+        return continue_run(begun, checkpoint_to_resume(begun), own, config.network.network, given, options.quiet)
     run_dir, kind = new_run_dir(options.run_dir, config), agent_class(algo)
     agent = kind(env, **given) if is_import_path(env) else kind.from_config(config, network=config.network.network)
     return train_to_end(agent, options.quiet, run_dir, run_dir)
 
 
 def check_train(options: TrainOptions, backend: str) -> None:
-    """Check that the environment exists and that the options go together."""
+    """Check that the environment exists and that the options are compatible."""
     if is_import_path(options.env):
         imported(options.env)
     else:
         check_env(options.env, backend)
     if options.run_dir == Path():
-        raise UsageError("run_dir is empty: give a directory of the run's own")
+        raise UsageError("run_dir is empty: give the name of a directory")
     if options.resume and options.run_dir is None:
-        raise UsageError("resume needs to know which run: give its --run-dir as well")
+        raise UsageError("resume needs a run: give its --run-dir too")
     if options.jobs is not None and options.seeds is None:
-        raise UsageError(f"jobs {options.jobs} means nothing without seeds: give them, as in --seeds 1-10, or drop it")
+        raise UsageError(f"jobs {options.jobs} needs seeds: give them, as in --seeds 1-10, or drop jobs")
     if options.seeds is not None and is_launched():
-        raise UsageError(f"seeds {options.seeds} are processes of their own: start them without torchrun")
+        raise UsageError(f"seeds {options.seeds} start their own processes: run the command without torchrun")
 
 
 def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
-    """Train several seeds side by side, each in a process and a directory of its own, and compare them in one report."""
+    """Train several seeds in parallel, each in its own process and directory, and compare them in one report."""
     numbers, jobs, quiet = read_seeds(options.seeds or ""), options.jobs, options.quiet
-    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
-        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MOST_JOBS:,}")
+    if jobs is not None and not 1 <= jobs <= MAX_JOBS:
+        raise UsageError(f"jobs {jobs} is invalid: give a whole number from 1 to {MAX_JOBS:,}")
     if "seed" in given:
         raise UsageError(f"seed {given['seed']} and seeds {options.seeds} are both given: drop one of them")
     config, make = maker_of(options.env, options.algo, given)
     name = f"{re.sub('[/:]', '-', options.env)}__{options.algo}__seeds__{time.strftime('%Y%m%d-%H%M%S')}"
     folder = options.run_dir or Path("runs") / name
     if (folder / CONFIG).exists():
-        raise UsageError(f"run_dir {folder} is a run of one seed: give a directory in which each seed has its own")
-    agent = make({})  # whatever is wrong with the environment is said once
+        raise UsageError(
+            f"run_dir {folder} is a run of one seed: give another directory, in which each seed gets its own"
+        )
+    agent = make({})  # an error of the environment is reported once, not by each seed
     devices = process_variables(name_of_device(agent.state.env.device), config.run.threads, jobs)[: len(numbers)]
     threads = config.run.threads or choose_threads(agent.policy, config.algorithm.minibatch_size, len(devices))
     agent.close()
@@ -142,7 +143,7 @@ def train_seeds(args: list[str], options: TrainOptions, given: Settings) -> int:
     failed = [seed for seed in seeds if seed.code != 0]
     if pool.stopped is not None:
         left = f"{len(failed)} of {plural(len(seeds), 'seed')}"
-        print(printable(f"stopped with {left} unfinished; the same command with --run-dir {folder} goes on"))
+        print(printable(f"stopped with {left} unfinished; the same command with --run-dir {folder} continues"))
         return 128 + pool.stopped
     for seed in failed:
         print(f"tightrope: seed {seed.seed} failed: {printable(seed.last_words())}", file=sys.stderr)
@@ -162,7 +163,7 @@ def without(args: list[str], *flags: str) -> list[str]:
 
 
 def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Settings], Agent]]:
-    """(the usual settings, a maker of untrained agents that differ from them in some)."""
+    """(the settings, a function that makes an untrained agent with some of them changed)."""
     kind = agent_class(algo)
     if is_import_path(env):
         own = imported(env)
@@ -174,24 +175,24 @@ def maker_of(env: str, algo: str, given: Settings) -> tuple[Config, Callable[[Se
 
 
 def train_to_end(agent: Agent, quiet: bool, run_dir: Path, new_dir: Path | None = None) -> int:
-    """Train to the end of the plan and say how it ended; returns the exit code."""
+    """Train to the end of the plan, print the outcome, and return the exit code."""
     with agent:
         outcome = agent.train(run_dir=new_dir, quiet=quiet, score_episodes=agent.config.run.eval_episodes)
         return end_of(agent, outcome, run_dir)
 
 
 def there_already(run_dir: Path) -> Path | None:
-    """The run in a directory, if there is one."""
+    """The directory itself if rank 0 finds a run in it; otherwise None."""
     found = broadcast_from_rank0(lambda: os.fsencode(run_dir) if (Place(run_dir) / CONFIG).exists() else b"")
     return Path(os.fsdecode(found)) if found else None
 
 
 def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
-    """Say how training ended; returns the exit code."""
+    """Print how training ended, and return the exit code."""
     if outcome.unsaved is not None and agent.run is not None:
         print(f"tightrope: {agent.run.complaint(agent.state)}", file=sys.stderr)
         return 1
-    if outcome.score is not None:  # which the first rank has
+    if outcome.score is not None:  # on rank 0
         both = f"{outcome.score}{compare_with_sampled(outcome.score, outcome.last_return)}"
         print(printable(f"{agent.config.env}: greedy return {both}; run in {run_dir}"))
     elif outcome.interrupted is None:
@@ -199,8 +200,10 @@ def end_of(agent: Agent, outcome: Outcome, run_dir: Path) -> int:
     if outcome.unscored:
         print(printable(f"stopped during the last evaluation; the trained agent is in {run_dir}"))
     elif outcome.interrupted is not None:
-        goes_on = "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` goes on"
-        print(printable(f"stopped after {agent.steps:,} steps; {goes_on}"))
+        next_step = (
+            "nothing is left to do" if agent.finished else f"`{resume_command(run_dir, agent.config)}` continues"
+        )
+        print(printable(f"stopped after {agent.steps:,} steps; {next_step}"))
     return 0 if outcome.interrupted is None else 128 + outcome.interrupted
 
 
@@ -209,19 +212,19 @@ class ResumeOptions:
     run: Annotated[Path, "RUN"]
     """Directory of a run."""
     total_timesteps: int | None = None
-    """Environment steps in all; what the run was to do if not given. Schedules follow the new number."""
+    """Environment steps in all; unchanged if not given. Schedules follow the new number."""
     env: str | None = None
-    """module:Class of an environment of one's own that it was trained on."""
+    """module:Class of your own environment, if the run was trained on one."""
     network: str | None = None
-    """module:Class of a network of one's own."""
+    """module:Class of your own network, if the run has one."""
     quiet: bool = False
     """Print only the result."""
 
 
 def resume_main(args: list[str]) -> int:
-    """Go on with a run from its newest checkpoint, as if it had never stopped.
+    """Continue a run from its newest checkpoint, as if it had never stopped.
 
-    Most settings of `tightrope train` may be changed from here on. Example: tightrope resume runs/demo --total-timesteps 400000
+    Most settings of `tightrope train` may be changed. Example: tightrope resume runs/demo --total-timesteps 400000
     """
     if wants_help(args):
         return show_help("resume", resume_main.__doc__, ResumeOptions)
@@ -229,47 +232,44 @@ def resume_main(args: list[str]) -> int:
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
     run_dir = Path(args[0])
     join()
-    config = config_of(run_dir)
+    found = checkpoint_to_resume(run_dir)
+    config = load_config(run_dir) if found is None else found.config
     types = {**setting_types(config.algo), "algo": str, "env": str, "quiet": bool}
     words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
     if words:
-        raise UsageError(f"one word too many: {words[0]!r}. Give one run, then flags")
+        raise UsageError(f"one argument too many: {words[0]!r}. Give one run, then flags")
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)
     if env is not None and ":" not in env:
-        raise UsageError(f"env {env!r} is not module:Class: a run goes on with what it was trained on, {config.env}")
-    return continue_run(run_dir, named_by_user(env) if env else None, flags.pop("network", None), flags, quiet)
+        raise UsageError(f"env {env!r} is not module:Class: a run continues on its own environment, {config.env}")
+    own = named_by_user(env) if env else None
+    return continue_run(run_dir, found, own, flags.pop("network", None), flags, quiet)
 
 
-def config_of(run_dir: Path) -> Config:
-    """The settings of a run. An error names the process that is training it, if there is one."""
-    saved = find(run_dir, say=lambda line: None) if has_begun(run_dir) else None  # `load` will say it
+def checkpoint_to_resume(run_dir: Path) -> Checkpoint | None:
+    """The newest checkpoint of a run; None if it has none yet. UsageError if another process is training the run."""
 
-    def check_lock() -> bytes:
+    def look() -> bytes:  # on rank 0: a shared file system may show new files to other ranks later
+        has_begun = has_checkpoints(run_dir)
         with locked(run_dir):
-            return b""
+            return b"yes" if has_begun else b""
 
-    broadcast_from_rank0(check_lock)
-    return load_config(run_dir) if saved is None else saved.config
-
-
-def has_begun(run_dir: Path) -> bool:
-    """Whether there is a checkpoint, as the first rank sees it: file systems tell others later."""
-    return bool(broadcast_from_rank0(lambda: b"yes" if has_checkpoints(run_dir) else b""))
+    return find_on_all_ranks(run_dir) if broadcast_from_rank0(look) else None
 
 
-def continue_run(run_dir: Path, env: Any, network: str | None, settings: Settings, quiet: bool) -> int:
-    """Train a run to the end of its plan, from its newest checkpoint, or from the beginning if it has none."""
-    config = config_of(run_dir)
-    if has_begun(run_dir):
-        agent: Agent = load(run_dir, env, "last", network, **settings)
+def continue_run(
+    run_dir: Path, found: Checkpoint | None, env: Any, network: str | None, settings: Settings, quiet: bool
+) -> int:
+    """Train a run to the end of its plan, from the checkpoint `found`, or from the beginning if that is None."""
+    if found is not None:
+        before, agent = found.config, agent_from(found, run_dir, env, network, settings)
     else:
-        agent = begin_anew(run_dir, env, network, **settings)
+        before, agent = load_config(run_dir), begin_anew(run_dir, env, network, **settings)
         if not quiet:
-            print(printable(f"{run_dir} has no checkpoint yet: it begins anew"))
-    before, after = config.flat(), agent.config.flat()
+            print(printable(f"{run_dir} has no checkpoint yet: training starts from the beginning"))
+    old, new = before.to_flat_dict(), agent.config.to_flat_dict()
     for name in settings:
-        if not quiet and before[name] != after[name]:
-            print(f"{name}: {before[name]} so far, {after[name]} from here on")
+        if not quiet and old[name] != new[name]:
+            print(f"{name}: {old[name]} so far, {new[name]} from here on")
     if agent.finished:
         with agent:
             print(agent.nothing_to_do(agent.config))
@@ -279,7 +279,7 @@ def continue_run(run_dir: Path, env: Any, network: str | None, settings: Setting
 
 
 def score_if_missing(agent: Agent, run_dir: Path, quiet: bool) -> None:
-    """The last score of a run that was trained to its end and stopped before it had one."""
+    """Evaluate a completely trained run that was stopped before its score was taken."""
     run = agent.config.run
     if run.eval_episodes and world().is_rank0 and all(score.step != agent.steps for score in scores(run_dir)):
         with EvaluationLine(agent.config.env) as line:

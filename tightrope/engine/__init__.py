@@ -1,4 +1,4 @@
-"""How work is executed: collecting, differentiating, stepping; randomness and state."""
+"""Execution of runs: rollouts, gradients, optimizer steps, randomness, state, CUDA graphs and ranks."""
 
 from .across_ranks import (
     advantage_scales,
@@ -12,10 +12,10 @@ from .across_ranks import (
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, any_rank, world
 from .guard import Guard, under_guard, unguarded
 from .metrics import health
-from .noise import Noise, apart, draw_noise, initialising, stream, stream_seed
+from .noise import Noise, draw_noise, initialising, isolated_rng, stream, stream_seed
 from .optimize import Optimizer
 from .precision import Precision
-from .rollout_policy import why_as_written
+from .rollout_policy import why_not_recorded
 from .runtime import Accelerate, Mode, Runtime, Unit, choose_runtime, chosen_mode, run_as
 from .state import Snapshot, State
 from .threads import choose_threads, cores, shared_cores, threads, waits_asleep
@@ -36,7 +36,6 @@ __all__ = [
     "all_reduce_max",
     "all_reduce_sum",
     "any_rank",
-    "apart",
     "broadcast_after_work",
     "check_same_settings",
     "choose_runtime",
@@ -46,6 +45,7 @@ __all__ = [
     "draw_noise",
     "health",
     "initialising",
+    "isolated_rng",
     "masked_moments",
     "merge",
     "moments",
@@ -58,6 +58,6 @@ __all__ = [
     "unguarded",
     "update_statistics",
     "waits_asleep",
-    "why_as_written",
+    "why_not_recorded",
     "world",
 ]  # fmt: skip

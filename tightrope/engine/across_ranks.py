@@ -1,6 +1,6 @@
-"""What the ranks of a run do together: statistics over all of them, long work of rank 0, a look at their settings.
+"""Computations over all ranks of a run: statistics, long work of rank 0, and a comparison of settings.
 
-With one process it is the plain computation.
+A single process computes the same without sending a message.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..models.normalizer import Moments, moments_of
 from ..types import Batch
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, broadcast_from_rank0, gather_to_rank0, world
 
-Scale = tuple[Tensor, Tensor]  # mean and standard deviation
+Scale = tuple[Tensor, Tensor]  # mean, standard deviation
 
 
 def sum_over_ranks(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Each tensor summed over all ranks, in one message and in the type of the first."""
+    """Return each tensor summed over all ranks, in one message and in the dtype of the first."""
     if not world().is_distributed:
         return parts
     return all_reduce_sum(torch.stack([x.to(parts[0].dtype) for x in parts])).unbind()
 
 
 def variance(x: Tensor) -> Tensor:
-    """Population variance, over all ranks."""
+    """Return the population variance over all ranks."""
     return pooled_moments(x.flatten(), None)[2] if world().is_distributed else x.var(correction=0)
 
 
-@np.errstate(all="ignore")  # what is not finite is reported once a phase
+@np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
 def standardized_on_host(x: Tensor) -> Tensor:
-    """x with mean 0 and standard deviation 1, over an array, whose calls cost half as much as torch's."""
+    """Return x with mean 0 and standard deviation 1. NumPy calls take half the time of torch calls."""
     array = x.numpy()
     mean = float(np.add.reduce(array, None)) / array.size
     centred = array - mean
@@ -47,13 +47,13 @@ def standardized_on_host(x: Tensor) -> Tensor:
 
 
 def standardized(x: Tensor) -> Tensor:
-    """x with mean 0 and standard deviation 1."""
+    """Return x with mean 0 and standard deviation 1."""
     result: Tensor = standardize(x, *moments(x))
     return result
 
 
 def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, unbiased if not told otherwise (0 for a single number)."""
+    """Return mean and standard deviation, with Bessel's correction by default (0 for a single number)."""
     if not world().is_distributed:
         std, mean = torch.std_mean(x, correction=min(correction, x.numel() - 1))
         return mean, std
@@ -61,7 +61,7 @@ def moments(x: Tensor, correction: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def masked_moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased standard deviation over the entries where the mask is True."""
+    """Return mean and standard deviation (with Bessel's correction) over the entries where the mask is True."""
     if world().is_distributed:
         return with_std(*pooled_moments(x.flatten(), mask.flatten()), correction=1)
     count = mask.sum()
@@ -75,8 +75,10 @@ def with_std(count: Tensor, mean: Tensor, variance: Tensor, correction: int = 1)
 
 
 def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale | None]:
-    """Mean and unbiased standard deviation of the advantages of each minibatch of all ranks, in the order in which they will
-    come: one message for a whole phase. Nothing to say where there is one rank, which has them at hand when it needs them."""
+    """Return for each minibatch of a phase, in order, mean and standard deviation of its advantages over all ranks.
+
+    All of them take one message. A single rank gets None each time and computes them itself.
+    """
     if not world().is_distributed:
         return repeat(None)
     shuffled, sizes = batch.advantage[order], batch.sizes(count)
@@ -92,7 +94,7 @@ def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale 
 
 
 def pooled_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of the rows of all ranks, from one message of each."""
+    """Return number, mean and variance of the rows of all ranks, with one message."""
     rows, mean, variance = moments_of(x, mask)
     if not world().is_distributed:
         return rows, mean, variance
@@ -102,7 +104,7 @@ def pooled_moments(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tens
 
 
 def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of several groups together, from theirs (groups, 3, ...), exactly (Chan et al. 1983)."""
+    """Combine number, mean and variance of several groups (groups, 3, ...) exactly (Chan et al. 1983)."""
     counts, means, variances = table.unbind(1)
     total = counts.sum(0)
     share = counts / total.clamp(min=1)
@@ -112,22 +114,24 @@ def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:
-    """Add a batch (B, ...), or those of its rows where the mask is True, of every rank."""
+    """Add the batches (B, ...) of all ranks, or only their rows where the mask is True."""
     statistics.add(*pooled_moments(x, mask))
 
 
 def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = None) -> None:
-    """Merge a rollout's observations (T, N, ...) into the policy's normalizer, once its learning is done."""
+    """Merge a rollout's observations (T, N, ...) into the policy's normalizer. Call it after learning from the rollout."""
     if policy.normalizer is not None:
         merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
 
 
-# what ranks agree on ---------------------------------------------------------------------------------------------------
+# agreement between ranks ------------------------------------------------------------------------------------------------
 
 
 def broadcast_after_work(work: Callable[[Callable[[], float]], bytes], value: Callable[[], float]) -> bytes:
-    """What `work` returns on rank 0, where it may take long. It is given a function that returns the maximum of `value` over
-    all ranks; the others answer that while they wait."""
+    """Call `work` on rank 0 only, where it may take long, and return its result on all ranks.
+
+    `work` is given a function that returns the maximum of `value` over all ranks; the other ranks take part while they wait.
+    """
     if not world().is_distributed:
         return work(value)
 
@@ -147,7 +151,7 @@ def broadcast_after_work(work: Callable[[Callable[[], float]], bytes], value: Ca
 
 
 def check_same_settings(settings: Mapping[str, object]) -> None:
-    """Refuse to begin where ranks have different settings: they would wait for each other, or drift apart."""
+    """Raise UsageError if ranks have different settings: they would deadlock or diverge."""
     if not world().is_distributed:
         return
     each = [json.loads(words) for words in gather_to_rank0(json.dumps(settings, sort_keys=True, default=str).encode())]

@@ -1,8 +1,9 @@
 """The gradient of the PPO loss written out by hand, for multilayer perceptrons.
 
-Small networks spend most of their time in autograd's bookkeeping, not in arithmetic. Here the same loss is differentiated
-on paper and its gradient written straight into the optimiser's flat buffer; a test holds it to autograd. `gradient` takes it
-whenever loss, network and distribution are exactly the ones known here. Anything else means autograd.
+With small networks autograd spends most of its time on bookkeeping, not on arithmetic. This file differentiates the same loss
+by hand and writes the gradient into the optimizer's flat buffer; tests compare it with autograd. `Runtime.backward` uses it on
+GPUs and in compile mode (on the CPU in eager mode it replays a recording of autograd instead), and only if loss, network and
+distribution are exactly the ones handled here. Otherwise autograd computes the gradient.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..models.actor_critic import CategoricalHead, GaussianHead
 from ..models.distributions import LOG_2PI
 from ..types import Batch
 
+TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")  # computed here and in kernels/learn.py
 BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.Tanh: torch.ops.aten.tanh_backward,
     nn.ReLU: lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
@@ -28,7 +30,7 @@ BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer and where its gradient goes."""
+    """A linear layer and the views of the flat gradient that its gradient is written to."""
 
     weight: Tensor  # (out, in)
     bias: Tensor
@@ -40,11 +42,11 @@ class Layer:
 
     def backward(self, x: Tensor, grad: Tensor, ones: Tensor) -> None:
         torch.mm(grad.t(), x, out=self.weight_grad)
-        torch.mv(grad.t(), ones, out=self.bias_grad)  # a sum, and on a GPU a quicker one
+        torch.mv(grad.t(), ones, out=self.bias_grad)  # a sum over rows, faster than torch.sum on a GPU
 
 
 class AnalyticMLP:
-    """A multilayer perceptron: forward keeps what backward needs."""
+    """A multilayer perceptron. `forward` returns the outputs of all layers, which `backward` needs."""
 
     def __init__(self, trunk: MLP, layers: list[Layer]) -> None:
         self.layers = layers
@@ -66,11 +68,11 @@ class AnalyticMLP:
 
 
 class ClosedForm:
-    """The gradient of PPOLoss for one policy; made once, when its optimiser first asks."""
+    """The gradient of PPOLoss for one policy."""
 
-    compiles = True  # whether torch.compile makes it quicker
+    compiles = True  # whether torch.compile makes it faster
     grad: Tensor | None = None
-    squares: Tensor | None = None  # which fused kernels leave behind
+    squares: Tensor | None = None  # FusedGradient has the parts of the gradient's squared norm here
 
     def __init__(self, policy: ActorCritic, grads: Mapping[Tensor, Tensor]) -> None:
         def layer(linear: nn.Linear) -> Layer:
@@ -81,7 +83,7 @@ class ClosedForm:
 
         assert isinstance(policy.actor, MLP) and isinstance(policy.value_head, nn.Linear)  # noqa: PT018
         self.normalizer = policy.normalizer
-        self.ones: dict[int, Tensor] = {}  # by length; kept, since graphs refer to them
+        self.ones: dict[int, Tensor] = {}  # by length; kept, because CUDA graphs refer to them
         self.actor, self.value_head = mlp(policy.actor), layer(policy.value_head)
         self.critic = self.actor if policy.critic is policy.actor else mlp(policy.critic)  # type: ignore[arg-type]
         if isinstance(policy.head, GaussianHead):
@@ -103,7 +105,7 @@ class ClosedForm:
         output = self.head.forward(features[-1])
         value = self.value_head.forward(critic_features[-1]).squeeze(1)
 
-        # the surrogate, by the log-probability: r A where the minimum is not the clipped branch, else 0
+        # d surrogate / d log-probability: r A where the minimum is the unclipped branch, else 0
         if self.log_std is None:
             log_probs = output.log_softmax(-1)
             log_prob = log_probs.gather(1, batch.action.unsqueeze(1)).squeeze(1)
@@ -117,7 +119,7 @@ class ClosedForm:
         clipped = ratio.clamp(1 - loss.clip_coef, 1 + loss.clip_coef) * batch.advantage  # type: ignore[arg-type]
         weight = (plain * (plain <= clipped)).mul_(-1 / rows).unsqueeze(1)  # (B, 1)
 
-        # the head, by its output
+        # d loss / d head output
         if self.log_std is None:
             probs = log_probs.exp()
             entropies = (probs * log_probs).sum(1).neg_()
@@ -131,7 +133,7 @@ class ClosedForm:
             self.log_std_grad.sub_(loss.ent_coef)
             entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
 
-        # the critic, by the value
+        # d loss / d value
         error = value - batch.target
         squared = error.square()
         value_grad = error * (loss.vf_coef / rows)
@@ -139,12 +141,12 @@ class ClosedForm:
             moved = value - batch.value
             near = batch.value + moved.clamp(-loss.clip_coef, loss.clip_coef)  # type: ignore[arg-type]
             far = (near - batch.target).square()
-            # within the interval both errors are one, whichever of them rounding makes the larger
+            # within the interval the two errors are equal up to rounding
             value_grad *= (squared >= far) | (moved.abs() <= loss.clip_coef)
             squared = torch.maximum(squared, far)
         value_grad = value_grad.unsqueeze(1)
 
-        # and back through the trunks
+        # backward through heads and trunks
         self.head.backward(features[-1], grad, ones)
         self.value_head.backward(critic_features[-1], value_grad, ones)
         down, value_down = torch.mm(grad, self.head.weight), value_grad * self.value_head.weight
@@ -160,20 +162,20 @@ class ClosedForm:
 
 
 def has_closed_form(loss: object, policy: nn.Module) -> bool:
-    """Whether loss, network and distribution are exactly the ones written out here."""
-    return type(loss) is PPOLoss and is_written_out(policy)
+    """Whether loss, network and distribution are exactly the ones that ClosedForm handles."""
+    return type(loss) is PPOLoss and has_known_network(policy)
 
 
-def is_written_out(policy: nn.Module) -> TypeGuard[ActorCritic]:
-    """Whether network and distribution are."""
-    if type(policy) is not ActorCritic or not is_plain(policy.actor):
+def has_known_network(policy: nn.Module) -> TypeGuard[ActorCritic]:
+    """Whether ClosedForm handles the policy: MLP trunks with a categorical head, or a Gaussian head with a free log_std."""
+    if type(policy) is not ActorCritic or policy.action_mask is not None or not is_plain(policy.actor):
         return False
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
     return is_plain(policy.critic) and (gaussian or type(policy.head) is CategoricalHead)
 
 
 def is_plain(trunk: object) -> bool:
-    """Whether a trunk is linear layers over a vector, with one of the activations that are known here."""
+    """Whether a trunk is an MLP over a flattened observation, with one activation that is in BACKWARD."""
     if type(trunk) is not MLP or type(trunk[0]) is not nn.Flatten:
         return False
     activations = {type(part) for part in list(trunk)[2::2]}

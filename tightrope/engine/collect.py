@@ -1,4 +1,4 @@
-"""Collection: the policy acts, the environments answer, the rollout remembers."""
+"""Filling a rollout: the policy acts, the environments step, and the rollout stores both."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -17,7 +17,7 @@ from .rollout_policy import Choose, RolloutPolicy
 from .threads import threads, threads_for_acting
 
 Advance = Callable[[Env, ActorCritic, Tensor, Tensor, Tensor, Row], Tensor]
-ASKED = 16  # steps after which ranks look whether enough environments have died
+STEPS_BETWEEN_CHECKS = 16  # steps after which ranks count their terminated environments together
 
 
 @torch.no_grad()
@@ -25,10 +25,10 @@ def collect(
     env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
     dead_fraction: float | None, reads: bool, advance: Advance,
 ) -> tuple[Tensor, int]:  # fmt: skip
-    """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken.
+    """Fill the rollout, starting at `obs`. Return the observation after the last step and the number of steps taken.
 
-    With `dead_fraction`, collection ends once that fraction of the environments has terminated. It breaks off there if tensors
-    may be read; otherwise it runs on, and the caller masks what came after.
+    `dead_fraction` ends the rollout once that fraction of the environments has terminated. Collection stops there if `reads`,
+    that is, if tensors may be read on the host; otherwise all steps are taken, and the caller masks the later ones.
     """
     num_steps = rollout.reward.shape[0]
     with threads(threads_for_acting(env.num_envs)):
@@ -46,32 +46,32 @@ def collect(
 
 
 def array_stepper(env: Any) -> ArrayStepper | None:
-    """How to step an environment over arrays, if it can be. Looked up on its class, so that a wrapper is not bypassed."""
+    """Return a function that steps the environments on NumPy arrays, or None. A wrapper without `in_arrays` gives None."""
     return env.in_arrays() if hasattr(type(env), "in_arrays") else None
 
 
-@np.errstate(all="ignore")  # what is not finite is reported once a phase
+@np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
 def on_arrays(
     step: ArrayStepper, choose: Choose, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None
 ) -> tuple[Tensor, int]:
-    """All environments at once, one step after the other, where neither they nor the policy need a tensor."""
+    """Collect with NumPy arrays: all environments at once, one step after the other."""
     last = obs.clone()
     shown = [*rollout.obs.numpy(), last.numpy()]
     action, reward = rollout.action.numpy(), rollout.reward.numpy()
     terminated, truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
-    final_obs, real = rollout.final_obs.numpy(), rollout.real.numpy()
+    final_obs, valid = rollout.final_obs.numpy(), rollout.valid.numpy()
     dead = np.zeros(len(last), bool)
     shown[0][:] = last
     for t, (draw, reset) in enumerate(zip(noise.action.numpy(), noise.reset.numpy(), strict=True)):
         action[t], given = choose(shown[t], draw)
-        answer = step(given.copy(), reset)  # which an engine may keep
+        answer = step(given.copy(), reset)  # a copy, because an engine may keep the array
         activity.mark()
         shown[t + 1][:] = final_obs[t] = answer.obs
         reward[t], terminated[t], truncated[t] = answer.reward, answer.terminated, answer.truncated
         if len(answer.rows):
             final_obs[t, answer.rows] = answer.final_obs
-        if answer.real is not None:
-            real[t] = answer.real
+        if answer.valid is not None:
+            valid[t] = answer.valid
         if dead_fraction is not None:
             dead |= answer.terminated
             if enough_died(torch.from_numpy(dead), dead_fraction, t + 1):
@@ -83,7 +83,7 @@ def collect_sync(
     env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
     dead_fraction: float | None, advance: Advance,
 ) -> tuple[Tensor, int]:  # fmt: skip
-    """All environments at once, one step after the other."""
+    """Collect with tensors: all environments at once, one step after the other."""
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
         action, *evaluation = actor.act(obs, action_noise)
@@ -98,14 +98,14 @@ def collect_sync(
 
 
 def enough_died(dead: Tensor, fraction: float, steps: int) -> bool:
-    """Whether that fraction of all environments has. Ranks ask each other now and then, and go on a little longer."""
+    """Whether that fraction of all environments has terminated. Several ranks count only every STEPS_BETWEEN_CHECKS steps."""
     if not world().is_distributed:
         return int(np.count_nonzero(dead.numpy())) >= fraction * len(dead)
-    return steps % ASKED == 0 and bool(all_reduce_sum(dead.sum()) >= fraction * len(dead) * world().size)
+    return steps % STEPS_BETWEEN_CHECKS == 0 and bool(all_reduce_sum(dead.sum()) >= fraction * len(dead) * world().size)
 
 
 def advance(env: Env, policy: ActorCritic, obs: Tensor, action: Tensor, noise: Tensor, row: Row) -> Tensor:
-    """One step of every environment, written down; returns what they show now."""
+    """Take one step in every environment, write it into `row`, and return the new observations."""
     step = env.step(policy.head.to_env(action), noise)
     row.write_act(obs, action)
     row.write_step(step)
@@ -115,14 +115,16 @@ def advance(env: Env, policy: ActorCritic, obs: Tensor, action: Tensor, noise: T
 def collect_grouped(
     env: GroupedEnv, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise
 ) -> Tensor:
-    """One group after the other, be it only one: while the policy acts for one, the others' engines work. Each action is
-    still that of the current policy for what its environment shows now, and nothing depends on who is quicker."""
+    """Collect one group of environments after the other: while the policy acts for one group, the engines of the others work.
+
+    Each action is the current policy's for the current observation, and results do not depend on timing.
+    """
     parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
 
     def answer(group: int, t: int, obs: Tensor) -> None:
         action, *evaluation = actor.act(obs, draws[group][t])
         env.send(policy.head.to_env(action), group)
-        parts[group].rows[t].write_act(obs, action)  # while the engine works, like all other writing
+        parts[group].rows[t].write_act(obs, action)  # write while the engine works
         parts[group].rows[t].write_evaluation(*evaluation)
 
     for group, shown in enumerate(obs.tensor_split(env.groups)):
@@ -139,7 +141,7 @@ def collect_grouped(
 
 
 def evaluate_rollout(actor: RolloutPolicy, rollout: Rollout) -> None:
-    """Write down how likely each action was and what each observation is worth, under the policy that acted."""
+    """Write the log-probability of each action and the value of each observation, under the policy that acted."""
     log_prob, value = actor.evaluate_actions(rollout.obs.flatten(0, 1), rollout.action.flatten(0, 1))
     rollout.log_prob.copy_(log_prob.view_as(rollout.log_prob))
     rollout.value.copy_(value.view_as(rollout.value))
@@ -147,7 +149,7 @@ def evaluate_rollout(actor: RolloutPolicy, rollout: Rollout) -> None:
 
 @torch.no_grad()
 def truncated_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
-    """V(final_obs) where an episode was truncated, 0 elsewhere, from the truncated rows alone. (T, N)"""
+    """Return V(final_obs) where an episode was truncated, 0 elsewhere. Evaluates only the truncated rows. (T, N)"""
     value = torch.zeros_like(rollout.value)
     if rollout.truncated.any():
         value[rollout.truncated] = policy.value(rollout.final_obs[rollout.truncated])
@@ -156,6 +158,6 @@ def truncated_values(policy: ActorCritic, rollout: Rollout) -> Tensor:
 
 @torch.no_grad()
 def masked_final_values(value_of: Callable[[Tensor], Tensor], rollout: Rollout) -> Tensor:
-    """V(final_obs) where an episode was truncated, 0 elsewhere, in one pass that needs no look at any number. (T, N)"""
+    """Return V(final_obs) where an episode was truncated, 0 elsewhere. Evaluates all rows, and reads nothing. (T, N)"""
     every = value_of(rollout.final_obs.flatten(0, 1)).view_as(rollout.value)
     return torch.where(rollout.truncated, every, torch.zeros_like(rollout.value))

@@ -1,7 +1,7 @@
-"""The ranks of a run, which are the processes that torchrun has started, and what they exchange.
+"""The ranks of a run (the processes that torchrun has started) and their messages.
 
-A single process, the usual case, sends nothing: every function here then returns what it was given. Numbers on a GPU travel by
-NCCL, also from within a CUDA graph; everything on the host travels by Gloo.
+A single process, the usual case, sends no message: every function here then returns its argument. GPU tensors use NCCL, also
+within a CUDA graph; everything on the host uses Gloo.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ..output import print_line
 from .heartbeat import Heartbeat
 from .rendezvous import meet
 
-PRINT_TIMEOUT = timedelta(seconds=2)  # for other ranks to learn what rank 0 prints
-MESSAGE_TIMEOUT = timedelta(days=7)  # of a collective: the heartbeat finds who holds it up, much earlier
+PRINT_TIMEOUT = timedelta(seconds=2)  # for other ranks to read the line that rank 0 prints
+MESSAGE_TIMEOUT = timedelta(days=7)  # of a collective: the heartbeat detects a stalled rank much earlier
 
 
 @dataclass(frozen=True)
 class World:
-    """One rank's place among all of them."""
+    """The rank of this process, and the number of ranks."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0  # on this machine
     local_size: int = 1
     is_distributed: bool = False  # whether messages are sent
-    restarts: int = 0  # of the whole run, by torchrun
-    store: Store | None = None  # a few words that all ranks can read, also after a restart
+    restarts: int = 0  # number of restarts of the run by torchrun
+    store: Store | None = None  # key-value store shared by all ranks, which survives a restart
 
     @property
     def is_rank0(self) -> bool:
@@ -65,9 +65,9 @@ def is_launched() -> bool:
 
 
 def join(collectives: bool | None = None) -> World:
-    """Take the place that the launcher has given this process, once; without a launcher, remain a single process.
+    """Join the other ranks, once. Without a launcher, remain a single process.
 
-    `collectives` makes a single process use its collectives all the same, for tests and measurements.
+    `collectives` makes a single process send its messages all the same, for tests and measurements.
     """
     global _world, _heartbeat
     if _world is not SINGLE or not is_launched():
@@ -94,12 +94,12 @@ def join(collectives: bool | None = None) -> World:
 
 
 def number(variable: str, default: int = 0) -> int:
-    """The value of an environment variable."""
+    """Return the value of an environment variable as a number."""
     return int(os.environ.get(variable, default))
 
 
 def make_process_group(store: Store, rank: int, size: int) -> None:
-    """Torch's, unless the caller has made one. The store is this attempt's: another's has addresses of dead ranks."""
+    """Make torch's process group, unless the caller has made one. `store` must be new in each attempt."""
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
@@ -114,7 +114,7 @@ def make_process_group(store: Store, rank: int, size: int) -> None:
 
 
 def leave() -> None:
-    """Be a single process again."""
+    """Leave the group of ranks, and be a single process again."""
     global _world, _heartbeat
     if _heartbeat is not None:
         _heartbeat.stop()
@@ -126,7 +126,7 @@ def leave() -> None:
 
 @contextmanager
 def local_only() -> Iterator[None]:
-    """Inside, this rank sends nothing: the others do not do with it what it does there."""
+    """Inside, this rank sends no message, because the other ranks do not run the same code."""
     global _world
     before, _world = _world, replace(_world, is_distributed=False)
     try:
@@ -141,7 +141,7 @@ class SharedUsageError(UsageError):
 
 @contextmanager
 def propagate_errors() -> Iterator[None]:
-    """An error in here ends the other ranks too, unless they have raised the same."""
+    """An error inside ends the other ranks too, unless all ranks raise it together."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -152,7 +152,7 @@ def propagate_errors() -> Iterator[None]:
 
 @contextmanager
 def communicating() -> Iterator[None]:
-    """For collectives, which end only when other ranks have done their part. RankLost if one of them is gone."""
+    """Context for collectives, which wait for other ranks. Raises RankLost if one of them is lost."""
     with activity.during("exchanging messages with the other ranks", waits=True):
         try:
             yield
@@ -163,13 +163,13 @@ def communicating() -> Iterator[None]:
 
 
 def set_loss_advice(words: Callable[[], str]) -> None:
-    """The end of the line that names a lost rank, such as how to resume. It is called in another thread."""
+    """Set the end of the message about a lost rank, such as how to resume. `words` is called in another thread."""
     if _heartbeat is not None:
         _heartbeat.advice = words
 
 
 def set_rank_timeout(seconds: float) -> None:
-    """End the run once ranks have waited so long for one that makes no progress; 0 waits for ever."""
+    """Set how long ranks wait for a rank that makes no progress before the run ends; 0 waits for ever."""
     if _heartbeat is not None:
         _heartbeat.rank_timeout = seconds or math.inf
 
@@ -195,12 +195,12 @@ def _all_reduce(x: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
 
 
 def any_rank(flag: Tensor) -> Tensor:
-    """Whether it is True on any rank."""
+    """Whether the flag is True on any rank."""
     return all_reduce_max(flag.float()) > 0
 
 
 def all_gather(x: Tensor) -> Tensor:
-    """What each rank has, as (ranks, ...), the same on all of them."""
+    """Return the tensors of all ranks as (ranks, ...), on every rank."""
     if not _world.is_distributed:
         return x[None]
     rows = x.new_empty(_world.size, *x.shape)
@@ -210,7 +210,7 @@ def all_gather(x: Tensor) -> Tensor:
 
 
 def copy_from_rank0(*tensors: Tensor) -> None:
-    """Make these what they are on rank 0."""
+    """Overwrite these tensors with those of rank 0."""
     if _world.is_distributed:
         with communicating():
             for tensor in tensors:
@@ -221,7 +221,7 @@ def copy_from_rank0(*tensors: Tensor) -> None:
 
 
 def broadcast_from(rank: int, make: Callable[[], bytes]) -> bytes:
-    """What `make` returns on one rank; it is not called on the others. A UsageError that it raises is raised on all."""
+    """Call `make` on one rank, and return its result on all ranks. A UsageError is raised on all ranks."""
     if not _world.is_distributed:
         return make()
     content = b""
@@ -245,7 +245,7 @@ broadcast_from_rank0 = partial(broadcast_from, 0)
 
 
 def gather_to_rank0(content: bytes) -> list[bytes]:
-    """What each rank has, by rank, on rank 0; nothing on the others."""
+    """Return the contents of all ranks, in order, on rank 0, and an empty list on the others."""
     if not _world.is_distributed:
         return [content]
     sizes = all_gather(torch.tensor(len(content))).tolist()
@@ -257,17 +257,17 @@ def gather_to_rank0(content: bytes) -> list[bytes]:
     return [row[:size].numpy().tobytes() for row, size in zip(rows or [], sizes, strict=False)]
 
 
-# words for a restart, and for the terminal ------------------------------------------------------------------------------
+# notes for a restart, and printing -------------------------------------------------------------------------------------
 
 
 def keep_for_restart(name: str, words: str) -> None:
-    """Leave a few words for the ranks of the next attempt, if torchrun restarts the run."""
+    """Store a note for the ranks of the next attempt, in case torchrun restarts the run."""
     if _world.store is not None and _world.is_rank0:
         _world.store.set(name, json.dumps(words))  # a path need not be UTF-8
 
 
 def kept_for_restart(name: str) -> str | None:
-    """What the ranks of an earlier attempt have left, as rank 0 reads it."""
+    """Return the note of an earlier attempt, as rank 0 reads it, or None."""
     store = _world.store
     if store is None or not _world.restarts:
         return None
@@ -275,14 +275,14 @@ def kept_for_restart(name: str) -> str | None:
 
 
 def print_error(line: str) -> None:
-    """Print a line that several ranks may have found: rank 0 does, and another rank if rank 0 has not printed the same."""
+    """Print a line once even if several ranks call this: on rank 0, and on another rank only if rank 0 printed another line."""
     store, rank, key = _world.store, _world.rank, f"{_world.restarts}/printed"
     printed = False
     if rank == 0:
         print_line(f"tightrope: {line}", error=True)
     if store is None or _world.size == 1:
         return
-    with suppress(RuntimeError, ValueError):  # rank 0 prints nothing, another rank does not, or the store is gone
+    with suppress(RuntimeError, ValueError):  # rank 0 or another rank prints nothing, or the store is lost
         if rank == 0:
             store.set(key, line)
             store.wait([f"{key} {other}" for other in range(1, _world.size)], PRINT_TIMEOUT)  # it may end with us

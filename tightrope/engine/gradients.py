@@ -1,7 +1,8 @@
-"""Gradients that are quicker than autograd and agree with it on made-up numbers.
+"""Faster replacements for autograd: recordings on the CPU, for any loss, and hand-written gradients of PPOLoss on devices.
 
-On the CPU they are recordings of what autograd does, for any loss; on devices they are written by hand, in closed form or as
-fused kernels.
+A recording runs autograd once and replays its operations as NumPy calls (see recording/). A hand-written gradient is a closed
+form or a pair of fused kernels. Each replacement is first compared with autograd on random numbers; if it disagrees, autograd
+computes the gradient.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ from ..models import ActorCritic
 from ..recording import Array, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..types import Batch, Trajectories
-from .closed_form import ClosedForm, has_closed_form
+from .closed_form import TERMS, ClosedForm, has_closed_form
 from .distributed import all_reduce_max, world
 from .kernels import FusedGradient, has_fused
 from .optimize import Optimizer, autograd
 from .precision import Precision
-from .recorded import BLOCK, agree, attempted, cache_key, is_frozen, made_up_batch, shapes_of, trying_out
+from .recorded import BLOCK, agree, attempted, cache_key, is_frozen, random_batch, shapes_of, trial_parameters
 
-ROWS = 64  # of terms, allocated at once
-Gradient = Callable[[Any, Any, Any], Any]  # of (loss, policy, batch): writes the gradient and returns the loss's terms
+ROWS = 64  # rows of terms that are allocated at once
+Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
 Form = ClosedForm | FusedGradient
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "tf32": 2e-2}
 
 
-class Terms:
-    """A loss's terms, handed out as tensors of their own.
+class TermsBuffer:
+    """Turns the results of a recording into the loss's terms, in new tensors.
 
-    Scalars come from blocks of many rows: between NumPy calls, a call of torch costs ten times what it costs otherwise.
+    Scalar terms are views of a preallocated block of rows, because between NumPy calls each torch call is ten times slower.
     """
 
     def __init__(self, terms: object) -> None:
-        self.leaves, self.form = pytree.tree_flatten(terms)
+        self.leaves, self.treespec = pytree.tree_flatten(terms)
         self.kind, self.found = type(terms), tensors(self.leaves)
         self.scalar = all(x.dim() == 0 and x.dtype == torch.float32 for x in self.found)
-        names = getattr(self.kind, "_fields", ())  # of a named tuple, which is quick to make
+        names = getattr(self.kind, "_fields", ())  # a named tuple is made without pytree
         self.plain = self.scalar and len(self.found) == len(self.leaves) == len(names)
         self.width, self.rows = len(self.found), self.block()
 
     def results(self) -> list[Tensor]:
-        """What a recording is to give: one tensor of all scalars, or each tensor."""
+        """Return the tensors to record: one stack of all scalars, or each tensor."""
         return [torch.stack(self.found)] if self.scalar and self.found else self.found
 
     def block(self) -> Iterator[tuple[Array, tuple[Tensor, ...]]]:
-        """New rows, each an array to be written and its entries as tensors."""
+        """Yield new rows: an array to write, and its entries as tensors."""
         while True:
             block = torch.empty(ROWS, self.width)
             entries = block.flatten().unbind()
@@ -59,7 +60,7 @@ class Terms:
                 yield row, entries[i * self.width : (i + 1) * self.width]
 
     def fresh(self, values: Sequence[Array]) -> Any:
-        """The terms with these numbers, copied."""
+        """Return the terms with copies of these values."""
         new: Sequence[Tensor]
         if self.scalar and self.width:
             row, new = next(self.rows)
@@ -69,28 +70,28 @@ class Terms:
         if self.plain:
             return self.kind(*new)
         rest = iter(new)
-        return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in self.leaves], self.form)
+        return pytree.tree_unflatten([next(rest) if isinstance(x, Tensor) else x for x in self.leaves], self.treespec)
 
 
 class RecordedGradient:
-    """The gradient of one loss for batches of one shape."""
+    """A recording of the gradient of one loss, for batches of one shape."""
 
     def __init__(self, gradient: Gradient, loss: Any, policy: ActorCritic, batch: Batch, grad: Tensor) -> None:
         kind = type(batch)
 
         def function(*columns: Tensor) -> list[Tensor]:
-            self.terms = Terms(gradient(loss, policy, kind(*columns)))
+            self.terms = TermsBuffer(gradient(loss, policy, kind(*columns)))
             return self.terms.results()
 
-        self.recording = RecordedFunction(function, columns_of(made_up_batch(batch, policy, 1)), writes=[grad])
+        self.recording = RecordedFunction(function, columns_of(random_batch(batch, policy, 1)), writes=[grad])
         read = [(i, x) for i, x in enumerate(self.recording.inputs) if x is not None]
         self.read, self.places = [i for i, _ in read], [torch.from_numpy(x) for _, x in read]
-        other = made_up_batch(batch, policy, 2)
+        other = random_batch(batch, policy, 2)
         expected = [*tensors(gradient(loss, policy, other)), grad.clone()]
-        grad.fill_(torch.nan)  # every entry must be written
+        grad.fill_(torch.nan)  # the replay must write every entry
         self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
-    @np.errstate(all="ignore")  # what is not finite is reported once a phase
+    @np.errstate(all="ignore")  # the guard reports non-finite numbers once per phase
     def __call__(self, columns: Sequence[Tensor]) -> Any:
         """Write the gradient for a batch of these columns; returns the loss's terms."""
         self.replay(columns)
@@ -102,19 +103,19 @@ class RecordedGradient:
 
 
 class BlockGradient:
-    """The gradient of a loss that is a mean over the rows that are alive, computed block by block.
+    """The gradient of a loss that is a mean over the rows with `alive`, computed in blocks of rows.
 
-    A block counts as many times as it has such rows; all others are left out. It serves batches of every size.
+    Other rows are dropped, and each block is weighted by its number of rows. One recording serves batches of every size.
     """
 
     def __init__(self, gradient: Gradient, loss: Any, policy: ActorCritic, batch: Trajectories, grad: Tensor) -> None:
-        """`batch` has as many rows as a block; its numbers do not matter."""
+        """Record a block with as many rows as `batch`, whose values do not matter."""
         self.rows, self.grad, self.alive = len(batch), grad, type(batch).__match_args__.index("alive")
         self.block = RecordedGradient(gradient, loss, policy, batch, grad)
         self.agrees = self.block.agrees and self.block.terms.scalar
         if self.agrees:
             many = resized(batch, 3 * self.rows)
-            other = made_up_batch(many, policy, 3)
+            other = random_batch(many, policy, 3)
             expected = [*tensors(gradient(loss, policy, other)), grad.clone()]
             self.agrees = agree([*tensors(self(columns_of(other))), grad], expected)
 
@@ -137,12 +138,12 @@ class BlockGradient:
 
 
 def with_zero_rows(x: Tensor, rows: int) -> Tensor:
-    """With rows of zeros at its end."""
+    """Return x padded with zeros to `rows` rows."""
     return x if len(x) == rows else torch.cat([x, x.new_zeros(rows - len(x), *x.shape[1:])])
 
 
 def resized(batch: Any, rows: int) -> Any:
-    """A batch of so many rows, all alike."""
+    """Return a batch with `rows` copies of the first row."""
     return type(batch)(*(x[:1].expand(rows, *x.shape[1:]) for x in columns_of(batch)))
 
 
@@ -151,17 +152,16 @@ def columns_of(batch: Batch) -> list[Tensor]:
 
 
 class RecordedGradients:
-    """The recordings of a run's losses. `say` is told, once, that one runs as written, and which operation is the reason."""
+    """Keeps the recordings of a run's losses. If a loss cannot be recorded, `say` prints the reason, once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.said = say, set[str]()
-        self.kept = Recordings()  # by the shape of a batch
-        self.loss: object = None  # whose settings were looked at last
-        self.grad: Tensor | None = None  # that they write into
+        self.kept = Recordings()  # by the shapes of a batch's columns
+        self.loss: object = None  # the loss of the last call, whose settings need no second look
+        self.grad: Tensor | None = None  # the buffer that all recordings write to
 
     def compute(self, gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
-        """Write the gradient and return the loss's terms: by the recording for this loss, policy and batch, or as they are
-        written."""
+        """Write the gradient and return the loss's terms, by a recording for this loss, policy and batch if there is one."""
         if not isinstance(policy, ActorCritic) or not isinstance(batch, Batch):
             return gradient(loss, policy, batch)
         if grad is not self.grad:
@@ -180,7 +180,7 @@ class RecordedGradients:
         return gradient(loss, policy, batch) if found is None else found(columns)
 
     def find(self, kind: type[Any], gradient: Gradient, loss: Any, policy: Any, batch: Batch, grad: Tensor) -> Any:
-        """The recording for batches of this shape, or None."""
+        """Return the recording for batches of this shape, or None."""
 
         def make() -> Any:
             found, refusal = attempted(policy, lambda: kind(gradient, loss, policy, batch, grad))
@@ -195,8 +195,8 @@ class RecordedGradients:
         return found
 
     def tell(self, loss: object, policy: ActorCritic, refusal: str) -> None:
-        """Say why a loss is not recorded, unless the plan has said it of the policy."""
-        line = f"recording: {getattr(loss, '__name__', type(loss).__name__)} runs as written: {refusal}"
+        """Print why a loss is not recorded, unless the plan has already given the same reason for the policy."""
+        line = f"recording: {getattr(loss, '__name__', type(loss).__name__)} runs in plain PyTorch: {refusal}"
         if world().is_rank0 and refusal != policy.recordings.refusal and line not in self.said:
             self.said.add(line)
             self.say(line)
@@ -206,30 +206,30 @@ class RecordedGradients:
 
 
 class AnalyticGradients:
-    """Finds the analytic gradient of a loss and a policy, and keeps the last one found.
+    """Chooses the hand-written gradient for a loss and a policy, and keeps the last choice.
 
-    It has to agree with autograd on made-up numbers. Where it does not, the equations in `functional` are not those that it was
-    written from, because someone changed them, and theirs are the ones that count.
+    The gradient must agree with autograd on random numbers. A disagreement means that an equation in `functional` has changed
+    since the gradient was derived; autograd is then used, and `say` prints the reason, once.
     """
 
-    def __init__(self, precision: Precision, fused: bool) -> None:
-        self.precision, self.fused = precision, fused
-        self.key: object = None  # the loss with its settings, the policy and the optimizer that the form was looked for
+    def __init__(self, precision: Precision, fused: bool, say: Callable[[str], None]) -> None:
+        self.precision, self.fused, self.say, self.said = precision, fused, say, set[str]()
+        self.key: object = None  # loss settings, policy and optimizer for which `form` was chosen
         self.form: Form | None = None
 
     def find(self, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> Form | None:
-        """The analytic gradient for this loss and policy, or None."""
+        """Return the hand-written gradient for this loss and policy, or None."""
         key = (type(loss), plain_settings(loss), policy, type(policy), optimizer)
         if self.key != key:
             self.key, self.form = key, self.make(loss, policy, batch, optimizer)
         return self.form
 
     def squares_of(self, optimizer: Optimizer) -> Tensor | None:
-        """What fused kernels, if they wrote the optimizer's gradient, know of its squared norm: parts that add up to it."""
+        """Return the parts of the gradient's squared norm, if fused kernels wrote the gradient, else None."""
         return self.form.squares if self.form is not None and self.form.grad is optimizer.grad else None
 
     def measure(self, optimizer: Optimizer) -> None:
-        """Take the norm anew, when the gradient has become that of all ranks."""
+        """Recompute the squared norm after the gradient has been averaged over ranks."""
         if (squares := self.squares_of(optimizer)) is not None:
             squares.zero_()
             squares[0] = optimizer.grad.dot(optimizer.grad)
@@ -242,30 +242,37 @@ class AnalyticGradients:
             form = FusedGradient(policy, optimizer, "tf32" if self.precision == "tf32" else "fp32")
         else:
             form = ClosedForm(policy, optimizer.grads)
-        agreed = agrees(form, loss, policy, batch, optimizer, TOLERANCES[self.precision])
-        differs = torch.tensor(not agreed, device=optimizer.flat.device)
-        return None if all_reduce_max(differs.float()) else form  # on all ranks the same: they round differently
+        reason = disagreement(form, loss, policy, batch, optimizer, TOLERANCES[self.precision])
+        differs = torch.tensor(reason is not None, device=optimizer.flat.device)
+        if not all_reduce_max(differs.float()):  # ranks may round differently, and must all choose the same
+            return form
+        what = f"{type(loss).__name__} uses autograd instead of its hand-written gradient, which is slower"
+        line = f"accelerate: {what}: {reason or 'on another rank the two disagree'}"
+        if world().is_rank0 and line not in self.said:
+            self.said.add(line)
+            self.say(line)
+        return None
 
 
 def plain_settings(loss: object) -> tuple[object, ...]:
-    """Its numbers and switches. A weight that was 0 when a form was checked says nothing of the term that it weighs."""
+    """Return the loss's numbers and switches. A changed number needs a new comparison: a term with weight 0 was not tested."""
     values = (getattr(loss, field.name) for field in fields(loss)) if is_dataclass(loss) else ()
     return tuple(x for x in values if x is None or isinstance(x, (bool, int, float)))
 
 
-def agrees(
+def disagreement(
     form: Form, loss: Any, policy: ActorCritic, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3
-) -> bool:
-    """Whether gradients and terms are those of autograd, for made-up parameters and a made-up batch like the one given."""
-    with trying_out(policy):
-        made_up = made_up_batch(batch, policy, 1)
-        terms = autograd(loss, policy, made_up, optimizer)
+) -> str | None:
+    """Compare a form with autograd, for random parameters and a random batch of the same shape. Return how they differ."""
+    with trial_parameters(policy):
+        batch = random_batch(batch, policy, 1)
+        terms = autograd(loss, policy, batch, optimizer)
+        names = getattr(terms, "_fields", TERMS)
+        if names != TERMS:
+            return f"the loss returns the terms {', '.join(names)}, and the hand-written gradient {', '.join(TERMS)}"
         expected = [*terms, *(grad.clone() for grad in optimizer.grads.values())]
-        try:
-            given = [*form(loss, made_up), *optimizer.grads.values()]
-        except TypeError:  # the loss has other terms than those that were written out
-            return False
-        pairs = zip(given, expected, strict=False)
-        return len(given) == len(expected) and all(
-            bool((a - b).norm() <= tolerance * b.norm() + 1e-6) for a, b in pairs
-        )
+        given = [*form(loss, batch), *optimizer.grads.values()]
+        pairs = zip(given, expected, strict=True)
+        if all(bool((a - b).norm() <= tolerance * b.norm() + 1e-6) for a, b in pairs):
+            return None
+        return "the two disagree, as after a change to the loss that engine/closed_form.py does not have"

@@ -1,7 +1,7 @@
-"""A function as a CUDA graph, and what forbids that.
+"""Functions as CUDA graphs, and the checks whether a function can be captured.
 
-The first call runs the function as written, which is real work and warms everything up. The second captures it, without running
-it, and replays it from then on. Both give the same bits, so that the switch cannot be seen in the numbers.
+The first call runs the function in plain PyTorch, which also serves as the warm-up. The second call captures the function, and
+from then on the graph is replayed. All calls give the same bits.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-Held = dict[str, list[object]]  # what an object holds, by attribute
-SMALL = 64  # numbers: results up to this size are handed out as copies, larger ones stay in place until the next call
+Held = dict[str, list[object]]  # the values that an object holds, by attribute
+SMALL = 64  # entries: smaller results are returned as copies, larger ones are overwritten by the next call
 
 
 def kind(leaf: object) -> object:
-    """What tells graphs of one function apart: shapes and types of tensors, values of numbers, types of anything else."""
+    """Return the key by which graphs of one function differ: shape and dtype, value of a number, or type."""
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype
     return leaf if isinstance(leaf, (int, float)) else type(leaf)
 
 
 class Graph:
-    """One function as a CUDA graph. Its tensor arguments are copied to where the graph expects them."""
+    """One function as a CUDA graph. Its tensor arguments are copied into the graph's inputs."""
 
-    def __init__(self, function: Callable[..., Any], leaves: list[Any], form: Any) -> None:
-        self.function, self.form = function, form
-        self.leaves = list(leaves)  # also keeps alive what the graph has been made for
+    def __init__(self, function: Callable[..., Any], leaves: list[Any], treespec: Any) -> None:
+        self.function, self.treespec = function, treespec
+        self.leaves = list(leaves)  # also keeps these objects alive
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.obstacle: str | None = None  # why there can be no graph
+        self.obstacle: str | None = None  # why the function cannot be captured
         self.outputs: Any = None
 
     def is_for(self, leaves: list[object]) -> bool:
-        """Whether these are the objects it was made for."""
+        """Whether the graph was made for these objects."""
         return all(
             mine is given for mine, given in zip(self.leaves, leaves, strict=True) if not isinstance(given, Tensor)
         )
 
     def warm_up(self) -> Any:
-        """Run the function as written, once and for real, and look whether it could be captured."""
+        """Run the function once in plain PyTorch, and find out whether it can be captured."""
         things = [x for x in self.leaves if hasattr(x, "env")]
         before = [fixtures(thing.env) for thing in things]
         with syncs_noted() as noted:
@@ -59,7 +59,7 @@ class Graph:
         if self.graph is None:
             try:
                 self._capture(leaves)
-            except Exception as error:  # whatever it is, it will show again in the call as written
+            except Exception as error:  # an error of the function itself occurs again in the plain call
                 torch.cuda.synchronize()
                 self.obstacle = f"{place_of(error)} ({str(error.__context__ or error).splitlines()[0]})"
                 return self._call(leaves)
@@ -71,7 +71,7 @@ class Graph:
         return self.outputs.fresh()
 
     def _call(self, leaves: list[Any]) -> Any:
-        return self.function(*pytree.tree_unflatten(leaves, self.form))
+        return self.function(*pytree.tree_unflatten(leaves, self.treespec))
 
     def _capture(self, leaves: list[Any]) -> None:
         self.leaves = [x.clone() if isinstance(x, Tensor) else x for x in leaves]
@@ -82,10 +82,10 @@ class Graph:
 
 
 class Outputs:
-    """What a graph leaves behind. All small results of a type lie in one tensor, which is copied for the caller."""
+    """The results of a graph. All small results of one dtype are in one tensor, which is copied for the caller."""
 
     def __init__(self, result: object) -> None:
-        self.leaves, self.form = pytree.tree_flatten(result)
+        self.leaves, self.treespec = pytree.tree_flatten(result)
         small: dict[torch.dtype, list[int]] = {}
         for i, x in enumerate(self.leaves):
             if isinstance(x, Tensor) and x.numel() <= SMALL:
@@ -98,15 +98,15 @@ class Outputs:
             sizes = [leaves[i].numel() for i in which]
             for i, piece in zip(which, torch.split(packed.clone(), sizes), strict=True):
                 leaves[i] = piece.view(leaves[i].shape)
-        return pytree.tree_unflatten(leaves, self.form)
+        return pytree.tree_unflatten(leaves, self.treespec)
 
 
-# what forbids a capture ----------------------------------------------------------------------------------------------
+# obstacles to a capture --------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def syncs_noted() -> Iterator[list[str]]:
-    """Collects the places at which the host waits for the device, except in the check of analytic gradients."""
+    """Collect the places at which the host waits for the device, except within the engine itself."""
     noted: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -126,7 +126,7 @@ def syncs_noted() -> Iterator[list[str]]:
 
 
 def fixtures(thing: object) -> Held:
-    """The tensors that an object holds, in containers too, and its plain values. Held on to, no address is used twice."""
+    """Return the tensors (also in containers) and plain values that an object holds. Holding them keeps addresses unique."""
     held: Held = {}
     for name, value in vars(thing).items():
         if isinstance(value, nn.Module):
@@ -138,11 +138,11 @@ def fixtures(thing: object) -> Held:
 
 
 def rebound(thing: object, before: Held, after: Held) -> str | None:
-    """The first attribute that a step replaced instead of writing into it: a replay would not see the new one."""
+    """Describe the first attribute that a step has replaced instead of writing in place. A replay would miss the change."""
     for name, values in after.items():
         then = before.get(name, [])
         if len(then) != len(values) or not all(map(same, then, values)):
-            return f"{type(thing).__name__}.{name} is replaced in a step (what a step changes belongs into the state's columns)"
+            return f"{type(thing).__name__}.{name} is replaced in a step (a step must write its state in place)"
     return None
 
 
@@ -151,7 +151,7 @@ def same(a: object, b: object) -> bool:
 
 
 def place_of(error: BaseException) -> str:
-    """The line of code, outside torch and this file, on which a capture broke off."""
+    """Return the line of code, outside torch and this file, at which a capture failed."""
     places = []
     tb = (error.__context__ or error).__traceback__
     while tb is not None:

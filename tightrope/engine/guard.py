@@ -1,7 +1,7 @@
-"""Training stops at a phase whose numbers are not finite, with one line that names the first of them; the state goes back to
-before that phase.
+"""The guard of a training loop: it stops training after a phase with non-finite numbers, and restores the state before it.
 
-A loop marked with `@under_guard` is always watched. `training/nonfinite.py` has the guard of `learn`, which finds out more.
+The error names the first non-finite number. A loop marked with `@under_guard` always has a guard; `learn` uses the one in
+`training/nonfinite.py`, which also looks for the cause.
 """
 
 from __future__ import annotations
@@ -22,80 +22,83 @@ from .metrics import Reading, first_bad_entry
 from .noise import stream_seed
 from .state import Snapshot, State
 
-RECENT = 20  # phases whose metrics are kept, for a report of what led to a bad one
+RECENT = 20  # good phases whose metrics are kept for a report about a bad phase
 
 S = TypeVar("S", bound=State)
 C = TypeVar("C")
 M = TypeVar("M")
-Row = dict[str, Any]
+MetricsRow = dict[str, Any]
 
 
 def under_guard(loop: Callable[[S, C], Iterator[M]]) -> Callable[[S, C], Iterator[M]]:
-    """The loop under a guard: it raises NotFinite when a phase did not stay finite, with the state from before that phase."""
+    """Decorate a loop with a Guard: it raises NotFinite after a bad phase, with the state restored to before that phase."""
 
     @functools.wraps(loop)
     def watched(state: S, config: C) -> Iterator[M]:
-        return Guard(state).over(loop(state, config))
+        return Guard(state).watch(loop(state, config))
 
     return watched
 
 
 def unguarded(loop: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """The loop itself, to be run under another guard."""
+    """Return the loop without its guard, for use with another guard."""
     return inspect.unwrap(loop)
 
 
 def lateness(env: Env) -> int:
-    """How many phases later metrics may be read. A device gets the next phase before the last is read, unless the env cannot be
-    put back: its rollout, which the next phase overwrites, is then the only record of a bad phase."""
+    """Return how many phases late metrics are read: 1 on a device, so that the next phase can start without waiting.
+
+    It is 0 if the env cannot be restored: the rollout is then the only trace of a bad phase, and the next phase would
+    overwrite it.
+    """
     return 0 if env.device.type == "cpu" or not env.resumable else 1
 
 
 class Guard:
-    """Keeps the states from before the last phases. `late` is how many phases later metrics are read than they are made."""
+    """Checks the metrics of each phase, `late` phases after it ran, and keeps the states needed to undo those phases."""
 
     def __init__(self, state: State) -> None:
         self.state, self.late = state, lateness(state.env)
         self.snapshots = deque(Snapshot(state) for _ in range(self.late + 1))
-        self.unread: list[tuple[Row, Reading]] = []
-        self.recent: deque[tuple[Row, Reading]] = deque(maxlen=RECENT)  # found to be finite
+        self.unread: list[tuple[MetricsRow, Reading]] = []
+        self.recent: deque[tuple[MetricsRow, Reading]] = deque(maxlen=RECENT)  # of phases that were finite
         self.ranks_differ = False
 
-    def over(self, phases: Iterator[M]) -> Iterator[M]:
-        """The metrics of these phases. NotFinite ends them; whatever else breaks in a phase leaves the state from before it."""
-        self.remember()
+    def watch(self, phases: Iterator[M]) -> Iterator[M]:
+        """Yield the metrics of these phases. After any error in a phase, the state is restored to before that phase."""
+        self.snapshot()
         try:
             for metrics in phases:
                 self.add(metrics)
-                self.look(but=self.late)
+                self.check_metrics(but=self.late)
                 yield metrics
-                self.remember()
-            self.look()
-        except GeneratorExit:  # the caller has left its loop, where no error would reach it
+                self.snapshot()
+            self.check_metrics()
+        except GeneratorExit:  # the caller has left its loop, and would not see an error
             try:
-                self.look()
+                self.check_metrics()
             except NotFinite as error:
                 print_line(f"warning: {error}", error=True)
             raise
         except NotFinite:
             raise
         except BaseException:
-            self.go_back()
+            self.rollback_unfinished_phase()
             raise
 
-    def remember(self) -> None:
-        """Keep the state as it is now, before its next phase."""
+    def snapshot(self) -> None:
+        """Copy the state before its next phase."""
         self.snapshots.rotate(-1)
         self.snapshots[-1].take()
 
     def add(self, metrics: Any) -> None:
-        """Take in the metrics of a phase, which a device may still be computing."""
+        """Add the metrics of a phase. A device may still be computing them."""
         self.newest = Reading(metrics)
         self.unread.append(({"step": self.state.steps, "phase": self.state.phase}, self.newest))
 
-    def look(self, but: int = 0) -> None:
-        """Read the metrics of all phases but the last few, and raise NotFinite if one was not finite. That phase and later ones
-        are undone."""
+    def check_metrics(self, but: int = 0) -> None:
+        """Check the metrics of all phases except the last `but`. Undo the first bad phase and all later ones, and raise
+        NotFinite."""
         while len(self.unread) > but:
             row, reading = self.unread.pop(0)
             if parts := reading.unhealthy():
@@ -103,34 +106,37 @@ class Guard:
                 raise NotFinite(self._describe_on(reading.bad_rank, row | reading.row(), parts))
             if not self.ranks_differ and world().is_distributed and not reading.ranks_agree:
                 self.ranks_differ = True
-                words = "ranks no longer have the same parameters: are they the same machines? Only the first one's are saved"
+                words = "the ranks' parameters differ, as with different GPUs or library versions; rank 0's are saved"
                 print_line(f"warning: {words}", error=True)
             self.recent.append((row, reading))
 
-    def go_back(self) -> None:
-        """Go back to the end of the last good phase, when something broke in the middle of the next."""
+    def rollback_unfinished_phase(self) -> None:
+        """Restore the state at the end of the last phase, after an error in the middle of the next."""
         newest = self.snapshots[-1]
-        with suppress(Exception), distributed.local_only():  # a device that is gone; others may not know yet
-            if newest.phase == self.state.phase:  # no phase has ended since
+        with (
+            suppress(Exception),
+            distributed.local_only(),
+        ):  # the device may be lost, and other ranks may not know of the error
+            if newest.phase == self.state.phase:  # the state is from within the next phase
                 restore_to(newest)
-            self.look()
+            self.check_metrics()
 
-    def describe(self, row: Row, parts: list[str]) -> str:
-        """The line to be raised. It may change the state, which is put back afterwards."""
+    def describe(self, row: MetricsRow, parts: list[str]) -> str:
+        """Return the message of NotFinite. The method may change the state, which is restored afterwards."""
         what = " and ".join(parts)
-        if self.late == 0:  # the rollout is still there
+        if self.late == 0:  # the rollout is still that of the bad phase
             before, rows = self.before(row), self.state.env.num_envs * world().size
             rollout = self.state.rollout.first((row["step"] - int(before.counters["steps"])) // rows)
             found = first_bad_entry(rollout, self.state.obs, self.state.env.observation)
             what = what if found is None else found.words
         return f"phase {row['phase']} is not finite: {what}; the state is as it was before"
 
-    def before(self, row: Row) -> Snapshot:
-        """The state from before a phase."""
+    def before(self, row: MetricsRow) -> Snapshot:
+        """Return the snapshot from before a phase."""
         return next(s for s in self.snapshots if s.phase == row["phase"] - 1)
 
-    def _describe_on(self, rank: int, row: Row, parts: list[str]) -> str:
-        """The failing rank's line, broadcast to all ranks."""
+    def _describe_on(self, rank: int, row: MetricsRow, parts: list[str]) -> str:
+        """Return the message of the failing rank, on all ranks, and restore the state."""
 
         def line() -> bytes:
             with distributed.local_only():
@@ -142,9 +148,9 @@ class Guard:
 
 
 def restore_to(snapshot: Snapshot) -> None:
-    """Restore the state from before a bad phase, ready to go on from."""
+    """Restore a snapshot so that training can continue from it."""
     state = snapshot.state
     snapshot.restore()
-    if not state.env.resumable:  # fresh episodes, as when a run is resumed
-        with suppress(Exception):  # an env may be too broken for that
+    if not state.env.resumable:  # start new episodes, as a resumed run does
+        with suppress(Exception):  # a broken env may fail to reset
             state.obs.copy_(state.env.reset(seed=stream_seed(state.seed, "env", state.phase, world().rank)))

@@ -1,9 +1,9 @@
-"""Watches the ranks of a run: one that dies, fails or hangs ends all others within seconds, with a line that names it.
+"""The heartbeat between ranks: if one rank dies, fails or hangs, all others end within seconds, with a line that names it.
 
-Left alone, the others would wait: NCCL for as long as its timeout, Gloo where a link is cut. So a thread of every rank keeps
-its connection to rank 0 (rank 0: to all others) and sends a report each second. The system closes the connections of a process
-that dies; a connection that falls silent is cut, or its process is stopped. Rank 0 tells the others what it finds, also of a
-rank that makes no progress while others wait for it. Each rank that learns of a loss exits; one per machine prints it.
+Without it the others would wait: NCCL until its timeout, Gloo forever if a link is cut. A thread of every rank therefore keeps
+a connection to rank 0 (rank 0: to all others) and sends a report every second. The system closes the connections of a process
+that dies; a silent connection means a cut link or a stopped process. Rank 0 tells the others about a lost rank, and about one
+that makes no progress while others wait for it. Every rank that learns of a loss exits; one per machine prints it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .rendezvous import Rendezvous
 
 REPORT_SECONDS = 1.0  # between two reports
 SILENCE_SECONDS = 30.0  # without a report, after which a rank, its machine or the link to it counts as lost
-GRACE_SECONDS = 3.0  # for the main thread to end by itself, if it can
-ERROR_GRACE_SECONDS = 15.0  # the same after an error of a rank: others may have met it too, and be writing about it
-LINGER_SECONDS = 0.5  # before a rank that has printed a loss exits: others of its machine see by it that they need not
+GRACE_SECONDS = 3.0  # for the main thread to end by itself
+ERROR_GRACE_SECONDS = 15.0  # the same after an error, which other ranks may also have met and be reporting
+LINGER_SECONDS = 0.5  # before a rank that has printed a loss exits, so that others on its machine do not print it too
 RANK_TIMEOUT = 1800.0  # seconds without progress; Gloo's own limit for a message
-ALL_WAIT_SECONDS = 3.0  # more, before all ranks count as waiting for each other: reports are not of one moment
-POLL_SECONDS = 0.1  # between two looks whether the main thread wants the watch to end
+ALL_WAIT_SECONDS = 3.0  # added to the timeout for a deadlock of all ranks, because reports are not simultaneous
+POLL_SECONDS = 0.1  # between two checks whether the main thread has called `stop`
 
 
 class RankActivity(NamedTuple):
-    """What a rank is doing."""
+    """The activity in a rank's report."""
 
     doing: str
     waits: bool  # for other ranks
@@ -44,7 +44,7 @@ class RankActivity(NamedTuple):
 
 
 class Heartbeat:
-    """Watches from `start` to `stop`. `verdict` is the line about what was lost, `advice` gives its end."""
+    """Watches the ranks from `start` to `stop`. `verdict` is the message about a lost rank; `advice` returns its end."""
 
     def __init__(self, rank: int, met: Rendezvous, period: float = REPORT_SECONDS, silence: float = SILENCE_SECONDS):
         self.me, self.members, self.connections = met.members[rank], met.members, met.connections
@@ -52,8 +52,8 @@ class Heartbeat:
         self.verdict: str | None = None
         self.advice: Callable[[], str] = restart_notice
         self._reports: dict[int, RankActivity] = {}
-        self._heard = dict.fromkeys(self.connections, time.monotonic())  # when each was heard last
-        self._departed: set[int] = set()  # ranks that have ended in good order
+        self._heard = dict.fromkeys(self.connections, time.monotonic())  # time of each rank's last message
+        self._departed: set[int] = set()  # ranks that have ended normally
         self._decided, self._printed = threading.Event(), threading.Lock()
         self._prints = self._resigned = False
         self._farewell: dict[str, object] | None = None
@@ -71,19 +71,19 @@ class Heartbeat:
             os.register_at_fork(after_in_child=self._forget)
 
     def stop(self, **farewell: object) -> None:
-        """Take leave of the other ranks, which then do not miss this one."""
+        """Tell the other ranks that this one ends normally, and stop watching."""
         atexit.unregister(self._at_exit)
         if self._thread.is_alive() and not self._decided.is_set():
             self._farewell = farewell or {"bye": True}
             self._thread.join(2 * self.period)
 
     def fail(self, error: BaseException) -> None:
-        """Have an error of this rank end the others too."""
+        """Tell the other ranks about an error of this one, which ends them too."""
         if not isinstance(error, RankLost) and self._farewell is None:
             self.stop(lost=self.me.rank, words=printable(f"has failed: {type(error).__name__}: {error}"), failed=True)
 
     def explain(self, error: BaseException) -> None:
-        """RankLost if a collective failed for want of a rank that is gone."""
+        """Raise RankLost if a collective failed because a rank is lost."""
         if isinstance(error, RankLost):
             return
         if self._farewell is None and self._decided.wait(2 * self.period + GRACE_SECONDS):
@@ -96,10 +96,10 @@ class Heartbeat:
             raise RankLost(f"{names} has ended its program while others still train") from error
 
     def _at_exit(self) -> None:
-        """The interpreter ends without a call of `stop`."""
+        """Called when the interpreter ends without a call of `stop`."""
         if self._resigned:
             time.sleep(LINGER_SECONDS * self._prints)
-            exit_at_once()  # what else would end in order may wait for the rank that is gone
+            exit_at_once()  # other exit handlers may wait for the lost rank
         error = getattr(sys, "last_value", None)
         self.stop() if error is None else self.fail(error)
 
@@ -117,7 +117,7 @@ class Heartbeat:
                     self._lose(*stalled)
             for key, _ in self._selector.select(min(POLL_SECONDS, self.period)):
                 self._receive(key.data)
-            if time.monotonic() - began > 3 * self.period:  # this thread itself was held up, and heard nobody
+            if time.monotonic() - began > 3 * self.period:  # this thread was blocked and received nothing
                 self._heard = dict.fromkeys(self._heard, time.monotonic())
             self._find_silent()
         self._take_leave(self._farewell)
@@ -158,12 +158,12 @@ class Heartbeat:
             if quiet <= self.silence:
                 continue
             runs = member.machine == self.me.machine and alive(member.pid) and not standing_still(member.pid)
-            if not runs or quiet > self.rank_timeout:  # a long call can hold all threads of a process that runs
+            if not runs or quiet > self.rank_timeout:  # a long call can block all threads of a healthy process
                 doing = f", last when {self._reports[rank].doing}" if rank in self._reports else ""
                 self._lose(rank, f"has not been heard for {quiet:.0f} s{doing}: it, its machine or the link is lost")
 
     def _lose(self, rank: int | None, words: str, failed: bool = False) -> None:
-        """Tell the others, print it, and end this process, which nothing else may be able to do."""
+        """Tell the other ranks about the loss, print it, and end this process, whose main thread may be blocked."""
         self._send(lost=rank, words=words, failed=failed)
         self.verdict = f"{'all ranks' if rank is None else self.members[rank].name} {words}"
         here = [m for m in self.members if m.machine == self.me.machine and (failed or m.rank != rank) and alive(m.pid)]
@@ -176,12 +176,12 @@ class Heartbeat:
         exit_at_once()
 
     def _print(self) -> None:
-        with contextlib.suppress(Exception):  # of a terminal that is gone: the process has to end all the same
+        with contextlib.suppress(Exception):  # the terminal may be closed; the process must end anyway
             if self._printed.acquire(blocking=False) and self._prints:
                 os.write(2, printable(f"tightrope: {self.verdict}: {self.advice()}").encode() + b"\n")
 
     def _take_leave(self, farewell: dict[str, object]) -> None:
-        """Send a last message, and let it arrive: a socket that is closed with something unread would discard it."""
+        """Send a last message, and read until the other side closes: closing with unread data would discard the message."""
         self._send(**farewell)
         deadline = time.monotonic() + self.period
         for connection in self.connections.values():
@@ -193,7 +193,7 @@ class Heartbeat:
             connection.socket.close()
 
     def _forget(self) -> None:
-        """In a child of this process, which must not hold the connections open."""
+        """Close the connections in a forked child, which would otherwise keep them open."""
         atexit.unregister(self._at_exit)
         self._selector.close()
         for connection in self.connections.values():
@@ -201,9 +201,9 @@ class Heartbeat:
 
 
 def find_stalled(reports: Mapping[int, RankActivity], limit: float) -> tuple[int | None, str] | None:
-    """(rank, words) of one that makes no progress while others wait for it; (None, words) if all wait for each other.
+    """Return (rank, words) for a rank that stalls while others wait for it, or (None, words) if all wait for each other.
 
-    A rank that makes progress, however slowly, is left alone; so is every rank as long as none waits.
+    A rank that makes slow progress is not stalled, and no rank is as long as none waits.
     """
     if not any(report.waits and report.idle > limit for report in reports.values()):
         return None
@@ -219,7 +219,7 @@ def find_stalled(reports: Mapping[int, RankActivity], limit: float) -> tuple[int
 
 
 def restart_notice() -> str:
-    """What the launcher does when a rank is lost."""
+    """Describe what the launcher does when a rank is lost."""
     done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return "torchrun starts the run again" if done < most else "the run ends here"
 

@@ -1,8 +1,8 @@
-"""What a phase tells of itself: its metrics, read in one transfer, and whether its numbers stayed finite.
+"""The metrics of a phase, read in one transfer, and the check that its numbers are finite.
 
-A sum is not finite where a term is not, and one reduction is the cheapest look at a tensor: it does not wait for the device and
-can be captured with the phase. The sums travel to the host with the phase's metrics. Finite terms pass unless their sum leaves
-float32, which takes 1e30 and more.
+The check sums each tensor: a sum is not finite if an entry is not. A sum does not wait for the device, can be captured in a
+CUDA graph, and reaches the host together with the metrics. Finite entries pass unless their sum overflows float32, which takes
+entries of 1e30 and more.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from torch import Tensor
 
 from .. import activity
 from ..envs.validate import in_short
+from ..functional.losses import Terms, terms_to_check
 from ..types import Discrete, MultiDiscrete, Rollout, Spec
 from .distributed import all_gather
 from .state import State
 
-RENAMED = {"clip_fraction": "clipfrac"}  # to the tags that fingers and dashboards know
-APART = ("terms", "episodes", "steps", "health")  # what is no number of its own
+RENAMED = {"clip_fraction": "clipfrac"}  # field name to the tag that other libraries use
+APART = ("terms", "episodes", "steps", "health")  # fields that are not a scalar metric
 CHARTS = ("learning_rate", "lifespan_mean", "lifespan_std", "lifespan_max", "solved", "reward")
 
 
 def tag(name: str) -> str:
-    """The metric's name in files and charts."""
+    """Return the metric's tag in files and charts."""
     return f"{'charts' if name in CHARTS else 'losses'}/{RENAMED.get(name, name)}"
 
 
 class Reading:
-    """A phase's metrics on their way to the host. On a device that takes until the phase has run: ask later."""
+    """A phase's metrics, copied to the host. On a device the copy arrives after the phase has run."""
 
     def __init__(self, metrics: Any) -> None:
         named = {**metrics.terms._asdict(), **metrics._asdict()}
@@ -49,26 +50,26 @@ class Reading:
             self.arrival.record(torch.cuda.current_stream(numbers.device))
 
     def wait(self) -> None:
-        """Until the phase has run and its numbers are here."""
+        """Wait until the phase has run and its numbers have arrived."""
         if self.arrival is not None:
             with activity.during("reading what a phase has computed", waits=True):
                 self.arrival.synchronize()
 
     @cached_property
     def values(self) -> list[float]:
-        """All the numbers: the scalars, the phase's health, and the number, returns and lengths of episodes."""
+        """All numbers: scalars, health, then number, returns and lengths of episodes."""
         self.wait()
         return self.numbers.tolist()
 
     def unhealthy(self) -> list[str]:
-        """What was not finite in the phase, cause before consequence; nothing where all is well."""
+        """Return the PARTS that were not finite in the phase, causes before consequences."""
         if math.isfinite(sum(self.values[len(self.tags) : -3])):
             return []
         return unhealthy(self.health[self.bad_rank].tolist())
 
     @property
     def bad_rank(self) -> int:
-        """The rank on which the first non-finite number appeared."""
+        """Rank on which the first non-finite number appeared."""
         return first_bad_rank(self.health)
 
     @property
@@ -78,11 +79,11 @@ class Reading:
 
     @property
     def ranks_agree(self) -> bool:
-        """Whether all ranks have the same parameters, to the last digit, as far as their sum tells."""
+        """Whether the sum of the parameters is exactly the same on all ranks."""
         return bool((self.health[:, PARAMETER] == self.health[0, PARAMETER]).all())
 
     def row(self) -> dict[str, float]:
-        """Every scalar by its tag. Return and length appear only if an episode finished."""
+        """Return every scalar by its tag. Episodic return and length appear only if an episode finished."""
         row = dict(zip(self.tags, self.values, strict=False))
         episodes, returns, lengths = self.values[-3:]
         row["charts/episodes"] = episodes
@@ -98,29 +99,27 @@ PARTS = (
     "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
 PARAMETER = PARTS.index("parameter")
-# terms that must be finite: policy loss, value loss, entropy. Those that follow are diagnostics and may overflow.
-LOSSES = 3
 
 
-def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
-    """One number of each rank for each of PARTS, finite if all of that part was. (ranks, parts)
+def health(state: State, learned: Tensor, terms: Terms, grad_norm: Tensor) -> Tensor:
+    """Return one number per rank and entry of PARTS, which is finite if all numbers of that part are. (ranks, parts)
 
-    `learned` (T, N) marks the steps that were learned from; others do not count. `means` are the phase's losses and further
-    terms, averaged over its updates, with the norm of the gradient last.
+    `learned` (T, N) marks the steps that were learned from; others are ignored. `terms` are the loss's terms and `grad_norm`
+    the norm of the gradient, both averaged over the phase's updates.
     """
     policy, rollout = state.policy, state.rollout.first(len(learned))
-    mask = None if learned is rollout.real and not rollout.skips else learned
+    mask = None if learned is rollout.valid and not rollout.skips else learned
     scaler, normalizer = policy.reward_scaler, policy.normalizer
     sums = torch.stack(
         [
             finite_sum(rollout.obs, mask),
             finite_sum(state.obs, None if mask is None else mask[-1]),
             finite_sum(rollout.reward, mask),
-            finite_sum(rollout.value, mask),  # log-probabilities that are learned from show in the loss
-            means[:LOSSES].sum(),
-            means[-1],
+            finite_sum(rollout.value, mask),  # log-probabilities show in the loss
+            torch.stack([*terms_to_check(terms).values()]).sum(),
+            grad_norm,
             state.optimizer.flat.sum(),
-            scaler.variance,  # which is not finite where its mean is not
+            scaler.variance,  # not finite if the mean is not
             scaler.variance if normalizer is None else normalizer.variance.sum(),
         ]
     )
@@ -128,7 +127,7 @@ def health(state: State, learned: Tensor, means: Tensor) -> Tensor:
 
 
 def finite_sum(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The sum in float32 of the rows in the mask; 0 for integers, which are always finite."""
+    """Return the float32 sum over the rows in the mask, and 0 for integers, which are always finite."""
     if not x.dtype.is_floating_point:
         return torch.zeros((), device=x.device)
     if mask is not None:
@@ -137,37 +136,37 @@ def finite_sum(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def unhealthy(entries: list[float]) -> list[str]:
-    """The parts that were not finite, from the numbers of `health`, in the order in which one leads to the next."""
+    """Return the parts of one row of `health` that are not finite, causes before consequences."""
     if math.isfinite(sum(entries)):
         return []
     return list(dict.fromkeys(part for part, x in zip(PARTS, entries, strict=True) if not math.isfinite(x)))
 
 
 def first_bad_rank(health: np.ndarray) -> int:
-    """The rank (of rows) with the earliest part that is not finite: later parts soon are on all ranks."""
+    """Return the rank with the earliest non-finite part. Later parts are soon non-finite on all ranks."""
     bad = ~np.isfinite(health)
     return int(np.where(bad.any(1), bad.argmax(1), len(PARTS)).argmin())
 
 
 @dataclass(frozen=True)
 class BadEntry:
-    """The first non-finite number that was found."""
+    """A number that is not finite, or not a valid choice."""
 
     kind: str
-    words: str  # what it is, its value and where
+    words: str  # source, value and position
 
 
 def first_bad_entry(rollout: Rollout, last_obs: Tensor, observation: Spec) -> BadEntry | None:
-    """The earliest bad number that env and policy exchanged. `last_obs` came after the last step. Choices that are outside the
-    space `observation` are bad too."""
-    real, end = rollout.real, len(rollout.reward)
-    columns = [  # kind, words, tensor, rows that count, step of the first row; in the order in which a step makes them
-        ("observation", "env gave observation", rollout.obs, real, 0),
-        ("value", "policy gave log-probability", rollout.log_prob, real, 0),
-        ("value", "critic gave value", rollout.value, real, 0),
-        ("reward", "env gave reward", rollout.reward, real, 0),
+    """Return the earliest bad number in a rollout and in `last_obs`, the observation after its last step. An observation is
+    also bad if it is a choice outside the space `observation`."""
+    valid, end = rollout.valid, len(rollout.reward)
+    columns = [  # kind, words, tensor, mask, step of the first row; in the order within a step
+        ("observation", "env gave observation", rollout.obs, valid, 0),
+        ("value", "policy gave log-probability", rollout.log_prob, valid, 0),
+        ("value", "critic gave value", rollout.value, valid, 0),
+        ("reward", "env gave reward", rollout.reward, valid, 0),
         ("observation", "env gave final observation", rollout.final_obs, rollout.truncated, 0),
-        ("observation", "env gave observation", last_obs[None], real[-1:], end),
+        ("observation", "env gave observation", last_obs[None], valid[-1:], end),
     ]
     found = []
     for order, (kind, words, column, counts, begin) in enumerate(columns):
@@ -183,7 +182,7 @@ def first_bad_entry(rollout: Rollout, last_obs: Tensor, observation: Spec) -> Ba
 
 
 def first_index(x: Tensor, counts: Tensor | None = None, spec: Spec | None = None) -> tuple[int, ...] | None:
-    """Where the first entry is that is not finite, or not a choice of `spec`, among the rows that count."""
+    """Return the index of the first bad entry among the rows in the mask `counts`: not finite, or not a choice of `spec`."""
     if isinstance(spec, (Discrete, MultiDiscrete)):
         bad = (x < 0) | (x >= torch.as_tensor(spec.n, device=x.device))
     elif x.is_floating_point():
@@ -201,5 +200,5 @@ def location(step: int, env: int, *entry: int) -> str:
 
 
 def over_entries(mask: Tensor, x: Tensor) -> Tensor:
-    """A mask over rows, shaped to mask the entries of `x`."""
+    """Reshape a mask over rows so that it broadcasts over the entries of `x`."""
     return mask.view(*mask.shape, *(1 for _ in x.shape[mask.dim() :]))

@@ -1,4 +1,4 @@
-"""How torch computes: the precision of matrix products and convolutions, and how its compiler is set up."""
+"""The precision of matrix products and convolutions, and the settings of torch's compiler."""
 
 import os
 import warnings
@@ -11,13 +11,13 @@ import torch
 
 Precision = Literal["fp32", "tf32", "bf16"]
 KernelPrecision = Literal["fp32", "tf32"]
-ADVICE = (  # of the compiler's, which is not for users: precision is a setting, and the other is about itself
+ADVICE = (  # warnings of the compiler that are not for users
     r"\s*TensorFloat32 tensor cores", r"\s*Online softmax is disabled",
 )  # fmt: skip
 
 
 def prepare_compiler() -> None:
-    """Where compiled code is kept between runs, and which of the compiler's warnings are not shown."""
+    """Set the directory that keeps compiled code between runs, and hide the compiler's warnings in ADVICE."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tightrope" / "inductor"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     for words in ADVICE:
@@ -26,10 +26,10 @@ def prepare_compiler() -> None:
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """The device is current. fp32: 24-bit mantissas throughout. tf32: 11 bits inside products on CUDA, sums in 24. bf16:
-    networks in 8 bits (autocast), parameters, losses, advantages and the optimiser in fp32."""
+    """Inside, `device` is current and torch computes in this precision. fp32: 24-bit mantissas. tf32: on CUDA, factors of
+    products have 11 bits, sums 24. bf16: networks have 8 bits (autocast); parameters, losses and the optimizer stay fp32."""
     one_of_several = device.type == "cuda" and device.index is not None
-    current = torch.cuda.device(device) if one_of_several else nullcontext()  # whose streams are used
+    current = torch.cuda.device(device) if one_of_several else nullcontext()
     with current, on_cuda(precision == "tf32") if device.type == "cuda" else nullcontext():
         if precision == "bf16":
             with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
@@ -40,8 +40,7 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def on_cuda(fast: bool) -> Iterator[None]:
-    """How CUDA computes. Convolutions take algorithms that always add in the same order: a run can then be run again, or
-    resumed, to the last digit."""
+    """Inside, convolutions on CUDA are deterministic, so that a repeated or resumed run has the same bits."""
     before = torch.backends.cudnn.deterministic
     torch.backends.cudnn.deterministic = True
     try:
@@ -53,8 +52,8 @@ def on_cuda(fast: bool) -> Iterator[None]:
 
 @contextmanager
 def products(fast: bool) -> Iterator[None]:
-    """How CUDA multiplies float32, for the whole process while this lasts. torch has an older and a newer way to say so,
-    and does not let the older one be used once the newer one has been."""
+    """Inside, CUDA multiplies float32 as tf32 (`fast`) or exactly, in the whole process. torch has an older and a newer
+    interface for this, and raises RuntimeError if the older one is used after the newer one."""
     try:
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:

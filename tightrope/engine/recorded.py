@@ -1,8 +1,9 @@
-"""What recordings of a loss or a policy are made for, and what they are tried with.
+"""When a recording of a loss or a policy is valid, and how a new one is tested.
 
-A recording is made for a function, shapes, types and settings. It is made on made-up numbers, never on those of the run, and
-has to give what the function gives for other made-up ones. Where it does not, or where the function cannot be recorded, the
-function runs as it is written. Neither the random streams of the run nor what a network keeps are changed by this.
+A recording is the list of NumPy calls that replay a function (see recording/). It is valid for one function with its settings,
+shapes and dtypes. It is made on random inputs, never on the run's, and must give the function's results on other random
+inputs. If it does not, or if the function cannot be recorded, the function runs in plain PyTorch. Making a recording changes
+neither the run's random generators nor the network.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from torch import Tensor, nn
 from ..models import ActorCritic
 from ..recording import Recordings, Unrecordable
 from ..types import Batch
-from .noise import apart
+from .noise import isolated_rng
 
-BLOCK = 512  # rows that are worked on at once, where a result does not depend on how rows are grouped
+BLOCK = 512  # rows that a recording handles at once, if results do not depend on how rows are grouped
 CPU = torch.device("cpu")
-TOLERANCE = 1e-4  # of the norm
-MOST_ITEMS = 64  # of a list that are looked at
+TOLERANCE = 1e-4  # relative to the norm
+MAX_ITEMS = 64  # longer containers are compared by identity
 PLAIN = (bool, int, float, str, type(None))
 
 
-# what a recording is made for ------------------------------------------------------------------------------------------
+# the key of a recording ----------------------------------------------------------------------------------------
 
 
 def cache_key(thing: object, depth: int = 4) -> object:
-    """What a function's calls may depend on besides the numbers in its tensors: the settings of a loss, of a network's modules,
-    of what a function closes over, and where tensors lie."""
+    """Return everything that a recording depends on besides the values in tensors: the settings of a loss and of a network's
+    modules, the variables that a function closes over, and the addresses of tensors."""
     if isinstance(thing, Tensor):
         return thing.data_ptr(), thing.shape, thing.dtype, thing.requires_grad
     if isinstance(thing, PLAIN):
@@ -43,7 +44,7 @@ def cache_key(thing: object, depth: int = 4) -> object:
     if depth == 0:
         return id(thing)
     deeper = depth - 1
-    if isinstance(thing, (list, tuple, dict)) and len(thing) > MOST_ITEMS:
+    if isinstance(thing, (list, tuple, dict)) and len(thing) > MAX_ITEMS:
         return id(thing)
     if isinstance(thing, (list, tuple)):
         return type(thing), *(cache_key(x, deeper) for x in thing)
@@ -61,7 +62,7 @@ def cache_key(thing: object, depth: int = 4) -> object:
 
 
 def globals_of(function: object) -> list[object]:
-    """The plain values and the functions of its module that a function names, so that a replaced one is noticed."""
+    """Return the plain global values and functions that a function uses, so that a replaced one is noticed."""
     function = inspect.unwrap(function) if callable(function) else None
     if not isinstance(function, FunctionType):
         return []
@@ -70,7 +71,7 @@ def globals_of(function: object) -> list[object]:
 
 
 def module_settings(network: nn.Module) -> Iterator[object]:
-    """The same of a network, quickly: its plain attributes, where its tensors lie, how many hooks it has."""
+    """Yield the key of a network: its plain attributes, the addresses of its tensors, the number of its hooks."""
     for module in network.modules():
         yield type(module), type(module).forward
         for name, value in vars(module).items():
@@ -90,7 +91,7 @@ def is_frozen(thing: object) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody wants to be called while a network works."""
+    """Whether the network has forward or backward hooks."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(part, name) for part in module.modules() for name in names)
 
@@ -99,24 +100,24 @@ def shapes_of(given: Sequence[Tensor]) -> tuple[object, ...]:
     return tuple((x.shape, x.dtype) for x in given)
 
 
-# made-up numbers -------------------------------------------------------------------------------------------------------
+# random inputs --------------------------------------------------------------------------------------------------------
 
 
-def made_up(like: Tensor, generator: torch.Generator, simple: bool) -> Tensor:
-    """Random numbers of a tensor's shape and type: bytes from 0 to 255, other whole numbers 0 or 1, which every space has. Real
-    numbers are normal, or 0 and 1 where they are to be `simple`."""
+def random_like(like: Tensor, generator: torch.Generator, simple: bool) -> Tensor:
+    """Return random numbers of a tensor's shape and dtype: bytes from 0 to 255, other integers 0 or 1, which are valid in every
+    space, and normal floats, or 0 and 1 if `simple`."""
     if like.is_floating_point() and not simple:
         return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
     most = 256 if like.dtype == torch.uint8 else 2
     return torch.randint(most, like.shape, generator=generator).to(like.device, like.dtype)
 
 
-def made_up_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, ...]:
-    """Observations, and the noise, actions, log-probabilities and values that come of them. Some observations hold whole
-    numbers in disguise; those that the policy cannot make sense of are replaced by simple ones."""
+def random_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, ...]:
+    """Return random observations, and the noise, actions, log-probabilities and values for them. If the policy gives non-finite
+    numbers, as for choices stored as floats, observations of 0 and 1 are used instead."""
     for simple in (False, True):
         generator = torch.Generator().manual_seed(seed)
-        shown = made_up(obs, generator, simple)
+        shown = policy.valid_rows(random_like(obs, generator, simple))
         noise = policy.head.noise((len(shown),), generator).to(obs.device)
         distribution, value = policy(shown)
         action = distribution.sample(noise)
@@ -127,19 +128,19 @@ def made_up_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, .
 
 
 @torch.no_grad()
-def made_up_batch(batch: Batch, policy: ActorCritic, seed: int) -> Batch:
-    """A batch of the same shape, with ratios and values on both sides of any clip."""
+def random_batch(batch: Batch, policy: ActorCritic, seed: int) -> Batch:
+    """Return a random batch of the same shape, with ratios and values on both sides of the clip intervals."""
     generator = torch.Generator().manual_seed(seed)
-    columns = {f.name: made_up(getattr(batch, f.name), generator, False) for f in fields(batch)}
-    obs, _, action, log_prob, value = made_up_acts(policy, batch.obs, seed)
+    columns = {f.name: random_like(getattr(batch, f.name), generator, False) for f in fields(batch)}
+    obs, _, action, log_prob, value = random_acts(policy, batch.obs, seed)
     near = {"log_prob": log_prob + 0.3 * columns["log_prob"], "value": value + 0.3 * columns["value"]}
     return replace(batch, **columns | {"obs": obs, "action": action} | near)
 
 
 @contextmanager
-def trying_out(policy: nn.Module) -> Iterator[list[str]]:
-    """Inside, a network has made-up parameters, so that what is found does not depend on how far a run has come. Whatever
-    happens leaves no trace in it, nor in random streams. Yields a list that names, afterwards, what had been changed."""
+def trial_parameters(policy: nn.Module) -> Iterator[list[str]]:
+    """Inside, the network has random parameters, so that results do not depend on training so far. Afterwards the network and
+    the random generators are restored. Yields a list that names, afterwards, what the code inside had changed."""
     changed: list[str] = []
     modules = [(module, dict(vars(module))) for module in policy.modules()]
     buffers = [(x, x.clone()) for x in policy.buffers()]
@@ -148,7 +149,7 @@ def trying_out(policy: nn.Module) -> Iterator[list[str]]:
     try:
         for x, _ in parameters:
             x.copy_(torch.randn(x.shape, generator=generator) / max(4, x[0].numel() if x.dim() else 1) ** 0.5)
-        with apart(0, CPU):
+        with isolated_rng(0, CPU):
             yield changed
     finally:
         for module, held in modules:
@@ -163,12 +164,12 @@ def trying_out(policy: nn.Module) -> Iterator[list[str]]:
 
 
 def agree(given: Iterable[object], expected: Iterable[Tensor]) -> bool:
-    """Whether all arrays or tensors are near those expected."""
+    """Whether all arrays or tensors are close to the expected ones."""
     return all(near(torch.as_tensor(a), b) for a, b in zip(given, expected, strict=True))
 
 
 def near(a: Tensor, b: Tensor) -> bool:
-    """By the norm of the difference, where both are numbers."""
+    """Whether two tensors are close by the norm of their difference, with non-finite entries in the same places."""
     if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(a.isfinite(), b.isfinite()):
         return False
     a, b = (torch.where(x.isfinite(), x, 0).double() for x in (a, b))
@@ -176,7 +177,7 @@ def near(a: Tensor, b: Tensor) -> bool:
 
 
 class Agreeing(Protocol):
-    """A recording that has been compared with what it was made from."""
+    """A recording with the result of its comparison with the original function."""
 
     agrees: bool
 
@@ -185,13 +186,13 @@ Made = TypeVar("Made", bound=Agreeing)
 
 
 def attempted(policy: nn.Module, make: Callable[[], Made]) -> tuple[Made | None, str | None]:
-    """What `make` records of a network; or None, and why the network or the loss has to run as it is written."""
+    """Return the recording that `make` makes and None, or None and the reason why there is none."""
     if has_hooks(policy):
         return None, "it has hooks"
     try:
-        with trying_out(policy) as changed, np.errstate(all="ignore"):
+        with trial_parameters(policy) as changed, np.errstate(all="ignore"):
             found = make()
-    except Exception as error:  # whatever it does that cannot be recorded; a true mistake will show again
+    except Exception as error:  # an error of the function itself occurs again in plain PyTorch
         return None, str(error) if isinstance(error, Unrecordable) else type(error).__name__
     if changed:
         return None, f"it changes {changed[0]}"

@@ -1,8 +1,8 @@
-"""The start of a run of several ranks: all of them connect to rank 0, which tells everyone who is there.
+"""The start of a run with several ranks: every rank connects to rank 0, which sends the list of all ranks.
 
-It happens again whenever torchrun restarts the run. All attempts share one store, and torchrun's count of restarts cannot tell
-them apart: a machine that restarts because another one has failed does not count it. So rank 0 opens a new port in each
-attempt, leaves its number in the store, and numbers the attempt. The connections stay open for the heartbeat.
+This is repeated whenever torchrun restarts the run. All attempts share one store, and torchrun's restart count does not
+identify them: a machine that restarts because another one failed does not count it. Therefore rank 0 numbers the attempts
+itself, and opens a new port in each, whose number it writes to the store. The connections stay open for the heartbeat.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch.distributed.distributed_c10d import Store
 from ..errors import RankLost
 from ..processes import PROC
 
-ARRIVAL_SECONDS = 120.0  # from the first rank to the last one; torchrun starts them together
-EXIT_CHECK_AFTER = 4.0  # seconds, by when every rank has its process
+ARRIVAL_SECONDS = 120.0  # limit for all ranks to connect
+EXIT_CHECK_AFTER = 4.0  # seconds, after which every rank's process has started
 POLL_SECONDS = 0.1
 SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
@@ -34,12 +34,12 @@ SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 @dataclass(frozen=True)
 class Member:
-    """A rank as the others see it."""
+    """Address of a rank: its host and process."""
 
     rank: int
     host: str
     pid: int
-    machine: int  # as the launcher numbers them: ranks of one machine can look at each other's processes
+    machine: int  # the launcher's number: ranks on one machine can inspect each other's processes
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Member:
 
 
 class Connection:
-    """Messages to and from another rank, one line of JSON each. `address` is that of this side."""
+    """A connection to another rank, with one line of JSON per message. `address` is the local address."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(1.0)
@@ -55,11 +55,11 @@ class Connection:
         self._rest = b""
 
     def send(self, **message: object) -> None:
-        with contextlib.suppress(OSError):  # `receive` finds out whether the other side is gone
+        with contextlib.suppress(OSError):  # `receive` detects a closed connection
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that have arrived in whole. EOFError at the end."""
+        """Return the complete messages that have arrived. Raises EOFError if the connection is closed."""
         try:
             content = self.socket.recv(1 << 16)
         except TimeoutError:
@@ -72,17 +72,17 @@ class Connection:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The ranks of one attempt, and this rank's connections: rank 0's to all others, the others' to rank 0."""
+    """The ranks of one attempt, and this rank's connections: rank 0 is connected to all, the others to rank 0."""
 
     attempt: int
     members: tuple[Member, ...]
     connections: dict[int, Connection]
-    address: str | None = None  # of this machine, as the others reach it, unless that is the loopback
+    address: str | None = None  # of this machine for other machines; None for the loopback
 
 
 def meet(store: Store, rank: int, size: int, host: str, seconds: float = ARRIVAL_SECONDS) -> Rendezvous:
-    """Wait for all ranks of this attempt. `host` is rank 0's machine."""
-    machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun no two ranks are known to share one
+    """Connect all ranks of this attempt. `host` is rank 0's machine."""
+    machine = int(os.environ.get("GROUP_RANK", -1 - rank))  # without torchrun, count each rank as its own machine
     me = Member(rank, socket.gethostname(), os.getpid(), machine)
     try:
         met = receive_all(store, me, size, seconds) if rank == 0 else reach_rank0(store, me, host, seconds)
@@ -94,7 +94,7 @@ def meet(store: Store, rank: int, size: int, host: str, seconds: float = ARRIVAL
 
 
 def receive_all(store: Store, me: Member, size: int, seconds: float) -> Rendezvous:
-    """Rank 0's part."""
+    """Accept the connections of all other ranks. Called on rank 0."""
     attempt, token, began = store.add("attempts", 1) - 1, uuid.uuid4().hex, time.monotonic()
     found: dict[int, tuple[Member, Connection]] = {}
     with open_listener() as listener, selectors.DefaultSelector() as selector:
@@ -111,7 +111,7 @@ def receive_all(store: Store, me: Member, size: int, seconds: float) -> Rendezvo
                         if message.pop("token", None) != token:
                             raise ValueError("not from a rank")
                         found[message["rank"]] = Member(**message), key.data
-                except Exception:  # of a stranger, or of a rank that is gone: another may come in its place
+                except Exception:  # not from a rank, or from one that died and may be replaced
                     selector.unregister(key.data.socket)
                     key.data.socket.close()
                     found = {rank: one for rank, one in found.items() if one[1] is not key.data}
@@ -125,11 +125,11 @@ def receive_all(store: Store, me: Member, size: int, seconds: float) -> Rendezvo
 
 
 def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvous:
-    """The part of every other rank."""
+    """Connect to rank 0. Called on every other rank."""
     began, connection, tried, port = time.monotonic(), None, b"", None
     while True:
         place = store.get("rank0") if store.check(["rank0"]) else b""
-        if place != tried:  # until it answers, this may be the port of an attempt that is over
+        if place != tried:  # may still be the port of an earlier attempt
             port, token = json.loads(place)
             with contextlib.suppress(OSError):
                 connection = Connection(socket.create_connection((host, port), 5.0))
@@ -148,16 +148,16 @@ def reach_rank0(store: Store, me: Member, host: str, seconds: float) -> Rendezvo
 
 
 def check_still_coming(missing: set[int], began: float, seconds: float, note: str = "") -> None:
-    """RankLost if one of these has exited, or has not come in time."""
+    """Raise RankLost if a missing rank has exited or is late."""
     waited = time.monotonic() - began
     if waited > EXIT_CHECK_AFTER and (exited := exited_ranks() & missing):
         raise RankLost(f"rank {min(exited)} has ended its program before it made an agent")
     if waited > seconds:
-        raise RankLost(f"rank {' and '.join(map(str, sorted(missing)))} did not come within {seconds:.0f} s{note}")
+        raise RankLost(f"rank {' and '.join(map(str, sorted(missing)))} did not connect within {seconds:.0f} s{note}")
 
 
 def exited_ranks() -> set[int]:
-    """Ranks that torchrun has started on this machine and that have no process any more, as far as Linux tells."""
+    """Return the ranks of this machine whose processes have exited, if /proc is available."""
     try:
         rank, local_rank, local_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
         job = f"TORCHELASTIC_RUN_ID={os.environ['TORCHELASTIC_RUN_ID']}".encode()
@@ -173,7 +173,7 @@ def exited_ranks() -> set[int]:
 
 
 def open_listener() -> socket.socket:
-    """A socket on a free port, for IPv4 and IPv6 where there are both."""
+    """Open a socket on a free port, for both IPv4 and IPv6 if possible."""
     dual = socket.has_dualstack_ipv6()
     return socket.create_server(("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual)
 
@@ -183,8 +183,8 @@ def is_loopback(address: str) -> bool:
 
 
 def use_interface(address: str) -> None:
-    """Have Gloo and NCCL use the interface with this address, unless the user has named one. They would take the one that the
-    host's name leads to, which is often the loopback."""
+    """Make Gloo and NCCL use the network interface with this address, unless the user has set one. By default they use the one
+    that the host name resolves to, which is often the loopback."""
     name = interface_of(address)
     if name is not None:
         for variable in SOCKET_NAMES:
@@ -192,14 +192,14 @@ def use_interface(address: str) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this IPv4 address, such as eth0; None where the system does not tell."""
+    """Return the name of the interface with this IPv4 address, such as eth0, or None if unknown."""
     if sys.platform != "linux":
         return None
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no such address
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 request = struct.pack("256s", name.encode()[:15])
                 if socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24]) == address:
                     return name

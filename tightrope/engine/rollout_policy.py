@@ -1,4 +1,4 @@
-"""What acts in a rollout: the policy as it is written, or on the CPU recordings of how it samples and evaluates actions."""
+"""The policy during a rollout: in plain PyTorch, or on the CPU as recordings of sampling and evaluating actions."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..recording import Array, RecordedFunction
 from ..types import Rollout
-from .recorded import BLOCK, agree, attempted, cache_key, made_up_acts, shapes_of
+from .recorded import BLOCK, agree, attempted, cache_key, random_acts, shapes_of
 
-TRIALS = 3
+TRIALS = 3  # comparisons of a new recording with the policy
 Act = Callable[[ActorCritic, Tensor, Tensor], tuple[Tensor, ...]]
-Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to actions: for learning, and for the environment
+Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to actions for learning and actions for the environment
 
 
 class RolloutPolicy(Protocol):
-    """A policy for the length of one rollout."""
+    """A policy as `collect` uses it during one rollout."""
 
-    evaluates_in_act: bool  # whether `act` gives (action, log_prob, value), and not (action,) alone
+    evaluates_in_act: bool  # whether `act` returns (action, log_prob, value) instead of (action,)
 
     @property
     def choose(self) -> Choose | None:
-        """How to act over arrays, where that can be done."""
+        """A function that acts on NumPy arrays, or None."""
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        """What the policy does, sampled with that noise."""
+        """Sample actions with the given noise."""
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """How likely each action was, and what each observation is worth."""
+        """Return the log-probability of each action and the value of each observation."""
 
 
 class EagerPolicy:
-    """The policy itself. `act` is the function below, or a compiled or captured one."""
+    """The policy in PyTorch. `act` is the function below, possibly compiled or captured."""
 
     choose: Choose | None = None
 
@@ -53,8 +53,8 @@ class EagerPolicy:
 
 
 def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-    """Where actor and critic share a trunk, its answer has all there is to know. Where they are apart a step needs the actor
-    alone, and the rest is one pass at the end of the rollout."""
+    """Sample actions. With a shared trunk, also return their log-probabilities and the values. With separate trunks, these are
+    computed in one pass at the end of the rollout."""
     if policy.critic is not policy.actor:
         return (policy.distribution(obs).sample(noise),)
     distribution, value = policy(obs)
@@ -66,12 +66,12 @@ def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
 
 
 class RecordedPolicy:
-    """A policy for batches of one shape."""
+    """Recordings of a policy for batches of one shape."""
 
     evaluates_in_act = False
 
     def __init__(self, policy: ActorCritic, obs: Tensor, rows: int) -> None:
-        """`obs` is what it is shown in each step, `rows` are those of a whole rollout."""
+        """`obs` are the observations of one step; `rows` is the number of rows in a whole rollout."""
 
         def sample(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
             action = policy.distribution(obs).sample(noise)
@@ -83,8 +83,8 @@ class RecordedPolicy:
 
         self.policy, self.rows = policy, len(obs)
         many = obs[:1].expand(min(rows, BLOCK), *obs.shape[1:])
-        shown, noise, *_ = made_up_acts(policy, obs, 1)
-        block, _, taken, *_ = made_up_acts(policy, many, 1)
+        shown, noise, *_ = random_acts(policy, obs, 1)
+        block, _, taken, *_ = random_acts(policy, many, 1)
         self.distribution = type(policy.distribution(shown))
         self.methods = methods_of(self.distribution)
         self.samples = RecordedFunction(sample, (shown, noise), steady=True)
@@ -92,32 +92,32 @@ class RecordedPolicy:
         self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
-        """Whether the recordings give what the policy gives, for other observations. Part of a block must give the same values
-        as the whole: a block holds rows of several steps."""
-        shown, noise, *_ = made_up_acts(policy, obs, seed)
-        block, _, taken, *_ = made_up_acts(policy, many, seed)
+        """Whether the recordings agree with the policy on other random observations. Half a block is evaluated, because the
+        last block of a rollout is seldom full."""
+        shown, noise, *_ = random_acts(policy, obs, seed)
+        block, _, taken, *_ = random_acts(policy, many, seed)
         given, expected = [*self.samples(shown.numpy(), noise.numpy())], sample(shown, noise)
         part = max(1, len(block) // 2)
         evaluated = self.evaluate_actions(block[:part], taken[:part])
-        other = np.mean(given[0] != expected[0].numpy())  # one action of many may be a rounding away
+        other = np.mean(given[0] != expected[0].numpy())  # rounding may change a few discrete actions
         alike = given[0].dtype.kind == "f" or other <= 1 / 64
-        real = [i for i, x in enumerate(expected) if x.is_floating_point()]
-        sampled = agree([given[i] for i in real], [expected[i] for i in real])
+        floats = [i for i, x in enumerate(expected) if x.is_floating_point()]
+        sampled = agree([given[i] for i in floats], [expected[i] for i in floats])
         return bool(alike) and sampled and agree(evaluated, evaluate(block[:part], taken[:part]))
 
     def refresh(self) -> None:
-        """Take in what has changed since the last rollout: parameters, and the moments of observations."""
+        """Recompute everything that depends only on parameters and normalizer statistics. Call it before each rollout."""
         self.samples.refresh()
         self.evaluates.refresh()
 
     def choose(self, obs: Array, noise: Array) -> list[Array]:
-        """The actions for rows (N, ...), sampled with that noise: as they are learned from, and as the environment wants them.
-        Both are overwritten by the next call."""
+        """Sample actions for observations (N, ...). Returns those to learn from and those for the environment, in arrays that
+        the next call overwrites."""
         return self.samples(obs, noise)
 
     @np.errstate(all="ignore")
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """Actions as tensors of their own. A group of environments, which has fewer rows, is left to the policy itself."""
+        """Sample actions into a new tensor. A group of environments has fewer rows and uses the policy in PyTorch."""
         if len(obs) != self.rows:
             return (self.policy.distribution(obs).sample(noise),)
         action, _ = self.samples(obs.numpy(), noise.numpy())
@@ -125,7 +125,7 @@ class RecordedPolicy:
 
     @np.errstate(all="ignore")
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-probability of each action and the value of each observation, block by block."""
+        """Return the log-probability of each action and the value of each observation, computed in blocks."""
         rows, block = len(obs), len(self.evaluates.results[0])
         log_prob, value = torch.empty(rows), torch.empty(rows)
         given = obs.numpy(), action.numpy()
@@ -138,7 +138,7 @@ class RecordedPolicy:
         return log_prob, value
 
     def _fill(self, values: Sequence[Array]) -> None:
-        """The first rows of a block; the others keep what they had, and nobody looks at them."""
+        """Write the first rows of a block. The results for its other rows are ignored."""
         for place, value in zip(self.evaluates.inputs, values, strict=True):
             if place is not None:
                 place[: len(value)] = value
@@ -150,11 +150,11 @@ def methods_of(distribution: type) -> list[object]:
 
 
 def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) -> RecordedPolicy | None:
-    """The policy for a rollout of so many rows that starts from `obs`; None where it has to run as it is written."""
+    """Return recordings of the policy for a rollout of `rows` rows that starts at `obs`, or None if it cannot be recorded."""
     policy.recordings.renew(cache_key(policy))
     key = (*shapes_of([obs, noise]), min(rows, BLOCK))
     found: RecordedPolicy | None = policy.recordings.find(key, lambda: made(policy, obs, rows))
-    if found is not None and found.methods != methods_of(found.distribution):  # someone has changed an equation
+    if found is not None and found.methods != methods_of(found.distribution):  # a method was replaced since
         del policy.recordings[key]
         found = policy.recordings.find(key, lambda: made(policy, obs, rows))
     if found is not None:
@@ -164,13 +164,13 @@ def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) 
 
 @torch.no_grad()
 def made(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
-    """The recordings, or None: why not is then noted with the policy."""
+    """Make recordings, or return None and store the reason in `policy.recordings.refusal`."""
     found, policy.recordings.refusal = attempted(policy, lambda: RecordedPolicy(policy, obs, rows))
     return found
 
 
-def why_as_written(policy: ActorCritic, rollout: Rollout, obs: Tensor) -> str | None:
-    """Why a policy has to run as it is written in rollouts from `obs` on; None where it is recorded."""
+def why_not_recorded(policy: ActorCritic, rollout: Rollout, obs: Tensor) -> str | None:
+    """Return why the policy cannot be recorded for rollouts that start at `obs`, or None if it can."""
     noise = policy.head.noise((len(obs),), torch.Generator())
     found = recorded_policy(policy, obs, noise, rollout.reward.numel())
     return None if found is not None else policy.recordings.refusal

@@ -1,16 +1,15 @@
-"""The one place that decides how a run is executed. What is executed is always the page; a gradient may be written out by hand
-where it agrees with autograd.
+"""The Runtime: the one place that decides how a run is executed. It changes the speed of a run, not its results.
 
-A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and what the environment allows:
+A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and the environment:
 
-    eager, on the CPU   functions are recorded once and replayed as NumPy calls; what cannot be recorded runs as written
-    eager, elsewhere    as written, with analytic gradients where there are some
+    eager, on the CPU   functions are recorded once and replayed as NumPy calls; the rest runs in plain PyTorch
+    eager, elsewhere    plain PyTorch, with hand-written gradients where they exist
     compile             the functions that do the arithmetic are compiled by torch.compile
-    graph               a whole phase is one CUDA graph; its parts are graphs where environments are not tensors
-    max                 both, with fused kernels for small networks
+    graph               a whole phase is one CUDA graph; if environments are not tensors, acting and learning are graphs
+    max                 graph and compile together, with fused kernels for small networks
 
-Pages mark what may be captured: `@run_as("phase")` a whole phase, `@run_as("part")` a part of it. A marked function is executed
-by the runtime of the state that it is given, from the loop and from a direct call alike.
+An algorithm file marks the functions that may become a CUDA graph: `@run_as("phase")` a whole phase, `@run_as("part")` a part
+of it. A marked function is executed by the runtime of its state, whether the loop or other code calls it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import explained_variance, masked_mean, running_mask, standardize, timestep_mean
+from ..functional import collected_mask, explained_variance, masked_mean, standardize, timestep_mean
 from ..models import ActorCritic
 from ..output import print_line
 from ..types import Batch, Env, Rollout
@@ -44,15 +43,18 @@ from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Unit = Literal["phase", "part"]
-Watcher = Callable[[Batch, Any], None]  # told each minibatch and its terms, while its gradient is in the optimizer
+Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
 P = ParamSpec("P")
 R = TypeVar("R")
 CPU = torch.device("cpu")
 
 
 class Runtime:
-    """How a run is executed. `unit` is what a graph holds; `say` is told when something cannot be captured; `on_device` says
-    whether a look at a tensor makes the host wait, as everywhere but on the CPU."""
+    """How a run is executed.
+
+    `unit` is what one CUDA graph holds. `say` prints a line when something runs slower than it could. `on_device` means that
+    reading a tensor makes the host wait for the device, which is true everywhere but on the CPU.
+    """
 
     def __init__(
         self, mode: Mode = "eager", unit: Unit = "phase", precision: Precision = "fp32", device: torch.device = CPU,
@@ -63,10 +65,11 @@ class Runtime:
         self.unit: Unit | None = unit if mode in ("graph", "max") else None
         self.compiles = mode in ("compile", "max")
         self.on_device = device.type != "cpu" if on_device is None else on_device
-        self.on_host = not self.on_device and not self.compiles  # where arrays may be used
-        self.records = self.on_host and precision != "bf16"
+        self.uses_numpy = not self.on_device and not self.compiles  # eager on the CPU: tensors are read as NumPy arrays
+        self.records = self.uses_numpy and precision != "bf16"
         self.kernels: KernelPrecision | None = precision if mode == "max" and precision != "bf16" else None
-        self.recorded, self.analytic = RecordedGradients(say), AnalyticGradients(precision, self.kernels is not None)
+        self.recorded = RecordedGradients(say)
+        self.analytic = AnalyticGradients(precision, self.kernels is not None, say)
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -74,24 +77,24 @@ class Runtime:
             prepare_compiler()
 
     def describe(self) -> str:
-        """How phases are executed, for the plan."""
+        """Describe how phases are executed, for the plan."""
         graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
-        words = ["recorded"] if self.records else [] if self.unit or self.compiles else ["as written"]
+        words = ["recorded"] if self.records else [] if self.unit or self.compiles else ["plain PyTorch"]
         words += [graphs[self.unit]] if self.unit else []
-        words += ["compiled first, which takes a minute"] if self.compiles else []
+        words += ["compiled first, which takes up to 30 s"] if self.compiles else []
         rough = self.precision == "bf16" or (self.precision == "tf32" and self.device.type == "cuda")
         return ", ".join(words + ([self.precision] if rough else []))
 
     # calling functions -------------------------------------------------------------------------------------------------
 
     def run(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
-        """The function's result, in the precision of this runtime, by replay of a graph where that unit is captured."""
+        """Call the function in the precision of this runtime, as a CUDA graph if the runtime captures this unit."""
         with self.arithmetic():
             return self.call(unit, function, *args)
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """The device and the precision, while this lasts."""
+        """Inside, torch computes on the device and in the precision of this runtime."""
         if self._running:
             yield
             return
@@ -103,7 +106,7 @@ class Runtime:
             self._running = False
 
     def call(self, unit: Unit, function: Callable[..., R], *args: Any) -> R:
-        """The function's result; from the second call on by replay, where that unit is captured and nothing around it is."""
+        """Call the function, as a graph if this is the runtime's unit and no outer function is being captured."""
         if self.unit != unit or self._capturing:
             return function(*args)
         self._capturing = True
@@ -113,23 +116,23 @@ class Runtime:
             self._capturing = False
 
     def _captured(self, function: Callable[..., R], args: tuple[Any, ...]) -> R:
-        leaves, form = pytree.tree_flatten(args)
+        leaves, treespec = pytree.tree_flatten(args)
         key = (function, *(kind(x) for x in leaves))
         graph = self.graphs.get(key)
-        if graph is None or not graph.is_for(leaves):  # one of each: a new plan takes the place of the old one
-            graph = self.graphs[key] = Graph(function, leaves, form)
+        if graph is None or not graph.is_for(leaves):  # a graph for other objects is replaced
+            graph = self.graphs[key] = Graph(function, leaves, treespec)
             result = graph.warm_up()
         else:
             result = graph(leaves)
         if graph.obstacle is not None:
             del self.graphs[key]
             self.unit = "part" if self.unit == "phase" else None
-            instead = "its parts are, one by one" if self.unit else "it runs as written"
-            self.say(f"accelerate: a {function.__name__} cannot be captured, {instead}: {graph.obstacle}")
+            instead = "its parts become CUDA graphs" if self.unit else "it runs in plain PyTorch, which is slower"
+            self.say(f"accelerate: {function.__name__} cannot be one CUDA graph, so {instead}: {graph.obstacle}")
         return cast(R, result)
 
     def compiled(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function, compiled where this runtime compiles."""
+        """Return the function, compiled if this runtime compiles."""
         if not self.compiles:
             return function
         if function not in self._compiled:
@@ -142,20 +145,22 @@ class Runtime:
     def collect(
         self, env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None = None,
     ) -> tuple[Tensor, int]:  # fmt: skip
-        """Fill the rollout from `obs` on; returns the observation after the last step and the number of steps taken. With
-        `dead_fraction`, what comes after that fraction of the environments has terminated does not count: on the CPU
-        collection breaks off there, elsewhere the caller masks it."""
-        activity.begin(activity.STEPPING, waits=self.on_device)  # where the policy may wait for what other ranks send
+        """Fill the rollout, starting at `obs`. Return the observation after the last step and the number of steps taken.
+
+        `dead_fraction` ends the rollout once that fraction of the environments has terminated. In eager mode on the CPU
+        collection stops there; otherwise all steps are taken and the caller masks the rest.
+        """
+        activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
         actor = self.rollout_policy(policy, obs, noise.action)
         advance = self.compiled(collection.advance) if env.capturable else collection.advance
         result = collection.collect(
-            env, policy, actor, rollout, obs, noise, dead_fraction, reads=self.on_host, advance=advance
+            env, policy, actor, rollout, obs, noise, dead_fraction, reads=self.uses_numpy, advance=advance
         )
         activity.begin("learning", waits=self.on_device)
         return result
 
     def rollout_policy(self, policy: ActorCritic, obs: Tensor, noise: Tensor) -> RolloutPolicy:
-        """The quickest that plays a rollout from `obs` on as this policy does; `noise` is that of its actions, (T, N, ...)."""
+        """Return the fastest implementation of the policy for a rollout. `noise` is the noise of its actions, (T, N, ...)."""
         actor: RolloutPolicy | None = None
         if self.records:
             actor = recorded_policy(policy, obs, noise[0], len(noise) * len(obs))
@@ -164,7 +169,7 @@ class Runtime:
         return actor or EagerPolicy(policy, functools.partial(self.call, "part", self.compiled(rollout_policy.act)))
 
     def final_values(self, policy: ActorCritic, rollout: Rollout) -> Tensor:
-        """V(final_obs) where an episode was truncated, 0 elsewhere. (T, N)"""
+        """Return V(final_obs) where an episode was truncated, and 0 elsewhere. (T, N)"""
         if not self.on_device:
             return collection.truncated_values(policy, rollout)
         fused = None if self.kernels is None else fused_policy(policy, self.kernels)
@@ -172,10 +177,10 @@ class Runtime:
 
     # learning ----------------------------------------------------------------------------------------------------------
 
-    def gradient(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
-        """Write the loss's gradient into the flat buffer; returns its terms. Both are means over what all ranks learn from."""
+    def backward(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+        """Write the loss's gradient into `optimizer.grad` and return the loss's terms, both averaged over all ranks."""
         activity.mark()
-        terms = self._gradient(loss, policy, batch, optimizer)
+        terms = self._backward(loss, policy, batch, optimizer)
         if self.watcher is not None:
             self.watcher(batch, terms)
         if distributed.world().is_distributed:
@@ -183,46 +188,46 @@ class Runtime:
             self.analytic.measure(optimizer)
         return terms
 
-    def _gradient(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
+    def _backward(self, loss: Loss[Terms], policy: Any, batch: Batch, optimizer: Optimizer) -> Terms:
         def plain(loss: Any, policy: Any, batch: Any) -> Any:
             return autograd(loss, policy, batch, optimizer, self.compiled(evaluated))
 
         if self.records:
             return cast(Terms, self.recorded.compute(plain, loss, policy, batch, optimizer.grad))
-        by_hand = not self.on_host and self.precision != "bf16"
+        by_hand = not self.uses_numpy and self.precision != "bf16"
         form = self.analytic.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
             return cast(Terms, plain(loss, policy, batch))
         return cast(Terms, (self.compiled(apply) if form.compiles else apply)(form, loss, batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
-        """Clip the gradient, take one Adam step, return the norm before clipping. Where the flag `stopped` is 1 the step
-        changes nothing, neither parameters nor moments nor the step count."""
+        """Clip the gradient, take one Adam step and return the norm before clipping. If the flag `stopped` is 1, nothing
+        changes: neither parameters nor moments nor the step count."""
         if (squares := self.analytic.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares)
-        if self.on_host:
+        if self.uses_numpy:
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)
 
     def halted(self, stopped: Tensor) -> bool:
-        """Whether to break out of the learning loop: on the CPU as soon as the flag is set; on a device never, since what
-        follows a stop changes nothing there and looking would cost a synchronisation."""
+        """Whether to leave the learning loop. On a device this is always False: reading the flag would synchronise, and
+        `step` changes nothing once the flag is set."""
         return not self.on_device and bool(stopped)
 
     def standardized(self, x: Tensor, scale: Scale | None = None) -> Tensor:
-        """x with mean 0 and standard deviation 1; `scale` is that of all ranks, where they have asked each other before."""
+        """Return x with mean 0 and standard deviation 1. `scale` is their (mean, std) over all ranks, if already known."""
         if scale is None and not distributed.world().is_distributed:
             if self.kernels is not None and has_device(x.device):
                 return fused_standardized(x)
-            return standardized_on_host(x) if self.on_host else self.compiled(standardized)(x)
+            return standardized_on_host(x) if self.uses_numpy else self.compiled(standardized)(x)
         result: Tensor = standardize(x, *(scale or moments(x)))
         return result
 
-    # over all ranks; a single process sends no message -------------------------------------------------------------------
+    # statistics over all ranks; a single process sends no message ------------------------------------------------------
 
-    sum = staticmethod(distributed.all_reduce_sum)
-    maximum = staticmethod(distributed.all_reduce_max)
-    any = staticmethod(distributed.any_rank)
+    all_reduce_sum = staticmethod(distributed.all_reduce_sum)
+    all_reduce_max = staticmethod(distributed.all_reduce_max)
+    any_rank = staticmethod(distributed.any_rank)
     moments = staticmethod(across_ranks.moments)
     masked_moments = staticmethod(across_ranks.masked_moments)
     masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
@@ -235,10 +240,10 @@ class Runtime:
     update_statistics = staticmethod(across_ranks.update_statistics)
 
     @staticmethod
-    def running_mask(terminated: Tensor, fraction: float | None) -> Tensor:
-        """True up to and including the step at which that fraction of all environments has terminated. (T, 1)"""
+    def collected_mask(terminated: Tensor, fraction: float | None) -> Tensor:
+        """Mark the steps up to the one at which that fraction of all ranks' environments has terminated. (T, 1)"""
         world = distributed.world()
-        return running_mask(
+        return collected_mask(
             terminated, fraction, across_ranks.sum_over_ranks, world.size if world.is_distributed else 1
         )
 
@@ -247,7 +252,9 @@ def apply(form: Callable[[Any, Batch], R], loss: Any, batch: Batch) -> R:
     return form(loss, batch)
 
 
-class HasRuntime(Protocol):  # a run's state, as far as a marked function needs it
+class HasRuntime(Protocol):
+    """The part of a run's state that `run_as` uses."""
+
     runtime: Runtime
 
 
@@ -255,13 +262,15 @@ S = TypeVar("S", bound=HasRuntime)
 
 
 def run_as(unit: Unit) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Marks a function of a state that is executed by the state's runtime and may be captured as a CUDA graph: it reads no
-    tensor on the host where that would wait, and keeps its state where it is."""
+    """Decorate a function of a state so that the state's runtime executes it, if possible as a CUDA graph.
+
+    On a device the function must not read tensors on the host, and must write the state's tensors in place.
+    """
 
     def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @functools.wraps(function)
         def call(state: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            if kwargs:  # which are not captured
+            if kwargs:  # graphs take positional arguments only
                 with state.runtime.arithmetic():
                     return function(state, *args, **kwargs)
             return state.runtime.run(unit, function, state, *args)
@@ -272,16 +281,16 @@ def run_as(unit: Unit) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
 
 
 def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:
-    """What `auto` means on a device: graphs on CUDA, as written elsewhere; and what the others need."""
+    """Return the mode: `auto` is graph on CUDA and eager elsewhere. Raise UsageError if the device does not support it."""
     if accelerate == "auto":
         return "graph" if device.type == "cuda" else "eager"
     if accelerate == "graph" and device.type != "cuda":
         raise UsageError(f"accelerate graph needs a CUDA device and this run is on {device.type}: give auto or compile")
     if accelerate == "max" and device.type != "cuda":
-        return "compile"  # all of it that there is elsewhere
+        return "compile"  # graphs and kernels need CUDA
     return accelerate
 
 
 def choose_runtime(accelerate: Accelerate, precision: Precision, env: Env) -> Runtime:
-    """The runtime of a run with these environments."""
+    """Return the runtime of a run with these environments."""
     return Runtime(chosen_mode(accelerate, env.device), "phase" if env.capturable else "part", precision, env.device)

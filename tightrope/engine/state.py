@@ -1,4 +1,4 @@
-"""Everything that makes a run, in one object: what is not here does not survive from one phase to the next."""
+"""The state of a run: everything that persists from one phase to the next, and its copies for undoing a phase."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from .runtime import Runtime
 
 @dataclass(kw_only=True)
 class State:
-    """The state of a run between two phases. The rollout is scratch space: each phase overwrites it."""
+    """The state of a run between two phases. Each phase overwrites the rollout, which is not saved."""
 
-    KEPT: ClassVar[tuple[str, ...]] = ()  # an algorithm's own fields, (N, ...), that belong to the episodes under way
+    KEPT: ClassVar[tuple[str, ...]] = ()  # an algorithm's own fields, (N, ...), that depend on running episodes
 
     env: Env
     policy: ActorCritic
     optimizer: Optimizer
     rollout: Rollout
-    obs: Tensor  # (N, ...) what the environments show now
+    obs: Tensor  # (N, ...) the current observations
     seed: int
-    runtime: Runtime  # how phases are executed; no part of what a run is
-    phase: int = 0
-    steps: int = 0
-    best_score: float = -math.inf  # of the evaluations so far
+    runtime: Runtime  # how phases are executed; not saved
+    phase: int = 0  # number of completed phases
+    steps: int = 0  # environment steps so far, over all environments and ranks
+    best_score: float = -math.inf  # best evaluation so far
     solved: bool = False  # whether the task is solved: by stop_when_solved or stop_at_return
-    unevaluated: bool = False  # whether the evaluation due after the last phase was given up, and is still to be made
-    seconds: float = 0.0  # of training so far, in all processes
-    streams: Streams = field(init=False)  # the process's random streams, which environments and networks may draw from
+    unevaluated: bool = False  # whether the evaluation after the last phase was interrupted and must be repeated
+    seconds: float = 0.0  # training time so far, also of earlier processes
+    streams: Streams = field(init=False)  # states of the process's random generators, see noise.py
 
     def __post_init__(self) -> None:
         rank = world().rank
         self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
 
     @classmethod
-    def own(cls) -> tuple[str, ...]:
-        """Prefixes of the names of what every rank has its own of."""
+    def per_rank_prefixes(cls) -> tuple[str, ...]:
+        """Return prefixes of the names in `state_dict` whose tensors differ between ranks."""
         return "env.", "streams.", "run.obs", *(f"run.{name}" for name in cls.KEPT)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor and counter, flat, by dotted name."""
+        """Return every tensor and counter by dotted name."""
         parts = {
             "policy": {k: v.detach().clone() for k, v in self.policy.state_dict().items()},
             "optimizer": self.optimizer.state_dict(),
@@ -69,8 +69,10 @@ class State:
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: dict[str, Tensor], fresh: bool = False) -> None:
-        """Go on from a saved state. Environments that cannot give theirs back start fresh episodes, and so do all if `fresh`:
-        what is each rank's own is then not looked for, since it is that of another number of ranks."""
+        """Continue from a saved state. Environments that cannot be restored start new episodes.
+
+        With `fresh` all environments do, and entries that differ between ranks are ignored: the number of ranks has changed.
+        """
 
         def part(name: str) -> dict[str, Tensor]:
             return {k.removeprefix(name + "."): v for k, v in state.items() if k.startswith(name + ".")}
@@ -79,34 +81,34 @@ class State:
         self.optimizer.load_state_dict(part("optimizer"))
         if not fresh:
             self.streams.load_state_dict(part("streams"))
-        else:  # such as this run has not drawn from yet
+        else:  # streams that this run has not used yet
             phase = int(state["run.phase"])
             self.streams = Streams(stream_seed(self.seed, "streams", phase, world().rank), self.env.device)
         run = part("run")
         self.phase, self.steps = int(run["phase"]), int(run["steps"])
         self.best_score, self.seconds = float(run["best_score"]), float(run["seconds"])
         self.solved = bool(run["solved"])
-        self.unevaluated = bool(run.get("unevaluated", False))  # which older checkpoints do not have
+        self.unevaluated = bool(run.get("unevaluated", False))  # missing in older checkpoints
         if self.env.resumable and not fresh:
             if run["obs"].shape != self.obs.shape:
                 raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")
             self.env.load_state_dict(part("env"))
             for name in ("obs", *self.KEPT):
                 getattr(self, name).copy_(run[name])
-        else:  # in streams that the run has not used yet
+        else:  # new episodes, from seeds that the run has not used yet
             self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase, world().rank)))
 
 
 class Snapshot:
-    """A copy of a run's state before a phase, on its device, to go back to when the phase goes wrong.
+    """A copy of a run's state before a phase, on its device, for undoing the phase.
 
-    State keeps its addresses, so what to copy is listed once.
+    A state's tensors are never replaced, so the list of tensors to copy is made once.
     """
 
     def __init__(self, state: State) -> None:
         self.state = state
         o = state.optimizer
-        tensors = [o.flat, o.first_moment, o.second_moment, o.step, o.learning_rate]  # the first has the parameters
+        tensors = [o.flat, o.first_moment, o.second_moment, o.step_count, o.learning_rate]  # parameters are in o.flat
         values = {f.name: getattr(state, f.name) for f in fields(state)}
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for x in [*tensors, *state.policy.buffers(), *(x for x in values.values() if isinstance(x, Tensor))]:
@@ -119,12 +121,12 @@ class Snapshot:
 
     @property
     def phase(self) -> int | None:
-        """The number of phases that had ended when it was taken; None before that."""
+        """Number of completed phases when the snapshot was taken; None before `take`."""
         phase = self.counters.get("phase")
         return None if phase is None else int(phase)
 
     def take(self) -> None:
-        """Copy the state as it is now."""
+        """Copy the current state."""
         self.counters = {name: getattr(self.state, name) for name in self.numbers}
         for live, kept in self.copies:
             torch._foreach_copy_(kept, live)
@@ -133,7 +135,7 @@ class Snapshot:
             self.env = getattr(env, "snapshot", env.state_dict)()
 
     def restore(self) -> None:
-        """Put the state back, bit for bit. An env that cannot be put back stays where it is."""
+        """Restore the state, bit for bit. An env that cannot be restored stays as it is."""
         for live, kept in self.copies:
             torch._foreach_copy_(live, kept)
         for name, x in self.counters.items():

@@ -1,8 +1,7 @@
-"""How many threads torch may use on the CPU: a fixed rule, since the default (every core) makes small networks slower.
+"""The number of threads that torch uses on the CPU. Torch's default, every core, makes small networks slower.
 
-The rule looks at the network, the minibatch and the cores that this process may use, never at a clock or at the load of the
-machine: the number of threads changes the last digits of convolutions, and a run is to give the same numbers again. What
-keeps several threads usable on a busy machine is how they wait for each other, see `waits_asleep`.
+The number depends on the network, the minibatch and the available cores, never on timing or load: it changes the last digits
+of convolutions, and a run must be reproducible. `waits_asleep` keeps several threads fast on a busy machine.
 """
 
 import os
@@ -13,40 +12,38 @@ from torch import nn
 
 from .distributed import world
 
-LARGE = 4_000_000_000  # parameters x rows of a minibatch: below it a second thread costs more than it brings
-
-FEW = 32  # rows
+LARGE = 4_000_000_000  # parameters x rows of a minibatch, from which several threads are faster
+FEW = 32  # rows, up to which the policy acts in one thread
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def choose_threads(network: nn.Module, minibatch_rows: int, jobs: int = 1) -> int:
-    """The cores of this process for convolutions and very large batches, otherwise one: most of the time goes into small
-    operations. Runs that work side by side on this machine, as ranks or as `jobs`, share the cores."""
+    """Return the number of threads: this run's share of the cores for convolutions and very large batches, otherwise 1.
+    Parallel runs on this machine, as ranks or as `jobs`, share the cores."""
     convolves = any(isinstance(layer, nn.Conv2d) for layer in network.modules())
     work = sum(p.numel() for p in network.parameters()) * minibatch_rows
     return shared_cores(jobs) if convolves or work >= LARGE else 1
 
 
 def shared_cores(jobs: int) -> int:
-    """The cores for each of so many runs on this machine, at least one."""
+    """Return the number of cores for each of `jobs` parallel runs on this machine, at least 1."""
     return max(1, cores() // (world().local_size * jobs))
 
 
 def threads_for_acting(rows: int) -> int:
-    """One for a few rows: a step of the policy is over before a second thread is awake, and engines on the host want the
-    cores."""
+    """Return the number of threads for acting: 1 for few rows, where waking a second thread takes longer than the step."""
     return 1 if rows <= FEW else torch.get_num_threads()
 
 
 def cores() -> int:
-    """Cores this process may use: those it is bound to, and no more than a container's limit on their time."""
+    """Return the number of cores that this process may use, by its affinity and its container's CPU limit."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = cpu_limit()
     return bound if limit is None else max(1, min(bound, int(limit)))
 
 
 def cpu_limit(root: Path = CGROUP) -> float | None:
-    """Cores' worth of time that a cgroup allows, by either of the two ways in which systems say it."""
+    """Return the CPU limit of the cgroup in cores, from version 2 or 1 of cgroups, or None."""
     for folder in own_groups(root):
         said = file_text(folder / "cpu.max").split()
         if len(said) == 2 and said[0].isdigit():
@@ -56,7 +53,7 @@ def cpu_limit(root: Path = CGROUP) -> float | None:
 
 
 def own_groups(root: Path) -> list[Path]:
-    """The group of this process, and the root, which is its own in most containers."""
+    """Return the cgroup directories of this process: its own, then the root, which is the right one in most containers."""
     own = [line[3:] for line in file_text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::/")]
     return [root / path.lstrip("/") for path in own] + [root]
 
@@ -70,9 +67,8 @@ def file_text(path: Path) -> str:
 
 
 def waits_asleep() -> bool:
-    """Whether a thread that waits for another leaves its core to others. By default OpenMP's threads spin instead, and where
-    other processes want the cores too, two threads are then several times slower than one. `import tightrope` sets the
-    variable; OpenMP reads it once, when torch is imported."""
+    """Whether OpenMP threads sleep while they wait. By default they spin, which makes two threads several times slower than one
+    if other processes use the cores. `import tightrope` sets OMP_WAIT_POLICY; OpenMP reads it when torch is imported."""
     return os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
 

@@ -1,4 +1,4 @@
-"""Environments that live on the device as tensors, adapters for those of other engines, and the ids they go by."""
+"""Tensor environments, which run on the device, adapters for environments of other libraries, and the ids of both."""
 
 from . import classic
 from .classic import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Which values of attributes can be saved, and how much of them; see `attributes`."""
+"""Which attribute values can be saved, and their size limits; see `attributes`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch
 
 from .random_streams import GLOBAL_STREAMS
 
-Node = Any  # None, bool, str, int, float, or a list whose first entry says what it is
+Node = Any  # None, bool, str, int, float, or a list that starts with a tag
 TEXT, TENSOR = "own", "own."  # keys of a state: the values as JSON, and the tensors that they refer to
-MAX_VALUES = 20_000  # of one attribute: all are written in every phase
+MAX_VALUES = 20_000  # in one attribute: all of them are written in every phase
 MAX_DEPTH = 40
 HEAP_TYPE = 1 << 9  # flag of a class that is written in Python
-MAX_BYTES = 1 << 26  # of all arrays and tensors that a fresh environment does not have
-MAX_TEXT = 1 << 24  # of the rest, as JSON
+MAX_BYTES = 1 << 26  # total of arrays and tensors that a fresh environment does not have
+MAX_TEXT = 1 << 24  # bytes of all other values, as JSON
 CREATED = {kind.__name__: kind for kind in (list, deque, dict, OrderedDict, Counter, set, tuple, frozenset)}
 NUMBERS = (type(None), bool, int, float, complex, str, bytes)
 HASHED = (*NUMBERS, tuple, frozenset, Enum, np.generic)  # keys of dictionaries and elements of sets
@@ -32,7 +32,7 @@ ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class CannotSave(Exception):
-    """A value that cannot be saved. The message is the reason in a few words."""
+    """A value cannot be saved; the message is the reason."""
 
 
 def class_name(value: object) -> str:
@@ -45,7 +45,7 @@ def root_of(path: str) -> str:
 
 
 def is_settable(kind: type, name: object) -> bool:
-    """Whether an attribute of that name can hold a value: its class defines no method or property of that name."""
+    """Whether an attribute can be set by this name: the class has no method or property of the name."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return False
     there = next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
@@ -53,21 +53,21 @@ def is_settable(kind: type, name: object) -> bool:
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether the attributes of an object of this class are all there is: it is written in Python, without slots."""
+    """Whether the attributes of an object are its whole state: the class is written in Python and has no slots."""
     written = all(c.__flags__ & HEAP_TYPE for c in kind.__mro__[:-1])
     size = object.__basicsize__ + 8 * (bool(kind.__weakrefoffset__) + bool(kind.__dictoffset__))
     return written and bool(kind.__dictoffset__) and kind.__basicsize__ <= size
 
 
 def is_constant(value: Any, known: Mapping[int, str], depth: int = 0) -> bool:
-    """Whether nothing in a value can change: a class, a module, a function that captures only constants. `known` are the ids
+    """Whether a value is immutable: a number, a class, a module, a function that captures only constants. `known` has the ids
     of objects that are saved elsewhere."""
 
     def constant(inner: object) -> bool:
         return depth < MAX_DEPTH and (id(inner) in known or is_constant(inner, known, depth + 1))
 
     if isinstance(value, CONSTANTS) or any(value is stream for stream in GLOBAL_STREAMS):
-        return True  # the process's streams are saved with the run
+        return True  # the global random streams are saved with the run
     if isinstance(value, (tuple, frozenset)):
         return all(map(constant, value))
     if isinstance(value, BuiltinFunctionType):
@@ -80,6 +80,6 @@ def is_constant(value: Any, known: Mapping[int, str], depth: int = 0) -> bool:
         return False
     captured = [*vars(value).values(), *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     for cell in value.__closure__ or ():
-        with suppress(ValueError):  # an empty one
+        with suppress(ValueError):  # an empty cell
             captured.append(cell.cell_contents)
     return all(map(constant, captured))

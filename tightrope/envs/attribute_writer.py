@@ -1,4 +1,4 @@
-"""Writes the attributes of an object as JSON and tensors; see `attributes`."""
+"""Encode the attributes of an object as JSON and tensors; see `attributes`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .validate import bitwise_equal
 
 
 class Writer:
-    """The attributes of an object at one moment, but those in `skip`, as JSON and tensors.
+    """The attributes of an object at one moment, except those in `skip`, as JSON and tensors.
 
-    An object that is the same as at the first reset is marked with True: it is to be filled in place. In a snapshot the mark
-    is the object's id, which is only good in this process.
+    An object that exists since the first reset has the mark True: loading fills it in place. In a snapshot, which is only valid
+    in this process, the mark is the id of the object.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Writer:
         self.first, self.snapshot, self.is_first = first, snapshot, is_first
         self.device = torch.device(getattr(thing, "device", "cpu"))
         self.objects: dict[str, Any] = {"": thing}  # by path
-        self.paths = {id(thing): ""}  # of objects met so far
+        self.paths = {id(thing): ""}  # paths of the objects encoded so far, by id
         self.classes: dict[str, type] = {}
         self.tensors: dict[str, Tensor] = {}  # copies
         base = [x for name, x in vars(thing).items() if name in skip and isinstance(x, Tensor)]
         self.memory = {x.untyped_storage().data_ptr(): "" for x in base}  # paths by address
         self.links: dict[str, set[str]] = {}  # attributes that an attribute shares objects with
-        self.missing: dict[str, str] = {}  # paths of what cannot be saved, and why
-        self.warned: set[str] = set()  # the paths among these that a warning has named
+        self.missing: dict[str, str] = {}  # the reason for each path that cannot be saved
+        self.warned: set[str] = set()  # paths of `missing` that a warning has named
         self.root, self.count, self.number, self.size = "", 0, 0, 0
         self.values, _ = self.attributes(thing, "", 0, skip)
         self.names = [name for name in vars(thing) if name not in skip]
@@ -68,7 +68,7 @@ class Writer:
         return {key: x for key, x in self.tensors.items() if key.startswith(f"{name}.")}
 
     def pack(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """These attributes as tensors for a file."""
+        """Encode these attributes as tensors for a file."""
         written = {name: self.values[name] for name in self.values if name in set(names)}  # in their order
         if not written and not self.gone:
             return {}
@@ -76,7 +76,7 @@ class Writer:
         return {TEXT: text} | {TENSOR + key: x for name in written for key, x in self.tensors_of(name).items()}
 
     def changed_since(self, first: Writer) -> set[str]:
-        """The names of attributes that are different now, and of those that share objects with them."""
+        """The names of attributes that have changed, and of those that share objects with them."""
         found = {name for name in self.values if not self.is_same(name, first)}
         while linked := {name for name in self.values if name not in found and self.links.get(name, set()) & found}:
             found |= linked
@@ -100,14 +100,14 @@ class Writer:
             try:
                 nodes[name] = self.node(value, where, depth + 1)
                 if not is_settable(type(thing), name) and nodes[name] != ["constant"]:
-                    raise CannotSave("in the place of something that its class defines")
+                    raise CannotSave("has the name of a method or property of its class")
             except CannotSave as reason:
                 nodes.pop(name, None)
                 for met, length in kept:
                     while len(met) > length:
                         met.popitem()
                 if path and not self.mark(path, thing):
-                    raise  # a new object with a part missing would be worse than none
+                    raise  # an incomplete new object would be worse than none
                 self.missing[where] = str(reason)
                 omitted.append(name)
         return nodes, omitted
@@ -137,7 +137,7 @@ class Writer:
         return self.object_node(value, path, depth)
 
     def constant(self, value: object, path: str) -> Node:
-        """A value that cannot change: the fresh environment's is taken."""
+        """The node of an immutable value; loading takes the value of the fresh environment."""
         if self.first is not None and self.first.objects.get(path) is not value:
             raise CannotSave(f"{type(value).__name__} that was replaced")
         self.objects[path] = value
@@ -194,7 +194,7 @@ class Writer:
         return self.is_first or (self.first is not None and self.first.objects.get(path) is value)
 
     def known_class(self, value: object) -> str:
-        """The name of a class that a fresh environment has an object of, or that may be created anyway."""
+        """The name of a class that loading may create: builtin, or with an object in a fresh environment."""
         kind, name = type(value), class_name(value)
         if kind in CREATED.values():
             return kind.__name__
@@ -236,7 +236,7 @@ class Writer:
         return key
 
     def claim_memory(self, value: Any, address: int, path: str, mark: bool | int, is_ordinary: bool) -> None:
-        """Refuse what would come back as another layout, or as two memories in the place of one."""
+        """Raise CannotSave for memory that would be loaded with another layout, or twice."""
         if not value.nbytes:
             return
         other = self.memory.get(address)

@@ -1,10 +1,10 @@
-"""Attributes of a tensor environment's subclass, saved and loaded with a run.
+"""Save and load the attributes of a user's tensor environment with a run.
 
-Those that have changed since the first reset are saved, as JSON and tensors: numbers, texts, containers, arrays, tensors,
+Attributes that have changed since the first reset are saved, as JSON and tensors: numbers, texts, containers, arrays, tensors,
 random generators, objects with `state_dict` and `load_state_dict`, and plain objects of these. A warning names the others.
 
-They are loaded into a fresh environment. What was changed in place is filled in place; what was replaced is replaced. A file
-is data and runs no code: no class is imported by name, only builtin kinds and classes that the environment holds are created.
+Loading fills a fresh environment. Objects that were changed in place are filled in place; replaced objects are replaced. A file
+runs no code: no class is imported by name, and only builtin kinds and classes that the environment holds are created.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .attribute_kinds import (
 from .attribute_writer import Writer
 from .random_streams import set_generator_state
 
-MAX_NAMES = 12  # in one warning
+MAX_NAMES = 12  # attributes named in one warning
 
 
 def first_record(env: object, skip: frozenset[str]) -> Writer:
@@ -44,7 +44,7 @@ def first_record(env: object, skip: frozenset[str]) -> Writer:
 
 
 def save_attributes(env: object, skip: frozenset[str], first: Writer | None) -> dict[str, Tensor]:
-    """What has changed since the first reset, as tensors for a file. What cannot be saved goes to `first.missing`."""
+    """Encode the attributes that have changed since the first reset. Those that cannot be saved go to `first.missing`."""
     writer = Writer(env, skip, first)
     if first is None:
         return writer.pack(writer.values)
@@ -60,13 +60,13 @@ def save_attributes(env: object, skip: frozenset[str], first: Writer | None) -> 
 
 
 def snapshot_attributes(env: object, skip: frozenset[str], first: Writer | None) -> dict[str, Tensor]:
-    """All attributes, changed or not, to be loaded within this process; nothing waits for a device."""
+    """Encode all attributes, for loading in this process. Does not wait for a device."""
     writer = Writer(env, skip, first, snapshot=True)
     return writer.pack(writer.values)
 
 
 def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
-    """Give another environment copies of the attributes of this one. Those that cannot be copied are shared."""
+    """Copy the attributes of `env` to `twin`. Values that cannot be copied are shared."""
     copies: dict[int, Any] = {id(env): twin}  # by the id of the original, as deepcopy keeps them
     for view in vars(env).values():
         if (
@@ -82,8 +82,8 @@ def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
 
 
 def unsaved_warning(env: object, entries: Iterable[str]) -> str | None:
-    """A line that names what the last save of an environment has left out, if that is something new. `entries` are the keys of
-    the saved state: an attribute with an entry of its own there is saved by the user's state_dict."""
+    """A warning about attributes that the last save left out, each named once. `entries` are the keys of the saved state: the
+    user's state_dict saves an attribute with an entry there."""
     first: Writer | None = getattr(env, "_first_record", None)
     if first is None:
         return None
@@ -95,7 +95,7 @@ def unsaved_warning(env: object, entries: Iterable[str]) -> str | None:
     named = [f"attribute `{path}` of {type(env).__name__} ({first.missing[path]})" for path in new[:MAX_NAMES]]
     more = f" and {len(new) - MAX_NAMES} more" if len(new) > MAX_NAMES else ""
     return (
-        f"this is not kept by a resume: {', '.join(named)}{more}; hold it in numbers, arrays, lists or dictionaries, "
+        f"not saved with the run: {', '.join(named)}{more}; use numbers, arrays, lists or dictionaries instead, "
         "or save it in state_dict and load_state_dict of the environment"
     )
 
@@ -103,23 +103,23 @@ def unsaved_warning(env: object, entries: Iterable[str]) -> str | None:
 def load_attributes(
     env: object, saved: Mapping[str, Tensor], skip: frozenset[str], first: Writer | None = None
 ) -> None:
-    """Load what was saved of an environment. RuntimeError where that is invalid for this one."""
+    """Load saved attributes into an environment; RuntimeError if they do not fit it."""
     tensors = {name.removeprefix(TENSOR): x for name, x in saved.items() if name.startswith(TENSOR)}
     if TEXT not in saved:
         if tensors:
-            raise RuntimeError("env's own attributes were saved by another version")
+            raise RuntimeError("the attributes of env were saved by another version")
         return
     live = Writer(env, skip, is_first=True)
     classes = live.classes if first is None else first.classes | live.classes
     try:
         reader = Reader(saved[TEXT].cpu().numpy().tobytes(), tensors, live, classes)
     except Exception as error:
-        raise RuntimeError(f"env's own attributes cannot be read: {type(error).__name__}") from None
+        raise RuntimeError(f"the attributes of env cannot be read: {type(error).__name__}") from None
     reader.load_into(env, skip)
 
 
 class Reader:
-    """Reads one tree of values. `live` has the objects that exist already, which are filled; constants are taken from it."""
+    """Decodes saved attributes. `live` has the objects of the environment, which are filled in place, and its constants."""
 
     def __init__(self, text: bytes, tensors: dict[str, Tensor], live: Writer, classes: dict[str, type]) -> None:
         if len(text) > 2 * MAX_TEXT:
@@ -130,16 +130,16 @@ class Reader:
         self.built: dict[str, Any] = {}  # by path
 
     def load_into(self, thing: object, skip: frozenset[str]) -> None:
-        """Set the attributes of an object. RuntimeError for a name that is not one of a saved attribute."""
+        """Set the attributes of an object; RuntimeError for a name or value that is not valid."""
         self.built[""] = thing
         for name in [*self.values, *self.gone]:
             if name in skip or (not is_settable(type(thing), name) and self.values.get(name) != ["constant"]):
-                raise RuntimeError(f"env has nothing of its own called {str(name)[:40]!r}")
+                raise RuntimeError(f"env cannot have an attribute {str(name)[:40]!r}")
         for name, node in self.values.items():
             try:
                 value = self.read(node, name, 1)
             except Exception as error:
-                raise RuntimeError(f"env's {name} is not one: {type(error).__name__}") from None
+                raise RuntimeError(f"the saved attribute {name} of env is not valid: {type(error).__name__}") from None
             if node != ["constant"]:
                 object.__setattr__(thing, name, value)
         for name in self.gone:
@@ -155,10 +155,10 @@ class Reader:
             return self.built[rest[0]] if rest[0] in self.built else self.live.objects[rest[0]]
         if kind == "constant":
             return self.live.objects[path]
-        return READERS[kind](self, path, depth, *rest)
+        return DECODERS[kind](self, path, depth, *rest)
 
     def live_object(self, path: str, kind: type, mark: bool | int) -> Any:
-        """The existing object to fill; None if a new one is to be made."""
+        """The existing object to fill in place; None if a new one is needed."""
         found = self.live.objects.get(path)
         return found if type(found) is kind and (mark is True or mark == id(found)) else None
 
@@ -169,19 +169,19 @@ class Reader:
     def items(self, nodes: list[Node], path: str, depth: int) -> list[Any]:
         return [self.read(node, f"{path}[{i}]", depth + 1) for i, node in enumerate(nodes)]
 
-    def read_complex(self, path: str, depth: int, real: float, imag: float) -> object:
+    def decode_complex(self, path: str, depth: int, real: float, imag: float) -> object:
         return complex(real, imag)
 
-    def read_bytes(self, path: str, depth: int, content: str) -> object:
+    def decode_bytes(self, path: str, depth: int, content: str) -> object:
         return bytes.fromhex(content)
 
-    def read_scalar(self, path: str, depth: int, dtype: str, content: str) -> object:
+    def decode_scalar(self, path: str, depth: int, dtype: str, content: str) -> object:
         return np.frombuffer(bytes.fromhex(content), checked_dtype(dtype), 1)[0]
 
-    def read_enum(self, path: str, depth: int, named: str, member: str) -> object:
+    def decode_enum(self, path: str, depth: int, named: str, member: str) -> object:
         return self.classes[named].__members__[member]  # type: ignore[attr-defined]
 
-    def read_list(
+    def decode_list(
         self, path: str, depth: int, named: str, mark: bool | int, nodes: list[Node], maxlen: int | None
     ) -> object:
         kind = CREATED.get(named) or self.classes[named]
@@ -199,7 +199,7 @@ class Reader:
         base.extend(value, items)
         return value
 
-    def read_set(self, path: str, depth: int, named: str, mark: bool | int, nodes: list[Node]) -> object:
+    def decode_set(self, path: str, depth: int, named: str, mark: bool | int, nodes: list[Node]) -> object:
         items = [self.read(node, path, depth + 1) for node in nodes]
         if named == "frozenset":
             return self.remember(path, frozenset(items))
@@ -208,7 +208,7 @@ class Reader:
         value.update(items)
         return value
 
-    def read_dict(
+    def decode_dict(
         self, path: str, depth: int, named: str, mark: bool | int, keys: list[Node], nodes: list[Node]
     ) -> object:
         kind = CREATED.get(named) or self.classes[named]
@@ -224,14 +224,14 @@ class Reader:
             base.__setitem__(value, key, inner)
         return value
 
-    def read_state(self, path: str, depth: int, named: str, node: Node) -> object:
+    def decode_state(self, path: str, depth: int, named: str, node: Node) -> object:
         value = self.live.objects[path]
         if class_name(value) != named:
             raise TypeError(named)
         value.load_state_dict(self.read(node, f"{path}.state", depth + 1))
         return self.remember(path, value)
 
-    def read_object(
+    def decode_object(
         self, path: str, depth: int, named: str, mark: bool | int, attributes: dict[str, Node], omitted: list[str]
     ) -> object:
         kind = self.classes[named]
@@ -247,7 +247,7 @@ class Reader:
             del vars(value)[name]
         return value
 
-    def read_generator(self, path: str, depth: int, named: str, mark: bool | int, state: object) -> object:
+    def decode_generator(self, path: str, depth: int, named: str, mark: bool | int, state: object) -> object:
         value, kind = self.live.objects[path], self.classes[named]
         if type(value) is not kind:
             raise TypeError(named)
@@ -256,7 +256,7 @@ class Reader:
         set_generator_state(value, state)
         return self.remember(path, value)
 
-    def read_array(self, path: str, depth: int, mark: bool | int, key: str, dtype: str, shape: list[int]) -> object:
+    def decode_array(self, path: str, depth: int, mark: bool | int, key: str, dtype: str, shape: list[int]) -> object:
         content = self.tensors[key].cpu().numpy().tobytes()
         value = np.frombuffer(content, checked_dtype(dtype)).reshape(shape)
         live = self.live_object(path, np.ndarray, mark)
@@ -265,7 +265,7 @@ class Reader:
         live[...] = value
         return self.remember(path, live)
 
-    def read_tensor(self, path: str, depth: int, mark: bool | int, key: str, here: bool, wants_grad: bool) -> object:
+    def decode_tensor(self, path: str, depth: int, mark: bool | int, key: str, here: bool, wants_grad: bool) -> object:
         content = self.tensors[key]
         live = self.live.objects.get(path) if mark is not False else None
         if (
@@ -286,6 +286,9 @@ def checked_dtype(text: str) -> np.dtype[Any]:
     return dtype
 
 
-READERS: dict[str, Any] = {
-    name.removeprefix("read_"): method for name, method in vars(Reader).items() if name.startswith("read_")
-}
+DECODERS: dict[str, Any] = {  # by the tag in the file: part of the format of saved runs
+    "complex": Reader.decode_complex, "bytes": Reader.decode_bytes, "scalar": Reader.decode_scalar,
+    "enum": Reader.decode_enum, "list": Reader.decode_list, "set": Reader.decode_set, "dict": Reader.decode_dict,
+    "state": Reader.decode_state, "object": Reader.decode_object, "generator": Reader.decode_generator,
+    "array": Reader.decode_array, "tensor": Reader.decode_tensor,
+}  # fmt: skip

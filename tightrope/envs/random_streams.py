@@ -1,4 +1,4 @@
-"""Random generators: those of the process (random, numpy.random, torch) and those that an environment holds."""
+"""Save and restore random generators: the global ones (random, numpy.random, torch) and those of an environment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GLOBAL_STREAMS: tuple[Any, ...] = (  # the objects behind random.random(), np.ra
     np.random.rand.__self__,  # type: ignore[attr-defined]
     torch.default_generator,
 )
-streams_lock = threading.RLock()  # held while they are changed and restored
+streams_lock = threading.RLock()  # held while the global streams are changed and restored
 GENERATORS = (torch.Generator, np.random.Generator, np.random.BitGenerator, np.random.RandomState, random.Random)
 INDICES = {"pos": 624, "buffer_pos": 4}  # in NumPy's states, with the largest valid value: NumPy does not check them
 
 
 def generator_state(generator: Any) -> Any:
-    """The position of a generator in its stream, in values that JSON has."""
+    """The state of a generator, as JSON values."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes().hex()
     if isinstance(generator, random.Random):
@@ -32,7 +32,7 @@ def generator_state(generator: Any) -> Any:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
-    """Let a generator go on from a position. Raises an exception if that is invalid."""
+    """Set the state of a generator; raises an exception if the state is not valid."""
     if isinstance(generator, torch.Generator):
         words = torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
         if words.shape == generator.get_state().shape:  # they differ between kinds of device
@@ -49,7 +49,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 
 def check_generator_state(state: Any) -> None:
-    """Check the indices in a state of NumPy's, which would otherwise read beyond its memory."""
+    """Check the indices in a NumPy state: with invalid ones NumPy reads outside of its memory."""
     inner = state["state"]
     for name, most in INDICES.items():
         for found in (state, inner):
@@ -67,14 +67,14 @@ def to_plain(state: object) -> object:
 
 
 class SavedStreams:
-    """The positions of the process's random streams and of the generators that an object holds."""
+    """The states of the global random generators and of the generators that an object holds."""
 
     def __init__(self, thing: object) -> None:
         sources = [*GLOBAL_STREAMS, *(value for value in vars(thing).values() if isinstance(value, GENERATORS))]
         self.before = [(source, generator_state(source)) for source in sources]
 
     def restore(self) -> bool:
-        """Set all of them back; returns whether none had been drawn from."""
+        """Restore all states, and return whether no generator was used meanwhile."""
         untouched = True
         for source, before in self.before:
             if generator_state(source) != before:

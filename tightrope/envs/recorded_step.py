@@ -1,8 +1,8 @@
-"""A step of a tensor environment on the CPU where rows are few: its methods, recorded and replayed over arrays.
+"""Step a tensor environment with few rows on the CPU by replaying a recording of its methods with NumPy, which is faster.
 
-A recording gives the same bits as the methods: it is compared with them in a few states before its first use, and in one
-again whenever something may have changed that the methods read (see `TensorEnv`). Methods that cannot be recorded, change
-the environment or draw random numbers run on tensors, as on a device.
+The results are bit for bit those of the methods: the recording is compared with them in a few states before its first use, and
+in one state whenever an attribute may have changed that the methods read (see `TensorEnv`). Methods that cannot be recorded,
+change the environment or draw random numbers run on tensors, as on a device.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ import torch
 from torch import Tensor
 
 from ..recording import RecordedFunction
+from .mask_checks import check_masks
 from .random_streams import SavedStreams, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, bitwise_equal, check_choices
 
-MOST_ROWS = 1024  # up to which NumPy is faster
+MAX_NUMPY_ROWS = 1024  # with more rows, torch is faster
 TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at which a recording is compared
 
 
 class RecordedStep:
-    """The step of one environment, over views of its state."""
+    """The recorded step of one environment, over views of its state."""
 
     def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor) -> None:
         def transition(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
             following = env._apply("advance", state, action)
             reward = env._apply("reward", state, action, following)
-            return following, reward, env._apply("terminated", following), env._apply("observe", following)
+            return following, reward, env._apply("terminated", following), env._show(following)
 
         def restart(state: Tensor, done: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
             kept = torch.where(done.unsqueeze(-1), env._apply("initial", noise), state)
-            return kept, env._apply("observe", kept)
+            return kept, env._show(kept)
 
         self.env, self.verified = env, False  # whether the methods are known to do what was recorded
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
@@ -43,7 +44,7 @@ class RecordedStep:
         self.sums = np.empty(env.num_envs, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of an environment gets None, and makes a recording of its own."""
+        """None: the copy of an environment makes its own recording."""
         return type(None), ()
 
     def __call__(self, action: Array, noise: Array) -> StepArrays:
@@ -55,6 +56,7 @@ class RecordedStep:
         if len(ended):
             kept, obs = self.restart(kept, done, noise)
             check_choices(env, obs)
+        check_masks(env, obs)
         check_choices(env, final_obs)  # the step over tensors, which follows any error, reports it
         # nothing has been changed so far
         clock += 1
@@ -77,9 +79,7 @@ class RecordedStep:
         following = env._apply("advance", state.clone(), action)
         fresh, all_over = env._apply("initial", noise), torch.ones(env.num_envs, dtype=torch.bool)
         reward, terminated = env._apply("reward", state.clone(), action, following), env._apply("terminated", following)
-        expected = [
-            following, reward, terminated, env._apply("observe", following), fresh, env._apply("observe", fresh),
-        ]  # fmt: skip
+        expected = [following, reward, terminated, env._show(following), fresh, env._show(fresh)]
         replayed = (
             *self.transition(state.numpy(), action.numpy()),
             *self.restart(state.numpy(), all_over.numpy(), noise.numpy()),
@@ -121,7 +121,7 @@ def is_numbers(value: object) -> bool:
 
 
 def restore_attributes(env: object, attributes: dict[str, Any], values: dict[str, Any]) -> bool:
-    """Undo what the methods have changed of an environment; returns whether they had changed nothing."""
+    """Undo changes of an environment by its methods, and return whether there were none."""
     now = vars(env)
     unchanged = now.keys() == attributes.keys() and all(now[name] is value for name, value in attributes.items())
     now.clear()

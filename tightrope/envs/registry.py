@@ -1,6 +1,6 @@
-"""Ids to environments: Tightrope's own by `register`, all others by the fastest backend that is installed.
+"""Make environments by their ids: Tightrope's own from `ENVS`, all others from the fastest backend that is installed.
 
-A new environment is one class and one line in `ENVS`, or a call of `register` from anywhere else.
+A new environment needs one class and one line in `ENVS`, or a call of `register`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ ENVS: dict[str, type[TensorEnv]] = {
     "Probe3-v0": classic.Probe3,
     "Probe4-v0": classic.Probe4,
     "Probe5-v0": classic.Probe5,
+    "MaskProbe-v0": classic.MaskProbe,
 }
 
 
@@ -58,7 +59,7 @@ def tensor_env_class(env_id: str) -> type[TensorEnv]:
 
 
 def construct(kind: type[TensorEnv], *arguments: Any) -> TensorEnv:
-    """An environment of that class, made with (num_envs, device, max_episode_steps) and, if it takes one, a seed."""
+    """Make an environment of a class with (num_envs, device, max_episode_steps) and, if its constructor takes one, a seed."""
     arguments = arguments if takes_arguments(kind, arguments) else arguments[:3]
     wanted = "num_envs=1, device='cpu', max_episode_steps=None"
     if not takes_arguments(kind, arguments):
@@ -70,7 +71,7 @@ def construct(kind: type[TensorEnv], *arguments: Any) -> TensorEnv:
 
 
 def check_constructed(env: TensorEnv) -> TensorEnv:
-    """The environment; UsageError if its constructor did not call that of TensorEnv."""
+    """Return the environment; UsageError if its constructor did not call super().__init__."""
     if "state" not in vars(env):
         words = f"{type(env).__name__}.__init__ does not call super().__init__"
         raise UsageError(f"{words}: end it with super().__init__(num_envs, device, max_episode_steps)")
@@ -79,10 +80,12 @@ def check_constructed(env: TensorEnv) -> TensorEnv:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOptions:
-    """How to make an environment."""
+    """Options of `make`."""
 
     max_episode_steps: int | None = None  # truncate after this many steps instead of the environment's own limit
-    vectorization_mode: VectorizationMode = "sync"  # Gymnasium's: in turn, in processes, or an entry point of its own
+    vectorization_mode: VectorizationMode = (
+        "sync"  # of Gymnasium: in turn, in processes, or the environment's own vector class
+    )
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the environment's constructor
     scoring: bool = False  # for evaluation: whole games and raw rewards, where training sees something else
 
@@ -105,11 +108,11 @@ class SeededEnv(Env, Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine for environments. Its adapter is imported when it is needed."""
+    """A library that runs environments. Its adapter is imported when needed."""
 
     name: str
-    package: str  # what it imports
-    extra: str  # what installs it
+    package: str  # the package to import
+    extra: str  # the extra of Tightrope that installs it
 
     @property
     def installed(self) -> bool:
@@ -128,7 +131,7 @@ class Backend:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("brax", "brax", "brax"),  # ids of its own: brax/ant, playground/CartpoleBalance
+        Backend("brax", "brax", "brax"),  # ids such as brax/ant and playground/CartpoleBalance
         Backend("ale", "ale_py", "atari"),
         Backend("envpool", "envpool", "envpool"),
         Backend("gymnasium", "gymnasium", ""),
@@ -144,15 +147,15 @@ class Choice(NamedTuple):
 
 
 def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
-    """The backend for an id; a UsageError that says what is missing if there is none.
+    """The backend for an id; UsageError names what is missing if there is none.
 
-    With arguments for the environment's constructor, `auto` tries EnvPool last: it has other names for them.
+    With arguments for the constructor, `auto` tries EnvPool last, since its arguments have other names.
     """
     if backend not in get_args(BackendName):
         raise UsageError(f"backend {backend!r} is not a choice: give one of {', '.join(get_args(BackendName))}")
     if backend == "tensor" or (backend == "auto" and env_id in ENVS):
         tensor_env_class(env_id)
-        return Choice("tensor", "it lives on the device")
+        return Choice("tensor", "it runs on the device")
     if backend != "auto":
         chosen = BACKENDS[backend]
         if not chosen.installed:
@@ -166,7 +169,7 @@ def choose(env_id: str, backend: str = "auto", with_arguments: bool = False) -> 
             uninstalled.append(candidate)
         elif candidate.provides(env_id):
             faster = next((other.name for other in uninstalled if other.provides(env_id)), None)
-            reason = f"{faster} is not installed" if faster else "the fastest engine installed that has it"
+            reason = f"{faster} is not installed" if faster else "the fastest backend installed that has it"
             if with_arguments and candidate.name == "gymnasium":
                 reason = "the arguments are for its constructor"
             return Choice(candidate.name, reason)
@@ -208,7 +211,7 @@ def make(
     backend: str = "auto",
     **options: Any,
 ) -> Env:
-    """`num_envs` copies of the environment with that id. Further options are those of `EnvOptions`."""
+    """Make `num_envs` copies of the environment with this id. Further options are those of `EnvOptions`."""
     check_positive("num_envs", num_envs)
     check_positive("max_episode_steps", max_episode_steps)
     import_module_of(env_id)
@@ -234,10 +237,10 @@ def make(
 
 
 def module_and_name(path: str, what: str = "env") -> tuple[str, str]:
-    """The parts before and after the colon of module:Class or Gymnasium's module:Name-v0; '' where there is no colon.
+    """Split module:Class or Gymnasium's module:Name-v0 at the colon; the module is '' if there is no colon.
 
-    All code that looks at such a name before an import uses this function, so it sees the module that is then imported.
-    A module must be one that an import statement could name: its file may have any name at all.
+    All code that examines such a name before an import uses this function, so that it sees the module that is then imported.
+    The module must have a name that an import statement could use.
     """
     module, colon, name = path.rpartition(":")
     if colon and not all(part.isidentifier() for part in module.split(".")):
@@ -255,7 +258,7 @@ def import_module_of(env_id: str) -> None:
 
 @contextlib.contextmanager
 def working_directory_on_path() -> Iterator[None]:
-    """Let modules in the working directory be imported, as under `python -m`."""
+    """Allow imports from the working directory, as `python -m` does."""
     sys.path.insert(0, os.getcwd())
     try:
         yield
@@ -265,7 +268,7 @@ def working_directory_on_path() -> Iterator[None]:
 
 
 def id_or_path(env: object) -> str:
-    """A registered environment's id if that makes the same, otherwise module:Class of an environment, class or factory."""
+    """The id of an environment if the id makes the same one, otherwise module:Class of the object, class or factory."""
     spec = getattr(env, "spec", None)
     if spec is not None and not isinstance(env, type) and is_as_registered(spec):
         return str(spec.id)

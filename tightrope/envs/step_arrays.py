@@ -1,6 +1,6 @@
-"""A step of environments as NumPy arrays, which engines on the host return, and its way to a device.
+"""A step of environments as NumPy arrays, as environments outside torch return it, and its copy to a device.
 
-And an environment that repeats the steps of a rollout, to run a phase once more where the engine cannot be put back.
+`Replayed` is an environment that repeats the steps of a rollout, to run a phase again if the real one cannot go back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_ROWS = np.empty(0, np.int64)
 
 
 class StepArrays(NamedTuple):
-    """What one step of N environments returns, as arrays."""
+    """The results of one step of N environments, as arrays."""
 
     obs: Array  # (N, ...) rows as the spec has them, reset where an episode ended
     reward: Array  # (N,) what is learned from
@@ -30,32 +30,32 @@ class StepArrays(NamedTuple):
     truncated: Array  # (N,) bool, False where terminated
     rows: Array  # (K,) rows whose true successor is not `obs`
     final_obs: Array  # (K, ...) the successors of these rows
-    real: Array | None = None  # (N,) bool, where some rows may not be real
+    valid: Array | None = None  # (N,) bool, where some rows may not be valid transitions
     score: Array | None = None  # (N,) the reward to report; None: `reward`
     over: Array | None = None  # (N,) bool, where a reported episode ends; None: where terminated or truncated
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays that every step has: obs, reward, terminated, truncated, and `real` if there is one."""
+        """The arrays that every step has: obs, reward, terminated, truncated, and `valid` if there is one."""
         reward = self.reward.astype(np.float32, copy=False)
         arrays = [self.obs, reward, self.terminated, self.truncated]
-        return arrays if self.real is None else [*arrays, self.real]
+        return arrays if self.valid is None else [*arrays, self.valid]
 
     @property
     def step(self) -> Step:
-        """A Step in memory of its own."""
+        """A copy of a Step."""
         final_obs = self.obs.copy()
         final_obs[self.rows] = self.final_obs
-        obs, reward, terminated, truncated, *real = (torch.from_numpy(x.copy()) for x in self.arrays)
-        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *real)
+        obs, reward, terminated, truncated, *valid = (torch.from_numpy(x.copy()) for x in self.arrays)
+        return Step(obs, reward, terminated, truncated, torch.from_numpy(final_obs), *valid)
 
     @classmethod
     def from_step(cls, step: Step) -> Self:
         """Views of a Step on the host."""
         obs, reward, terminated, truncated, final_obs = (x.numpy() for x in step[:5])
         ended = np.flatnonzero(terminated | truncated)
-        real = None if step.real is None else step.real.numpy()
-        return cls(obs, reward, terminated, truncated, ended, final_obs[ended], real)
+        valid = None if step.valid is None else step.valid.numpy()
+        return cls(obs, reward, terminated, truncated, ended, final_obs[ended], valid)
 
 
 # (actions, noise of resets) to the step, which the next call overwrites
@@ -84,7 +84,7 @@ class DeviceBuffer:
         if self._copied is not None:
             self._copied.synchronize()  # the last copy may not be finished
         for target, array in zip(self._targets, arrays, strict=True):
-            np.copyto(target, array)  # not torch's copy, whose threads would wait for cores that the engine keeps busy
+            np.copyto(target, array)  # torch's copy would use threads that wait for cores busy with the simulator
         if self._device is not self._host:
             self._device.copy_(self._host, non_blocking=self._pinned)
         if self._copied is not None:
@@ -99,7 +99,7 @@ def view_like(buffer: Tensor, start: int, array: Array) -> Tensor:
 
 
 class Replayed:
-    """The environments of one rollout. `last_obs` is what they showed after its last step."""
+    """Replays the steps of one rollout. `last_obs` is the observation after its last step."""
 
     capturable = False
     resumable = False
@@ -121,17 +121,17 @@ class Replayed:
         row = self.rollout.rows[self.taken]
         self.taken += 1
         obs = self.rollout.obs[self.taken] if self.taken < len(self.rollout.rows) else self.last_obs
-        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.real)
+        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.valid)
         return Step(*(x.to(self.device) for x in answer))
 
     def finished_episodes(self) -> Tensor:
         return torch.zeros(3, device=self.device)
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        raise UsageError("a rollout that is replayed cannot be drawn: draw the environment itself")
+        raise UsageError("a replayed rollout cannot be drawn: draw the environment itself")
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
-        raise UsageError("a rollout that is replayed is only itself: spawn the environment")
+        raise UsageError("a replayed rollout cannot be copied: spawn the environment")
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}

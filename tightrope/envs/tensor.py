@@ -1,17 +1,18 @@
-"""The base of every environment that lives on the device as tensors.
+"""The base class of tensor environments, which run on the device.
 
-It owns what all environments share: the clock, same-step auto-reset with the true final observation, seeding, episode
-statistics, state in place. An environment is then a handful of small pure methods over a state tensor of shape (N, S):
+It handles what all of them share: the clock, same-step auto-reset with the true final observation, seeding, episode statistics
+and the state tensor. An environment then consists of a few small pure methods over a state tensor of shape (N, S):
 
     initial(noise) -> state            uniform noise of shape (N, noise_size) to start states
     advance(state, action) -> state    the physics
     observe(state) -> obs
     reward(state, action, next_state) -> (N,)
     terminated(state) -> (N,) bool
+    action_mask(state) -> (N, options) bool    if some actions are forbidden
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
-At the first reset each method is called once on a small copy (see `trial`); a method that works in place then gets copies.
+At the first reset each method is called once on a small copy (see `dry_run`); a method that works in place then gets copies.
 """
 
 from __future__ import annotations
@@ -24,16 +25,21 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, check_positive, checked_seed
+from ..models.action_mask import append_mask
 from ..types import Spec, Step
 from . import validate
 from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
-from .recorded_step import MOST_ROWS, RecordedStep, record_step
+from .dry_run import is_capturing, try_methods, writes
+from .mask_checks import check_mask, check_masks, declare_mask
+from .recorded_step import MAX_NUMPY_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
-from .trial import is_capturing, try_methods, writes
 
-CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
-BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", "state", "clock", "_running_return", "_finished"}
+CACHES = frozenset(
+    ("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot", "_masked", "_seen")
+)
+SAVED = {"state": "state", "clock": "clock", "running_return": "_running_return", "finished": "_finished"}
+BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", *SAVED.values()}
 UNSAVED = BASE_ATTRIBUTES | {"observation", "action"}
 
 
@@ -48,17 +54,16 @@ class TensorEnv:
     action: Spec
     noise_size: int = 1
     time_limit: ClassVar[int | None] = None  # steps after which an episode is truncated
-    solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, where there is one
-    pure: ClassVar[bool] = True  # False where methods also keep or count something, and must run once a step
-    solved_by_surviving: ClassVar[bool] = False  # True where the task is not to terminate
+    solved_at: ClassVar[float | None] = None  # greedy return that counts as solved, if there is one
+    pure: ClassVar[bool] = True  # False if methods have side effects and must run exactly once per step
+    solved_by_surviving: ClassVar[bool] = False  # True if the task is not to terminate
     pace: ClassVar[int] = 30  # steps that a video shows in a second
     backend: ClassVar[str] = "tensor"
-    capturable = True
-    resumable = True
-    skips = False
-    groups = 0
+    capturable, resumable, skips, groups = True, True, False, 0
     _recorded_step: RecordedStep | None = None
     _first_record: Writer | None = None  # its attributes at the first reset
+    _masked = False  # whether observations hold an action mask
+    _seen: Spec | None = None  # their space without it
 
     def __init__(
         self, num_envs: int = 1, device: str | torch.device = "cpu", max_episode_steps: int | None = None, seed: int = 0
@@ -67,12 +72,14 @@ class TensorEnv:
         self.device = torch.device(device)
         self.max_episode_steps = max_episode_steps if max_episode_steps is not None else self.time_limit
         validate.check_numbers(self)
-        self._in_place: frozenset[str] | None = None  # methods to call on copies; None before the trial
+        self._in_place: frozenset[str] | None = None  # methods to call with copies; None before the dry run
         self._allocate(num_envs, seed)
 
     def _allocate(self, num_envs: int, seed: int) -> None:
         check_positive("num_envs", num_envs)
         self.num_envs = num_envs
+        self._masked, self._seen = self._overrides("action_mask"), None
+        declare_mask(self)
         self.generator = torch.Generator(self.device).manual_seed(checked_seed(seed))
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
@@ -80,9 +87,8 @@ class TensorEnv:
         validate.check_defined(self, "initial")
         start = validate.check_state(self, validate.call_method(self, "initial", self._noise()))
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
-        self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MOST_ROWS
-        self._recorded_step = None
-        self._first_record = None
+        self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MAX_NUMPY_ROWS
+        self._recorded_step = self._first_record = None
         self._for_snapshot = False  # whether snapshot calls state_dict
 
     def _noise(self) -> Tensor:
@@ -107,8 +113,12 @@ class TensorEnv:
         raise NotImplementedError
 
     def terminated(self, state: Tensor) -> Tensor:
-        """Whether the task is over in these states, bool of shape (N,); by default never. The clock is not your concern."""
+        """Whether the task is over in these states, bool of shape (N,); by default never. Time limits are handled elsewhere."""
         return torch.zeros(state.shape[0], dtype=torch.bool, device=state.device)
+
+    def action_mask(self, state: Tensor) -> Tensor:
+        """Which options are allowed in these states, bool (N, options), those of several choices side by side; optional."""
+        raise NotImplementedError
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
         """Frames of observations for videos, uint8 of shape (N, height, width, 3)."""
@@ -121,8 +131,6 @@ class TensorEnv:
     def _overrides(self, name: str) -> bool:
         """Whether the environment defines this method itself."""
         return name in vars(self) or getattr(type(self), name) is not getattr(TensorEnv, name)
-
-    # what the base does ----------------------------------------------------------------------------------------------
 
     def try_methods(self) -> frozenset[str]:
         """Call every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
@@ -142,12 +150,12 @@ class TensorEnv:
         before = [writes(x) for x in arguments]
         result = getattr(self, name)(*arguments)
         if before != [writes(x) for x in arguments]:
-            found = "writes into a tensor it is given, but not in the first trial"
+            found = "writes into an argument, but did not in the dry run"
             raise validate.mistake(self, name, found, "return a new tensor")
         return result
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
-        """Start every environment anew, finished or not; running episodes are forgotten."""
+        """Start a new episode in every environment and drop the current ones."""
         self.try_methods()
         if self._first_record is None:
             self._first_record = first_record(self, UNSAVED)
@@ -160,11 +168,18 @@ class TensorEnv:
         self._unverify()
         return self._checked_observe(state.clone())
 
-    def _checked_observe(self, state: Tensor) -> Tensor:
-        """Observe a state, and check choices on the CPU; on a device that is left to the guard of training."""
+    def _show(self, state: Tensor) -> Tensor:
+        """The observations of states, with their action masks where there are some."""
         obs = self._apply("observe", state)
+        return append_mask(obs, check_mask(self, self._apply("action_mask", state))) if self._masked else obs
+
+    def _checked_observe(self, state: Tensor, final: bool = False) -> Tensor:
+        """Observe a state. On the CPU, check discrete observations and masks; on a device, the guard of training does."""
+        obs = self._show(state)
         if self.device.type == "cpu" and not torch.compiler.is_compiling():
             validate.check_choices(self, obs)
+            if not final:
+                check_masks(self, obs)
         return obs
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
@@ -172,10 +187,9 @@ class TensorEnv:
         noise = self._noise() if noise is None else noise
         if self._in_place is None and not (torch.compiler.is_compiling() or is_capturing(self.device)):
             self.try_methods()
-        if self._uses_arrays and not torch.compiler.is_compiling():
-            arrays = self._replay(action, noise)
-            if arrays is not None:
-                return arrays.step
+        replays = self._uses_arrays and not torch.compiler.is_compiling()
+        if replays and (arrays := self._replay(action, noise)) is not None:
+            return arrays.step
         old_state = self.state.clone()  # so that nothing returned is an alias of the state
         next_state = self._apply("advance", old_state, action)
         reward = self._apply("reward", old_state, action, next_state)
@@ -185,7 +199,7 @@ class TensorEnv:
         done = terminated if limit is None else terminated | (self.clock >= limit)
         truncated = torch.zeros_like(terminated) if limit is None else done & ~terminated
         self._count(reward, done)
-        final_obs = self._checked_observe(next_state)  # while the clock is that of the episodes that end
+        final_obs = self._checked_observe(next_state, final=True)  # while the clock is that of the episodes that end
         fresh = self._apply("initial", noise)
         state = torch.where(done.unsqueeze(-1), fresh, next_state)
         self.state.copy_(state)
@@ -193,7 +207,7 @@ class TensorEnv:
         return Step(self._checked_observe(state), reward, terminated, truncated, final_obs)
 
     def in_arrays(self) -> ArrayStepper | None:
-        """A function that steps over arrays, for one rollout; None where rows are many or a subclass has its own step."""
+        """A function that steps over arrays, for one rollout; None with many rows or if a subclass overrides step."""
         if not self._uses_arrays or getattr(self.step, "__func__", None) is not TensorEnv.step:
             return None
         self._unverify()
@@ -210,7 +224,7 @@ class TensorEnv:
         return self._replay(*tensors) or StepArrays.from_step(self.step(*tensors))
 
     def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
-        """A step by the recording of the methods, which is faster where rows are few; None where there is no recording.
+        """Step with the recording of the methods, which is faster with few rows; None if there is no recording.
 
         A recording is verified again when an attribute was set, and at each reset and rollout: methods may read the class.
         """
@@ -219,7 +233,7 @@ class TensorEnv:
             if self._uses_arrays and (step is None or not (step.verified or step.verify(self.state, action, noise))):
                 self._recorded_step = step = record_step(self, action, noise)
                 self._uses_arrays = step is not None
-            with np.errstate(all="ignore"):  # what is not finite is for the learner to report
+            with np.errstate(all="ignore"):  # the guard of training reports numbers that are not finite
                 return step(action.numpy(), noise.numpy()) if self._uses_arrays and step is not None else None
         except Exception:  # nothing has been changed, and the step over tensors will raise it again
             self._uses_arrays = False
@@ -232,6 +246,8 @@ class TensorEnv:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+        if name in ("observation", "action"):
+            declare_mask(self)
         if name not in CACHES:
             self._unverify()
 
@@ -249,7 +265,7 @@ class TensorEnv:
         return totals
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
-        """Another environment of the same kind and settings, with state and random stream of its own."""
+        """A new environment of the same class and settings, with its own state and random stream."""
         twin = copy.copy(self)
         copy_attributes(twin, self, UNSAVED)
         twin._allocate(num_envs, seed)
@@ -257,13 +273,8 @@ class TensorEnv:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its state, and the attributes of a subclass that have changed since the first reset."""
-        mine = {
-            "state": self.state.clone(),
-            "clock": self.clock.clone(),
-            "running_return": self._running_return.clone(),
-            "finished": self._finished.clone(),
-            "generator": self.generator.get_state(),
-        }
+        mine = {name: getattr(self, attribute).clone() for name, attribute in SAVED.items()}
+        mine["generator"] = self.generator.get_state()
         save = snapshot_attributes if self._for_snapshot else save_attributes
         return mine | save(self, UNSAVED, self._first_record)
 
@@ -276,13 +287,11 @@ class TensorEnv:
             self._for_snapshot = False
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go back to what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         if state["state"].shape != self.state.shape:
             raise RuntimeError(f"env state has shape {tuple(state['state'].shape)}, expected {tuple(self.state.shape)}")
-        self.state.copy_(state["state"])
-        self.clock.copy_(state["clock"])
-        self._running_return.copy_(state["running_return"])
-        self._finished.copy_(state["finished"])
+        for name, attribute in SAVED.items():
+            getattr(self, attribute).copy_(state[name])
         if state["generator"].numel() == self.generator.get_state().numel():  # they differ between kinds of device
             self.generator.set_state(state["generator"].cpu())
         load_attributes(self, state, UNSAVED, self._first_record)

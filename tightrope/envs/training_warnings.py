@@ -1,4 +1,4 @@
-"""Warnings about an environment to train on: no time limit, action masks that are not applied, images that are not seen."""
+"""Warnings about a training environment: no time limit, action masks that are ignored, images not read by convolutions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..models.action_mask import mask_columns
 from ..models.networks import IMAGE_SIDE, is_image
 from ..types import Composite, Env, Spec
 from .tensor import TensorEnv
 
-STEPS_WITHOUT_END = 1000  # of each environment, after which a warning says that no episode has ended
+STEPS_WITHOUT_END = 1000  # of each environment without the end of an episode, after which a warning is printed
 LIMITS = ("max_episode_steps", "_max_episode_steps", "max_num_frames_per_episode")  # names of a time limit
 MASK = re.compile(
     r"^(get_|invalid_|valid_|legal_)?action_masks?$|^(valid|legal|avail|available)_(actions|moves)(_mask)?$"
@@ -19,7 +20,7 @@ MASK = re.compile(
 
 
 def layers_of(env: object) -> Iterator[Any]:
-    """An environment and what it wraps, from the outside in; of several rows, the first."""
+    """An environment and the environments that it wraps, outermost first; for several rows, those of the first."""
     while env is not None:
         yield env
         attributes = getattr(env, "__dict__", {})
@@ -39,8 +40,7 @@ def find_time_limit(env: object) -> object:
 
 
 def endless_warning(env: Any) -> str | None:
-    """A warning for when no episode of a Gymnasium environment has ended in STEPS_WITHOUT_END steps; None if it has a time
-    limit."""
+    """The warning if no episode of a Gymnasium environment ends in STEPS_WITHOUT_END steps; None if it has a time limit."""
     if getattr(env, "backend", "") != "gymnasium" or find_time_limit(env) is not None:
         return None
     return (
@@ -54,15 +54,23 @@ def mask_names(names: Iterable[Any]) -> list[str]:
 
 
 def find_action_mask(env: object) -> str | None:
-    """Where an environment offers action masks, if it does: in its last info, in an observation, or by a method."""
+    """The place of action masks that are not applied (the last info, an observation or a method); None if there are none."""
+    observation, action = getattr(env, "observation", None), getattr(env, "action", None)
+    if isinstance(observation, Spec) and isinstance(action, Spec) and mask_columns(observation, action) is not None:
+        return None
     if where := mask_in_info(env):
         return where
     for layer in layers_of(env):
         space = getattr(layer, "observation", None) or getattr(layer, "observation_space", None)
-        parts = [name for name, _ in space.parts] if isinstance(space, Composite) else getattr(space, "spaces", ())
+        parts = (
+            [n.rpartition("/")[2] for n, _ in space.parts]
+            if isinstance(space, Composite)
+            else getattr(space, "spaces", ())
+        )
         if not isinstance(parts, tuple) and (found := mask_names(parts)):
             return f"the observation's {found[0]!r}"
-        methods = (name for kind in type(layer).__mro__ for name, value in vars(kind).items() if value is not None)
+        kinds = [kind for kind in type(layer).__mro__ if kind is not TensorEnv]
+        methods = (name for kind in kinds for name, value in vars(kind).items() if value is not None)
         if found := mask_names([*methods, *getattr(layer, "__dict__", ())]):
             return f"its {found[0]}"
     return None
@@ -79,18 +87,24 @@ def display_name(env: Env) -> str:
     return getattr(env, "name", type(env).__name__)
 
 
+MASK_ADVICE = (
+    "give one with every observation, of a reset too: as info['action_mask'] of single environments, by a method "
+    "action_masks(), as 'action_mask' in a Dict, or by action_mask(state) of a tensor environment"
+)
+
+
 def mask_warning(env: Env, where: str) -> str:
-    return f"{display_name(env)} offers action masks ({where}), which are not applied: the policy may choose invalid actions"
+    return f"{display_name(env)} offers action masks ({where}), which are not applied: {MASK_ADVICE}"
 
 
 def flat_images(spec: Spec) -> list[tuple[int, ...]]:
-    """Shapes of observations that look like images but are not read by convolutions."""
+    """The shapes of observations that look like images but are not read by convolutions."""
     parts = [part for _, part in spec.parts] if isinstance(spec, Composite) else [spec]
     return [part.shape for part in parts if len(part.shape) > 2 and math.prod(part.shape) > 1000 and not is_image(part)]
 
 
 def training_warnings(env: Env) -> list[str]:
-    """One line each, for the beginning of a training."""
+    """The warnings to print before training."""
     name = display_name(env)
     found = []
     if isinstance(env, TensorEnv) and env.max_episode_steps is None:

@@ -1,9 +1,10 @@
-"""Checks of what the methods of a tensor environment return. A mistake is one line: the method, what it returns, what is
-expected, a fix."""
+"""Check the return values of a tensor environment's methods. An error is one line with the method, its value, the expected
+value and a fix."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Protocol, Self
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..draw import draw_observations
 from ..errors import EnvError, UsageError, raised
 from ..types import Discrete, MultiDiscrete, Spec
 
@@ -20,6 +22,7 @@ PARAMETERS = {
     "reward": ("state", "action", "next_state"),
     "terminated": ("state",),
     "observe": ("state",),
+    "action_mask": ("state",),
 }
 REQUIRED = {
     "initial": "it turns uniform noise (N, noise_size) into start states (N, S)",
@@ -31,7 +34,7 @@ ON_DEVICE = "make tensors with device=self.device, or with ..._like(state)"
 
 
 class TensorEnvLike(Protocol):
-    """What the checks, trials and recordings of a TensorEnv use of it."""
+    """The part of a TensorEnv that checks, dry runs and recordings use."""
 
     num_envs: int
     device: torch.device
@@ -46,6 +49,11 @@ class TensorEnvLike(Protocol):
 
     @property
     def pure(self) -> bool: ...
+    @property
+    def _masked(self) -> bool: ...
+    @property
+    def _seen(self) -> Spec | None: ...
+    def _show(self, state: Tensor) -> Tensor: ...
     def _overrides(self, name: str) -> bool: ...
     def _apply(self, name: str, *arguments: Tensor) -> Tensor: ...
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self: ...
@@ -76,7 +84,7 @@ def in_short(spec: Spec) -> str:
 
 
 def mistake(env: TensorEnvLike, name: str, found: str, fix: str) -> UsageError:
-    """The error about one method: what it does, and what to do about it."""
+    """The error about one method: its mistake and the fix."""
     return UsageError(f"{type(env).__name__}.{name} {found}: {fix}")
 
 
@@ -94,7 +102,7 @@ def check_numbers(env: TensorEnvLike) -> None:
 
 
 def check_defined(env: TensorEnvLike, name: str) -> None:
-    """UsageError if the environment lacks this method, which has no default."""
+    """Raise UsageError if the environment lacks this required method."""
     if not env._overrides(name):
         raise UsageError(f"{type(env).__name__} has no {name}: write {signature(name)}; {REQUIRED[name]}")
 
@@ -104,7 +112,7 @@ def signature(name: str) -> str:
 
 
 def call_method(env: TensorEnvLike, name: str, *arguments: Tensor) -> object:
-    """What a method returns. What it raises becomes a UsageError of one line."""
+    """Call a method and return its result; an exception becomes a UsageError of one line."""
     try:
         return getattr(env, name)(*arguments)
     except UsageError:
@@ -145,7 +153,7 @@ def takes_arguments(method: Callable[..., object], arguments: tuple[object, ...]
 
 
 def check_tensor(env: TensorEnvLike, name: str, value: object, fix: str) -> Tensor:
-    """The value, which must be a tensor on the environment's device."""
+    """Return the value; UsageError unless it is a tensor on the environment's device."""
     if not isinstance(value, Tensor):
         raise mistake(env, name, f"returns {describe_value(value)}, not a tensor", fix)
     if value.device.type != env.device.type:
@@ -199,7 +207,8 @@ def check_column(env: TensorEnvLike, name: str, value: object, dtype: torch.dtyp
 
 
 def check_observation(env: TensorEnvLike, value: object) -> Tensor:
-    spec, rows, own = env.observation, env.num_envs, env._overrides("observe")
+    spec = env._seen or env.observation
+    rows, own = env.num_envs, env._overrides("observe")
     name, wanted = "observe" if own else "initial", (rows, *spec.shape)
     obs = check_tensor(env, "observe", value, "return one observation per row")
     if tuple(obs.shape) != wanted:
@@ -225,12 +234,14 @@ def check_finite(env: TensorEnvLike, name: str, value: Tensor, when: str) -> Non
 def check_choices(
     env: TensorEnvLike, obs: Tensor | np.ndarray, error: type[Exception] = EnvError, source: str = "advance"
 ) -> None:
-    """Raise an error where an observation is outside its discrete space. `obs` is a tensor on the CPU, or an array; `source`
-    is the method that gave the state it shows."""
-    spec = env.observation
+    """Raise an error if an observation is outside its discrete space. `obs` is a tensor on the CPU or an array; `source` is the
+    method that returned the observed state."""
+    spec = env._seen or env.observation
     if not isinstance(spec, (Discrete, MultiDiscrete)):
         return
     choices = np.asarray(obs)
+    if env._seen is not None:  # the action mask follows
+        choices = choices[:, : math.prod(spec.shape)].reshape(-1, *spec.shape)
     outside = (choices < 0) | (choices >= spec.n)
     if outside.any():
         row, *column = np.argwhere(outside)[0].tolist()
@@ -243,9 +254,9 @@ def check_choices(
 
 
 def draw_frames(env: TensorEnvLike, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-    """The frames of these observations. What `draw` raises, or a wrong shape, becomes a UsageError of one line."""
+    """Draw these observations; an exception of `draw` or a wrong shape becomes a UsageError of one line."""
     try:
-        frames: object = env.draw(obs, action)
+        frames: object = draw_observations(env, obs, action)
     except UsageError:
         raise
     except Exception as error:

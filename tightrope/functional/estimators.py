@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-LONG, NARROW = 32, 256  # sums over time double their reach from 32 steps on, for at most 256 environments
-Add = Callable[..., tuple[Tensor, ...]]  # what each of several tensors adds up to over all ranks
+LONG, NARROW = 32, 256  # _backward_sum uses the doubling scheme from 32 steps on, for at most 256 environments
+Add = Callable[..., tuple[Tensor, ...]]  # (tensors) to their sums over all ranks
 
 
 def alone(*parts: Tensor) -> tuple[Tensor, ...]:
-    """The sums where there is one rank."""
+    """Return the sums over a single rank: the tensors themselves."""
     return parts
 
 
@@ -29,8 +29,8 @@ def successor_values(
     done: Bool[Tensor, "T N"],
     final_value: Float[Tensor, "T N"],
 ) -> Float[Tensor, "T N"]:
-    """V(s_{t+1}) everywhere: the next row's value, the value of the final observation where an episode ended, and
-    `last_value` (that of the observation carried to the next rollout) at the end of the window."""
+    """Return V(s_{t+1}) for every step: the value in the next row, but the value of the final observation where an episode
+    ended, and in the last row `last_value`, the value of the observation after the rollout."""
     following = torch.cat([value[1:], last_value[None]])
     return torch.where(done, final_value, following)
 
@@ -44,7 +44,7 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Float[Tensor, "T N"]:
-    """Generalised advantage estimates; `next_value` is what `successor_values` gives."""
+    """Return generalised advantage estimates. `next_value` comes from `successor_values`."""
     delta = reward + gamma * next_value * ~terminated - value  # eq. 12
     decay = gamma * gae_lambda * (~done).to(delta.dtype)
     return _backward_sum(delta, decay)  # eq. 16
@@ -57,8 +57,8 @@ def discounted_returns(
     next_value: Float[Tensor, "T N"],
     gamma: float,
 ) -> Float[Tensor, "T N"]:
-    """G_t = r_t + gamma G_{t+1} while the episode goes on. Where the clock cuts it, and in the window's last row,
-    G_{t+1} is `next_value` (zeros when there is no critic: reward-to-go up to the cut)."""
+    """Return G_t = r_t + gamma G_{t+1} within each episode. Where an episode is truncated, and in the last row, G_{t+1} is
+    `next_value` (0 without a critic: the reward-to-go up to that step)."""
     cut = done.clone()
     cut[-1] = True
     return _backward_sum(reward + gamma * next_value * (cut & ~terminated), gamma * (~cut).to(reward.dtype))
@@ -67,8 +67,8 @@ def discounted_returns(
 def running_returns(
     reward: Float[Tensor, "T N"], done: Bool[Tensor, "T N"], start: Float[Tensor, "N"], gamma: float
 ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "N"]]:
-    """R_t = r_t + gamma R_{t-1} within an episode, from the past on; and what to start the next rollout from. Its
-    standard deviation is the scale that reward normalisation divides by. [detail 30]"""
+    """Return R_t = r_t + gamma R_{t-1} within each episode, starting from `start`, and the `start` of the next rollout.
+    Reward normalisation divides by the standard deviation of R. [detail 30]"""
     first = reward[:1] + gamma * start
     decay = gamma * (~done[:-1]).to(reward.dtype)
     backwards = torch.cat([first, reward[1:]]).flip(0), torch.cat([decay.flip(0), torch.zeros_like(first)])
@@ -77,10 +77,10 @@ def running_returns(
 
 
 def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
-    """y_t = x_t + decay_t y_{t+1}, from the last row to the first; what comes after the last row is 0.
+    """Return y_t = x_t + decay_t y_{t+1}, from the last row to the first, with y = 0 after the last row.
 
-    Where rows are short the time goes into the number of calls, so that the sum doubles its reach each time: once
-    y_t = x_t + decay_t y_{t+s} is known, putting it into itself gives the same for 2 s.
+    With few environments the number of calls takes the time. A doubling scheme then needs only log2(T) calls: substituting
+    y_t = a_t + d_t y_{t+s} into itself gives the same form with 2 s instead of s.
     """
     length, width = x.shape
     if length < LONG or width > NARROW:
@@ -89,57 +89,57 @@ def _backward_sum(x: Tensor, decay: Tensor) -> Tensor:
         for t in reversed(range(length)):
             running = torch.addcmul(x[t], decay[t], running, out=y[t])
         return y
-    y, decay, reach = x.clone(), decay.clone(), 1
-    while reach < length:
-        y[:-reach] = torch.addcmul(y[:-reach], decay[:-reach], y[reach:])
-        decay[:-reach] = decay[:-reach] * decay[reach:]
-        reach *= 2
+    y, decay, stride = x.clone(), decay.clone(), 1
+    while stride < length:
+        y[:-stride] = torch.addcmul(y[:-stride], decay[:-stride], y[stride:])
+        decay[:-stride] = decay[:-stride] * decay[stride:]
+        stride *= 2
     return y
 
 
 def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:
-    """True up to and including the step that ends the first episode of each column."""
+    """Mark the steps of the first episode in each column, including its last step."""
     ended_before = torch.cumsum(done, 0) - done.long()
     return ended_before == 0
 
 
-def running_mask(
+def collected_mask(
     terminated: Bool[Tensor, "T N"], fraction: float | None, add: Add = alone, ranks: int = 1
 ) -> Bool[Tensor, "T 1"]:
-    """True up to and including the step at which that fraction of the columns has terminated; None for everywhere."""
+    """Mark the steps up to the one at which that fraction of the columns has terminated, and all steps if it is None."""
     if fraction is None:
         return torch.ones_like(terminated[:, :1])
-    before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1)  # whether each column had
+    before = (torch.cumsum(terminated, 0) - terminated.long()).clamp(max=1)  # 1 if the column terminated earlier
     (dead,) = add(before.sum(1, keepdim=True))
     return dead < fraction * terminated.shape[1] * ranks
 
 
 def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:
-    """True at the last row of a mask that is True from the start on."""
+    """Mark the last True row of a mask that starts with True and turns False once."""
     following = torch.cat([mask[1:], torch.zeros_like(mask[:1])])
     return mask & ~following
 
 
 def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"], add: Add = alone) -> Float[Tensor, ""]:
-    """Mean over the entries where the mask is True."""
+    """Return the mean over the entries where the mask is True."""
     total, count = add(torch.where(mask, x, 0.0).sum(), mask.sum())
     return total / count.clamp(min=1)
 
 
 def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float[Tensor, "M"]:
-    """Mean of each column over the rows that were not skipped, whatever is in those that were."""
+    """Return the mean of each column over the rows with skipped 0. Skipped rows may hold NaN."""
     taken = 1 - skipped
     return torch.where(taken[:, None] > 0, x, 0.0).sum(0) / taken.sum()
 
 
 def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Add = alone) -> Float[Tensor, "T 1"]:
-    """Mean over the environments still alive at each time step: the baseline that needs no critic."""
+    """Return the mean over the environments that are alive at each time step: a baseline without a critic."""
     total, count = add((x * alive).sum(1), alive.sum(1))
     return (total / count.clamp(min=1)).unsqueeze(1)
 
 
 def standardize(x: Float[Any, "*S"], mean: Tensor | float, std: Tensor | float, eps: float = 1e-8) -> Float[Any, "*S"]:
-    """(x - mean) / (std + eps), of a tensor or an array. The statistics are arguments: they may be those of all ranks."""
+    """Return (x - mean) / (std + eps) of a tensor or an array. Mean and std are arguments: they may be those of all ranks."""
     return (x - mean) / (std + eps)
 
 
@@ -149,7 +149,7 @@ def explained_variance(
     variance: Callable[[Tensor], Tensor] = lambda x: x.var(correction=0),
     largest: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Float[Tensor, ""]:
-    """1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant; 0 for a constant target.
-    `variance` and `largest` are those of all ranks, where there are several."""
-    varies = largest(target.max()) > -largest(-target.min())  # the variance of equal numbers is not exactly 0
+    """Return 1 - Var(target - prediction) / Var(target): 1 is perfect, 0 no better than a constant. A constant target gives 0.
+    With several ranks, `variance` and `largest` compute over all of them."""
+    varies = largest(target.max()) > -largest(-target.min())  # rounding can make the variance of equal numbers nonzero
     return torch.where(varies, 1 - variance(target - prediction) / variance(target), 0.0)

@@ -1,14 +1,14 @@
-"""The objectives of REINFORCE and PPO, term by term, and the two loss records the pages minimise.
+"""The terms of the REINFORCE and PPO objectives, and the two losses that the algorithms minimise.
 
-REINFORCE: Williams 1992. PPO: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and eq. 9. A term that is ascended (surrogate,
-policy gradient, entropy) is returned with the paper's sign; only the records turn the total into a loss.
+REINFORCE: Williams 1992. PPO: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and eq. 9. Terms to be maximised (surrogate,
+policy gradient, entropy) have the paper's sign; PPOLoss and VPGLoss turn the sum into a loss to be minimised.
 
-A loss is a frozen record, callable on (policy, batch). It returns the scalar to minimise and the terms worth logging.
+A loss is a frozen dataclass, called on (policy, batch). It returns the scalar to minimise and the terms to log.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,7 +29,7 @@ Policy = Callable[[Tensor], tuple[Distribution, Tensor]]
 def importance_weights(
     log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"], clamp: float | None = None
 ) -> Float[Tensor, "B"]:
-    """w = pi / pi_old as a constant: no gradient flows through it. Clamped to [1 - c, 1 + c] if c is given."""
+    """w = pi / pi_old, detached, and clamped to [1 - clamp, 1 + clamp] unless `clamp` is None."""
     weight = (log_prob - old_log_prob).detach().exp()
     return weight if clamp is None else weight.clamp(1 - clamp, 1 + clamp)
 
@@ -37,7 +37,7 @@ def importance_weights(
 def policy_gradient(
     log_prob: Float[Tensor, "B"], advantage: Float[Tensor, "B"], weight: Float[Tensor, "B"], mask: Bool[Tensor, "B"]
 ) -> Float[Tensor, ""]:
-    """REINFORCE, to be ascended: mean of w log pi(a|s) (G - b) over the steps that count."""
+    """REINFORCE, to be maximised: mean of w log pi(a|s) (G - b) over the steps in the mask."""
     return masked_mean(weight.detach() * log_prob * advantage.detach(), mask)
 
 
@@ -47,7 +47,7 @@ def clipped_surrogate(
     advantage: Float[Tensor, "B"],
     clip_coef: float | Tensor,
 ) -> Float[Tensor, ""]:
-    """L^CLIP, to be ascended: mean of min(r A, clip(r, 1 - eps, 1 + eps) A)."""
+    """L^CLIP, to be maximised: mean of min(r A, clip(r, 1 - eps, 1 + eps) A)."""
     advantage = advantage.detach()
     ratio = (log_prob - old_log_prob.detach()).exp()
     clipped = ratio.clamp(1 - clip_coef, 1 + clip_coef)  # type: ignore[arg-type]
@@ -62,14 +62,14 @@ def value_loss(value: Float[Tensor, "B"], target: Float[Tensor, "B"]) -> Float[T
 def clipped_value_loss(
     value: Float[Tensor, "B"], old_value: Float[Tensor, "B"], target: Float[Tensor, "B"], clip_coef: float | Tensor
 ) -> Float[Tensor, ""]:
-    """Half the mean of the larger of two squared errors: of the value, and of the value clipped to near its old one."""
+    """Half the mean of the larger squared error: that of the value, or of the value clipped to old_value +- clip_coef."""
     old_value, target = old_value.detach(), target.detach()
     clipped = old_value + (value - old_value).clamp(-clip_coef, clip_coef)  # type: ignore[arg-type]
     return 0.5 * torch.max((value - target).square(), (clipped - target).square()).mean()  # [detail 9]
 
 
 def entropy_bonus(entropy: Float[Tensor, "B"]) -> Float[Tensor, ""]:
-    """S of eq. 9, to be ascended: the mean entropy."""
+    """S of eq. 9, to be maximised: the mean entropy."""
     return entropy.mean()
 
 
@@ -82,7 +82,7 @@ def approx_kl(log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"]) ->
 def clip_fraction(
     log_prob: Float[Tensor, "B"], old_log_prob: Float[Tensor, "B"], clip_coef: float | Tensor
 ) -> Float[Tensor, ""]:
-    """The share of the batch whose ratio has left [1 - eps, 1 + eps]."""
+    """Fraction of the batch whose ratio is outside [1 - eps, 1 + eps]."""
     ratio = (log_prob - old_log_prob).detach().exp()
     return ((ratio - 1).abs() > clip_coef).float().mean()
 
@@ -94,10 +94,15 @@ class PPOTerms(NamedTuple):
     approx_kl: Tensor
     clip_fraction: Tensor
 
+    @staticmethod
+    def diagnostics() -> frozenset[str]:
+        """Name the terms that are only logged and may overflow. Training stops if any other term is not finite."""
+        return frozenset({"approx_kl", "clip_fraction"})
+
 
 @dataclass(frozen=True)
 class PPOLoss:
-    """-(L^CLIP - c1 L^VF + c2 S): eq. 9 with its sign turned, for a descent."""
+    """-(L^CLIP - c1 L^VF + c2 S): eq. 9 with the opposite sign, to be minimised."""
 
     clip_coef: float | Tensor
     vf_coef: float
@@ -129,6 +134,11 @@ class VPGTerms(NamedTuple):
     entropy: Tensor
     importance_weight: Tensor
 
+    @staticmethod
+    def diagnostics() -> frozenset[str]:
+        """Name the terms that are only logged and may overflow. Training stops if any other term is not finite."""
+        return frozenset({"importance_weight"})
+
 
 @dataclass(frozen=True)
 class VPGLoss:
@@ -159,3 +169,16 @@ class VPGLoss:
             entropy=entropy.detach(),
             importance_weight=masked_mean(weight, batch.alive),
         )
+
+
+@runtime_checkable
+class Terms(Protocol):
+    """A named tuple of the terms that a loss returns. It may have a method `diagnostics`, as PPOTerms has."""
+
+    def _asdict(self) -> dict[str, Tensor]: ...
+
+
+def terms_to_check(terms: Terms) -> dict[str, Tensor]:
+    """Return by name the terms that must stay finite: all but the `diagnostics` that the tuple declares."""
+    ignored: frozenset[str] = getattr(terms, "diagnostics", frozenset)()
+    return {name: term for name, term in terms._asdict().items() if name not in ignored}

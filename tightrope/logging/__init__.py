@@ -1,4 +1,4 @@
-"""What a person sees of a run: the console, metrics.jsonl, trackers, videos and report pages. All of them are callbacks."""
+"""The outputs of a run: console, metrics.jsonl, trackers, videos and report pages. All but metrics.jsonl are callbacks."""
 
 from .callback import Callback, CallbackList, EvaluationResult, RunInfo, StateView, StopTraining, Target, TrainingResult
 from .console import ConsoleLogger, EvaluationLine

@@ -1,4 +1,4 @@
-"""Callbacks: what happens while a training runs. The console, trackers, videos and the report are callbacks too."""
+"""Callbacks: code that runs during training. The console, trackers, videos and the report are callbacks too."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ MetricsRow = dict[str, Any]  # one row of metrics.jsonl
 
 
 class StopTraining(Exception):
-    """Raise it in a callback to end training after the present phase. Everything is saved, and `learn` can go on later."""
+    """Raise this in a callback to end training after the current phase. The run is saved, and `learn` can continue it."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A return from which on a task counts as solved."""
+    """The return at which a task counts as solved."""
 
     value: float
-    source: str  # who says so, as a sentence without its full stop
-    published: bool = True  # False if it is only what the preset reaches
+    source: str  # the origin of the number, as a sentence without its full stop
+    published: bool = True  # False if it is only the result of our preset
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run before it starts or goes on."""
+    """The description of a run, before it starts or resumes."""
 
     title: str  # such as "CartPole-v1 ppo"
     settings: Settings
-    plan: list[str]  # what will happen, as lines of text
+    plan: list[str]  # the plan of the run, as lines of text
     steps: int  # environment steps so far
     total_steps: int  # environment steps at the end
     run_dir: Path | None = None
@@ -82,8 +82,8 @@ class TrainingResult:
 
     state: StateView
     error: BaseException | None = None  # the exception that ended it
-    stopped: str | None = None  # what StopTraining said
-    score: EvaluationResult | None = None  # of the trained agent, if one was wanted
+    stopped: str | None = None  # the message of StopTraining
+    score: EvaluationResult | None = None  # of the trained agent, if one was requested
 
     @property
     def steps(self) -> int:
@@ -93,12 +93,12 @@ class TrainingResult:
 class Callback:
     """Code that runs while an agent trains: `agent.learn(callbacks=[MyCallback()])`. Override the methods you need.
 
-    Any method may raise `StopTraining("why")`: training then ends after the present phase, and everything is saved. Any
-    other exception ends training as well, unless `may_fail` is set: then it is printed once, as a warning, and the callback
-    is called no more.
+    Any method may raise `StopTraining("why")`: training then ends after the current phase, and the run is saved. Any other
+    exception ends training as well, unless `may_fail` is set: then it is printed once, as a warning, and the callback is not
+    called again.
 
-    Of several ranks only the first calls it. Set `every_rank` for a callback that changes settings or environments, which
-    have to be the same everywhere. Random numbers that a callback draws from the global generators follow the run's seed.
+    With several ranks, only rank 0 calls a callback. Set `every_rank` for a callback that changes settings or environments,
+    which must be the same on all ranks. Random numbers that a callback draws from the global generators follow the run's seed.
     """
 
     name = ""  # in warnings; the class's name if empty
@@ -106,7 +106,7 @@ class Callback:
     every_rank = False
 
     def on_start(self, run: RunInfo) -> None:
-        """Training starts, or goes on."""
+        """Training starts or resumes."""
 
     def on_update(self, state: StateView) -> None:
         """A phase has run. Its rollout and its gradients can be read until the next phase overwrites them."""
@@ -118,16 +118,16 @@ class Callback:
         """The result of an evaluation during training (setting `eval_every`)."""
 
     def on_evaluation_progress(self, done: int, episodes: int) -> None:
-        """So many episodes of a slow evaluation are done."""
+        """`done` of `episodes` episodes of a slow evaluation are over."""
 
     def on_video(self, path: Path, step: int) -> None:
         """A video of training has been written."""
 
     def on_trained(self, state: StateView) -> None:
-        """The last phase has run and is saved. The trained agent is scored now; `on_end` comes after that."""
+        """The last phase is saved. Next the trained agent is evaluated, then `on_end` is called."""
 
     def on_end(self, result: TrainingResult) -> None:
-        """Training has ended, in whatever way. No other method is called after this."""
+        """Training has ended, normally or by an exception. No other method is called after this."""
 
 
 class CallbackList:
@@ -135,16 +135,16 @@ class CallbackList:
 
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
-        self.stopped: str | None = None  # what the first StopTraining said
+        self.stopped: str | None = None  # the message of the first StopTraining
 
     def add(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks += callbacks
 
     def call(self, method: str, *arguments: object) -> None:
-        """All of them are called, then the first exception is raised, if there was one."""
+        """Call a method of all callbacks, then raise the first exception, if there was one."""
         first: Exception | None = None
         for callback in list(self.callbacks):
-            if callback not in self.callbacks:  # dropped meanwhile, in a call within this one
+            if callback not in self.callbacks:  # removed by a nested call
                 continue
             name = callback.name or type(callback).__name__
             try:
@@ -154,7 +154,7 @@ class CallbackList:
             except Exception as error:
                 if callback.may_fail:
                     self.callbacks.remove(callback)
-                    line = f"warning: {name} failed and is left out from here on: {failure_text(error)}"
+                    line = f"warning: {name} failed and is disabled: {failure_text(error)}"
                     print_line(line, error=True)
                 else:
                     first = first or error

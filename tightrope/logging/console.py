@@ -1,4 +1,4 @@
-"""Progress on the console: one live line on a terminal, a plain line now and then elsewhere."""
+"""Show progress on the console: one live line on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLES = {"return": "bold", "curve": "cyan", "title": "bold"}
 
 
 class ConsoleLogger(Callback):
-    """Shows how far training is."""
+    """Shows the progress of training."""
 
     name, may_fail = "progress", True
 
@@ -88,7 +88,7 @@ class LiveLine:
         return text
 
     def _fitting(self, width: int) -> list[LinePart]:
-        """Everything; or what matters; or that in short; or as much of that as fits."""
+        """The longest version of the line that fits: all parts, the important parts, these in short, or a cut line."""
 
         def too_long() -> bool:
             return len(GAP.join(part.text for part in parts)) > width
@@ -104,7 +104,7 @@ class LiveLine:
         return parts
 
     def _aligned(self, part: LinePart, short: bool) -> LinePart:
-        """As wide as the part has ever been, so that the line does not jump."""
+        """Pad a part to its largest width so far, so that the line does not jump."""
         text, key = part.short if short else part.text, (part.name, short)
         self.widths[key] = max(self.widths.get(key, 0), len(text))
         return part._replace(text=text.ljust(self.widths[key]))
@@ -124,7 +124,7 @@ class LiveLine:
 
 
 class PlainLines:
-    """A line now and then, for log files. A thread reports on phases that take longer than that."""
+    """Prints occasional plain lines, for log files. A thread reports on phases that take long."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -155,7 +155,7 @@ class PlainLines:
             print_line(evaluation_text(self.progress.title, *self.progress.evaluation), error=True)
 
     def flush(self) -> None:
-        """Print what has not been shown."""
+        """Print a line if there is something new."""
         if self.pending:
             progress = self.progress
             self.shown_share, self.shown_at, self.pending = progress.share, time.monotonic(), False
@@ -180,7 +180,7 @@ def evaluation_text(title: str, done: int, episodes: int) -> str:
 
 
 class EvaluationLine(Callback):
-    """How far an evaluation outside of training is: a line on a terminal that disappears at the end, plain lines elsewhere."""
+    """Shows the progress of an evaluation outside of training: a temporary line on a terminal, plain lines elsewhere."""
 
     name, may_fail = "progress", True
 

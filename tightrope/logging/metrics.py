@@ -34,8 +34,8 @@ def finite(value: Any) -> Any:
 class MetricsFile:
     """Appends rows after the first `size` bytes of a file (all of it, if not given). Numbers that are not finite are null.
 
-    Half a row at the end is cut off. `say` is told if the file has fewer than `size` bytes of whole rows. Rows that the disk
-    does not take are kept and written with the next one, so that the file has no gap.
+    An incomplete row at the end is cut off. `say` gets a line if the file has fewer than `size` bytes of complete rows. If the
+    disk fails, rows are kept and written with the next one, so that the file has no gap.
     """
 
     def __init__(self, place: Place, size: int | None = None, say: Callable[[str], None] = print) -> None:
@@ -54,7 +54,7 @@ class MetricsFile:
         self.file.truncate(self.file.seek(self.whole))
 
     def write(self, row: MetricsRow) -> None:
-        """OSError if the disk does not take it now; it is tried again with the next row."""
+        """Write a row. OSError if the disk fails; the row is then written with the next one."""
         self.unwritten += json.dumps(finite(row), allow_nan=False).encode() + b"\n"
         self.flush()
 
@@ -71,7 +71,7 @@ class MetricsFile:
         return self.whole
 
     def close(self) -> None:
-        """Close the file without half a row at its end."""
+        """Close the file, and cut off an incomplete row at its end."""
         if not self.file.closed and self.file.tell() != self.whole:
             self.file.truncate(self.whole)
         self.file.close()
@@ -153,8 +153,8 @@ def as_float(value: object) -> float:
 
 
 def read_rows(place: Place, max_bytes: int = MAX_FILE) -> Iterator[MetricsRow]:
-    """The rows of a metrics file. Lines that are no row, or are still being written, are skipped. A missing file has no rows;
-    `Unreadable` if it is not a regular file of at most `max_bytes`."""
+    """The rows of a metrics file. Invalid and incomplete lines are skipped. A missing file has no rows; `Unreadable` if it is
+    not a regular file of at most `max_bytes`."""
     if not place.exists():
         return
     with place.open(max_bytes) as file:

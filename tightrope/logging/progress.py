@@ -1,4 +1,4 @@
-"""How far a run is, as the parts of one line of text."""
+"""The progress of a run, as the parts of one line of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOWEST = 9  # the rank of parts that are shown only if there is room for everyth
 
 
 class LinePart(NamedTuple):
-    """A part of the line. If there is no room, the short texts are used, then the parts with the highest ranks are dropped."""
+    """A part of the line. If space is short, the short texts are used, then parts with the highest ranks are dropped."""
 
     name: str
     text: str
@@ -25,7 +25,7 @@ class LinePart(NamedTuple):
 
 
 class Progress:
-    """How far a run is, and the numbers to show."""
+    """The progress of a run and the numbers to show."""
 
     def __init__(self, run: RunInfo) -> None:
         self.title, self.total = run.title, max(run.total_steps, 1)
@@ -47,7 +47,7 @@ class Progress:
 
     @property
     def in_phase(self) -> str:
-        """How far a slow phase is, as text; empty if that is unknown."""
+        """The progress of a slow phase, as text; empty if unknown."""
         if self.steps_taken is None or self.ended or time.monotonic() - self.phase_began < SLOW_SECONDS:
             return ""
         taken = self.steps_taken() - self.taken_before
@@ -73,7 +73,7 @@ class Progress:
         return min(self.steps / self.total, 1.0)
 
     def parts(self) -> list[LinePart]:
-        """Everything to show, in reading order."""
+        """All parts of the line, in reading order."""
         number = self.latest.get("phase", 0)
         exact = self.batch and self.steps == number * self.batch  # all phases have the same number of steps
         share, phase = f"{self.share:4.0%}", f"{number}/{self.total // self.batch}" if exact else f"{number}"

@@ -1,4 +1,4 @@
-"""ActorCritic: an observation in, (distribution, value) out. The actor and the critic may share their trunk."""
+"""ActorCritic: observations to (action distribution, value). Actor and critic may share their trunk."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..recording import Recordings
 from ..types import Bound, Box, Discrete, MultiDiscrete, Spec
-from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical
+from .action_mask import ActionMask, mask_columns, without_mask
+from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical, masked_logits
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
 from .normalizer import ObservationNormalizer, RewardScaler
 
-WIDEST = 1e6  # an interval of actions wider than this is as good as none
-LOG_STD_RANGE = (-20.0, 2.0)  # of the state-dependent option
+WIDEST = 1e6  # a wider interval of actions counts as unbounded
+LOG_STD_RANGE = (-20.0, 2.0)  # limits of log_std "state"
 Distribution = Categorical | Gaussian
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The shape of the networks."""
+    """Settings of the networks."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of each multilayer perceptron."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     share_trunk: bool = False
-    """One trunk for actor and critic (images always share theirs)."""
+    """Share one trunk between actor and critic (always true for images)."""
     norm_obs: bool = False
-    """Normalise observations by their running mean and variance, which are part of the model."""
+    """Normalise observations by their running mean and variance, which are saved with the model."""
     network: str | None = None
-    """A network of one's own as module:Class, made with no arguments: observations in, features (B, F) out."""
+    """Your own network as module:Class, constructed without arguments: observations in, features (B, F) out."""
     log_std: Literal["free", "state"] = "free"
     """Continuous actions: a free parameter per dimension, or an output of the network in [-20, 2]."""
     log_std_init: float = 0.0
-    """Where the log standard deviation starts; actions are in units in which their bounds are -1 and 1."""
+    """Initial log standard deviation of actions, which are scaled so that their bounds are -1 and 1."""
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
@@ -56,8 +57,9 @@ class CategoricalHead(nn.Module):
         super().__init__()
         self.logits = orthogonal(nn.Linear(in_features, action.n), 0.01)
 
-    def forward(self, features: Tensor) -> Categorical:
-        return Categorical(self.logits(features).float())  # whatever the network's precision
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Categorical:
+        logits = self.logits(features).float()  # also under autocast
+        return Categorical(logits if mask is None else masked_logits(logits, mask))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return Categorical.noise(shape, generator)
@@ -73,14 +75,18 @@ class MultiCategoricalHead(nn.Module):
 
     def __init__(self, in_features: int, action: MultiDiscrete) -> None:
         super().__init__()
-        self.choices, self.most = len(action.n), max(action.n)
+        self.choices, self.most, self.sizes = len(action.n), max(action.n), action.n
         self.logits = orthogonal(nn.Linear(in_features, self.choices * self.most), 0.01)
         beyond = torch.arange(self.most)[None] >= torch.tensor(action.n)[:, None]  # (K, most)
         self.register_buffer("ruled_out", beyond, persistent=False)
 
-    def forward(self, features: Tensor) -> MultiCategorical:
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> MultiCategorical:
         logits = self.logits(features).float().unflatten(-1, (self.choices, self.most))
-        return MultiCategorical(logits.masked_fill(self.ruled_out, RULED_OUT))
+        if mask is None:
+            return MultiCategorical(logits.masked_fill(self.ruled_out, RULED_OUT))
+        rows = mask.split_with_sizes(list(self.sizes), -1)
+        wide = torch.stack([nn.functional.pad(row, (0, self.most - row.shape[-1])) for row in rows], -2)
+        return MultiCategorical(masked_logits(logits, wide))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return MultiCategorical.noise((*shape, self.choices), generator)
@@ -90,25 +96,25 @@ class MultiCategoricalHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """Features to a diagonal Gaussian, in units in which each bounded interval of actions is [-1, 1].
+    """Features to a diagonal Gaussian over actions, scaled so that their bounds are -1 and 1.
 
-    The environment gets the action scaled to its bounds and clipped to them, the learner the raw one.
+    The environment gets the action rescaled and clipped to its bounds; learning uses the raw action.
     """
 
     low: Tensor
     high: Tensor
     middle: Tensor
-    reach: Tensor
+    half_range: Tensor
 
     def __init__(self, in_features: int, action: Box, state_dependent: bool, log_std_init: float = 0.0) -> None:
         super().__init__()
         self.shape, self.size = action.shape, math.prod(action.shape)
         low, high = each(action.low, self.size), each(action.high, self.size)
         bounded = (high - low) < WIDEST
-        middle, reach = torch.where(bounded, (low + high) / 2, 0.0), torch.where(bounded, (high - low) / 2, 1.0)
-        for name, values in {"low": low, "high": high, "middle": middle, "reach": reach}.items():
+        middle, half_range = torch.where(bounded, (low + high) / 2, 0.0), torch.where(bounded, (high - low) / 2, 1.0)
+        for name, values in {"low": low, "high": high, "middle": middle, "half_range": half_range}.items():
             self.register_buffer(name, values, persistent=False)
-        self.unit = bool((low == -1).all() and (high == 1).all())  # the environment's units are the network's
+        self.unit = bool((low == -1).all() and (high == 1).all())  # bounds are already -1 and 1: no rescaling
         self.mean = orthogonal(nn.Linear(in_features, self.size), 0.01)
         if state_dependent:
             self.log_std_layer: nn.Linear | None = orthogonal(nn.Linear(in_features, self.size), 0.01)
@@ -117,7 +123,7 @@ class GaussianHead(nn.Module):
             self.log_std_layer = None
             self.log_std = nn.Parameter(torch.full((self.size,), log_std_init))  # [detail 24]
 
-    def forward(self, features: Tensor) -> Gaussian:
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Gaussian:
         if self.log_std_layer is None:
             return Gaussian(self.mean(features).float(), self.log_std)
         return Gaussian(self.mean(features).float(), self.log_std_layer(features).float().clamp(*LOG_STD_RANGE))
@@ -129,7 +135,7 @@ class GaussianHead(nn.Module):
         if self.unit:
             inside = action.clamp(-1.0, 1.0)
         else:
-            inside = torch.addcmul(self.middle, self.reach, action).clamp_(self.low, self.high)  # [detail 27]
+            inside = torch.addcmul(self.middle, self.half_range, action).clamp_(self.low, self.high)  # [detail 27]
         return inside if len(self.shape) == 1 else inside.view(*action.shape[:-1], *self.shape)
 
 
@@ -137,40 +143,51 @@ Head = CategoricalHead | MultiCategoricalHead | GaussianHead
 
 
 def each(bound: Bound, size: int) -> Tensor:
-    """A bound per entry."""
+    """Return one bound per entry."""
     return torch.tensor(bound).expand(size).clone()
 
 
 class ActorCritic(nn.Module):
-    """A policy head and, unless `critic` is None, a value head, each on its trunk (possibly the same one)."""
+    """A policy head on the trunk `actor` and, unless `critic` is None, a value head on the trunk `critic`.
+
+    `actor` and `critic` are trunks without heads, and may be the same module.
+    """
 
     def __init__(
-        self, actor: Trunk, critic: Trunk | None, head: Head, normalizer: ObservationNormalizer | None = None
-    ) -> None:
+        self, actor: Trunk, critic: Trunk | None, head: Head, normalizer: ObservationNormalizer | None = None,
+        action_mask: ActionMask | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.actor, self.head, self.critic = actor, head, critic
         self.value_head = None if critic is None else orthogonal(nn.Linear(critic.out_features, 1), 1.0)
-        self.normalizer = normalizer
+        self.normalizer, self.action_mask = normalizer, action_mask
         self.reward_scaler = RewardScaler()
-        self.recordings = Recordings()  # how it acts on the CPU
+        self.recordings = Recordings()  # of acting on the CPU, see engine/rollout_policy.py
 
     def forward(self, obs: Tensor) -> tuple[Distribution, Tensor]:
-        obs = self._normalize(obs)
+        obs, mask = self._prepare(obs)
         features = self.actor(obs)
-        return self.head(features), self._value(features if self.critic is self.actor else obs)
+        return self.head(features, mask), self._value(features if self.critic is self.actor else obs)
 
     def distribution(self, obs: Tensor) -> Distribution:
-        return self.head(self.actor(self._normalize(obs)))
+        obs, mask = self._prepare(obs)
+        return self.head(self.actor(obs), mask)
 
     def value(self, obs: Tensor) -> Tensor:
-        obs = self._normalize(obs)
+        obs, _ = self._prepare(obs)
         return self._value(self.actor(obs) if self.critic is self.actor else obs)
 
-    def _normalize(self, obs: Tensor) -> Tensor:
-        return obs if self.normalizer is None else self.normalizer(obs)
+    def valid_rows(self, rows: Tensor) -> Tensor:
+        """Rows of random numbers as observations of this policy: with valid action masks."""
+        return rows if self.action_mask is None else self.action_mask.with_valid_masks(rows)
+
+    def _prepare(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The normalised observation as networks see it, and the action mask where there is one."""
+        obs = obs if self.normalizer is None else self.normalizer(obs)
+        return (obs, None) if self.action_mask is None else self.action_mask(obs)
 
     def _value(self, x: Tensor) -> Tensor:
-        """From the shared trunk's features, or from the observation where the critic has a trunk of its own."""
+        """Return the value. `x` are the features of a shared trunk, or else the normalised observations."""
         if self.critic is None or self.value_head is None:
             return torch.zeros(x.shape[0], device=x.device)
         features = x if self.critic is self.actor else self.critic(x)
@@ -180,21 +197,25 @@ class ActorCritic(nn.Module):
 def actor_critic(
     observation: Spec, action: Spec, config: NetworkConfig, critic: bool = True, network: nn.Module | None = None
 ) -> ActorCritic:
-    """The network that fits a pair of spaces; with `network`, one of the user's own as the trunk of both."""
+    """Build the network for a pair of spaces. A user's `network` becomes the trunk of both actor and critic."""
+
+    seen, columns = without_mask(observation, action), mask_columns(observation, action)
 
     def trunk() -> Trunk:
-        return trunk_for(observation, config.hidden_sizes, config.activation)
+        return trunk_for(seen, config.hidden_sizes, config.activation)
 
-    actor = trunk() if network is None else Custom(network, observation)
-    shared = config.share_trunk or sees_images(observation) or network is not None
+    actor = trunk() if network is None else Custom(network, seen)
+    shared = config.share_trunk or sees_images(seen) or network is not None
     own = None if not critic else actor if shared else trunk()
-    real = real_numbers(observation)
+    real, action_mask = real_numbers(observation), None
+    if columns is not None:
+        real[columns], action_mask = False, ActionMask(observation, action, columns)
     normalizer = ObservationNormalizer(real) if config.norm_obs and real.any() else None
-    return ActorCritic(actor, own, head_for(action, actor.out_features, config), normalizer)
+    return ActorCritic(actor, own, head_for(action, actor.out_features, config), normalizer, action_mask)
 
 
 def head_for(action: Spec, in_features: int, config: NetworkConfig) -> Head:
-    """The policy head that fits an action space."""
+    """Build the policy head for an action space."""
     if isinstance(action, Discrete):
         return CategoricalHead(in_features, action)
     if isinstance(action, MultiDiscrete):

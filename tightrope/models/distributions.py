@@ -14,8 +14,15 @@ import torch
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
-FEW = 8  # actions
+FEW = 8  # actions: up to this number `sample` adds probabilities without a scan
 RULED_OUT = -1e9  # a finite logit whose probability is exactly 0, so that 0 log 0 is 0
+
+
+def masked_logits(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits (..., n) that give forbidden options probability 0, exactly. They are NaN if a mask allows nothing, which the
+    guard of training reports; nothing is read on the host."""
+    allowed = mask > 0.5
+    return logits.masked_fill(~allowed, RULED_OUT) + 0.0 / allowed.float().sum(-1, keepdim=True)
 
 
 class Categorical(NamedTuple):
@@ -25,19 +32,22 @@ class Categorical(NamedTuple):
 
     @staticmethod
     def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """What `sample` consumes: one uniform number per action."""
+        """Return the noise for `sample`: one uniform number per action."""
         return torch.rand(shape, generator=generator, device=generator.device)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Inverse of the cumulative distribution: the first action whose cumulative probability exceeds the noise."""
+        """Sample by inversion: return the first action whose cumulative probability exceeds the noise."""
         probs = self.logits.softmax(-1)
-        if probs.shape[-1] <= FEW:  # the same sums one by one: a scan is slow on a GPU
+        if probs.shape[-1] <= FEW:  # the same sums without cumsum, which is slow on a GPU
             *below, total = itertools.accumulate(probs.unbind(-1))
-            threshold = noise * total  # the last sum may be a rounding away from 1
+            threshold = noise * total  # rounding can make the total differ from 1
             return sum((c <= threshold for c in below), torch.zeros_like(noise, dtype=torch.int64))
         cumulative = probs.cumsum(-1)
         threshold = (noise * cumulative[..., -1]).unsqueeze(-1)
-        return (cumulative[..., :-1] <= threshold).sum(-1)
+        action = (cumulative[..., :-1] <= threshold).sum(-1)
+        # sums of a parallel scan may differ where a probability is 0: such an action is never taken
+        possible = probs.gather(-1, action.unsqueeze(-1)).squeeze(-1) > 0
+        return torch.where(possible, action, probs.argmax(-1))
 
     def mode(self) -> Tensor:
         return self.logits.argmax(-1)
@@ -60,8 +70,8 @@ class Categorical(NamedTuple):
 
 
 class MultiCategorical(Categorical):
-    """Several independent choices at once, logits (..., K, most). Choices with fewer options than the widest have the rest
-    RULED_OUT; noise is one uniform number per choice."""
+    """K independent categorical choices, logits (..., K, most), `most` being the largest number of options. Logits of missing
+    options are RULED_OUT. The noise is one uniform number per choice."""
 
     def log_prob(self, action: Tensor) -> Tensor:
         return super().log_prob(action).sum(-1)
@@ -82,7 +92,7 @@ class Gaussian(NamedTuple):
 
     @staticmethod
     def noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """What `sample` consumes: one standard normal number per action dimension."""
+        """Return the noise for `sample`: one standard normal number per action dimension."""
         return torch.randn(shape, generator=generator, device=generator.device)
 
     def sample(self, noise: Tensor) -> Tensor:

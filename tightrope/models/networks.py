@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import UsageError
 from ..types import Box, Composite, Discrete, MultiDiscrete, Spec
 
-IMAGE_SIDE = 36  # the smallest picture the three convolutions can read
+IMAGE_SIDE = 36  # smallest height and width for the three convolutions
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -29,7 +29,7 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
 
 
 class MLP(nn.Sequential):
-    """Linear layers with an activation after each; the observation is flattened first, or encoded."""
+    """Linear layers, each followed by an activation. The observation is first flattened, or encoded by `encoder`."""
 
     out_features: int
 
@@ -49,12 +49,12 @@ class MLP(nn.Sequential):
 
 
 class NatureCNN(nn.Module):
-    """The network of Mnih et al. 2015 over frames (C, H, W), divided by `brightest` on the device. [details 21, 22]"""
+    """The network of Mnih et al. 2015 over frames (C, H, W), which are first divided by `max_pixel`. [details 21, 22]"""
 
-    def __init__(self, shape: tuple[int, ...], brightest: float = 255.0) -> None:
+    def __init__(self, shape: tuple[int, ...], max_pixel: float = 255.0) -> None:
         super().__init__()
         gain = math.sqrt(2)
-        self.brightest = brightest
+        self.max_pixel = max_pixel
         channels, height, width = shape
         self.convolutions = nn.Sequential(
             orthogonal(nn.Conv2d(channels, 32, 8, stride=4), gain), nn.ReLU(),
@@ -69,16 +69,16 @@ class NatureCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         if obs.device.type == "cpu" and not torch.compiler.is_exporting():
-            # convolutions are a third quicker there with a pixel's frames side by side in memory
+            # channels-last memory makes convolutions a third faster on the CPU
             obs = torch.stack(obs.unbind(1), -1).permute(0, 3, 1, 2)
-        pixels = obs.float().div_(self.brightest) if obs.dtype == torch.uint8 else obs / self.brightest
+        pixels = obs.float().div_(self.max_pixel) if obs.dtype == torch.uint8 else obs / self.max_pixel
         return self.head(self.convolutions(pixels))
 
 
 class OneHot(nn.Module):
-    """Integers (B,) or (B, K) to one-hot vectors, side by side.
+    """Integers (B,) or (B, K) to concatenated one-hot vectors.
 
-    One that is out of range becomes NaN, which the guard of training finds: nothing is read on the host."""
+    An integer out of range gives NaN, which the guard of training reports; no check reads it on the host."""
 
     choices: Tensor
     columns: Tensor | None
@@ -94,12 +94,12 @@ class OneHot(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         matches = (obs.view(obs.shape[0], -1, 1) == self.choices).to(torch.float32)  # (B, K, most)
-        wide = (matches / matches.sum(-1, keepdim=True)).flatten(1)  # 0 / 0 where there is no match
+        wide = (matches / matches.sum(-1, keepdim=True)).flatten(1)  # 0 / 0 = NaN without a match
         return wide if self.columns is None else wide[:, self.columns]
 
 
 class Parts(nn.Module):
-    """Each part of a composite observation through an encoder of its own, the features side by side."""
+    """Encodes each part of a composite observation by its own encoder, and concatenates the features."""
 
     def __init__(self, spec: Composite, width: int, activation: Activation) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Parts(nn.Module):
 
 
 class Custom(nn.Module):
-    """A network of the user's own: observations in, features (B, F) out. Composite ones come as a dict of their parts."""
+    """A user's network: observations to features (B, F). A composite observation is passed as a dict of its parts."""
 
     def __init__(self, network: nn.Module, spec: Spec) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ Trunk = MLP | NatureCNN | Custom
 
 
 def trunk_for(spec: Spec, hidden_sizes: Sequence[int], activation: Activation) -> Trunk:
-    """The network that suits an observation."""
+    """Build the trunk for an observation space."""
     if is_image(spec):
         return nature_cnn(spec)
     width = hidden_sizes[0]
@@ -150,7 +150,7 @@ def trunk_for(spec: Spec, hidden_sizes: Sequence[int], activation: Activation) -
 
 
 def nature_cnn(spec: Spec) -> NatureCNN:
-    """Divides uint8 pixels by 255, and real ones by their largest magnitude where bounds give it."""
+    """Build a NatureCNN that divides uint8 pixels by 255, and float pixels by their largest bound if it is finite."""
     if not isinstance(spec, Box) or spec.dtype == torch.uint8:
         return NatureCNN(spec.shape)
     bounds = torch.tensor([spec.low, spec.high]).abs()
@@ -158,8 +158,8 @@ def nature_cnn(spec: Spec) -> NatureCNN:
 
 
 def encoder_of(spec: Spec, width: int, activation: Activation) -> nn.Module:
-    """What turns one observation, or one part of it, into numbers a linear layer can take. `width` is that of a part's
-    features where pictures and other things are seen together."""
+    """Build the module that turns an observation, or a part of it, into the input of a linear layer. `width` is the number of
+    features per part if a composite observation contains images."""
     if isinstance(spec, Composite):
         return Parts(spec, width, activation)
     if isinstance(spec, Discrete):
@@ -177,8 +177,8 @@ def encoder_of(spec: Spec, width: int, activation: Activation) -> nn.Module:
 
 
 def projected(spec: Spec, width: int, activation: Activation) -> nn.Module:
-    """One part of an observation that has pictures among its parts, as `width` features. A picture's 512 would drown a few
-    numbers beside them; they are brought to the same scale, since they move a long way with every update."""
+    """Build the encoder of one part of an observation that contains images, with `width` features: an image's 512 features
+    would dominate small parts. LayerNorm scales image features, which change a lot with every update."""
     size = encoded_size(spec, width)
     scaled = [nn.LayerNorm(size)] if sees_images(spec) else []
     layer = orthogonal(nn.Linear(size, width), math.sqrt(2))
@@ -186,7 +186,7 @@ def projected(spec: Spec, width: int, activation: Activation) -> nn.Module:
 
 
 def encoded_size(spec: Spec, width: int) -> int:
-    """Numbers that come out of the encoder."""
+    """Return the number of features that `encoder_of` gives."""
     if isinstance(spec, Composite):
         return sum(width if sees_images(spec) else encoded_size(part, width) for _, part in spec.parts)
     if isinstance(spec, Discrete):
@@ -197,7 +197,7 @@ def encoded_size(spec: Spec, width: int) -> int:
 
 
 def is_image(spec: Spec) -> bool:
-    """Frames as (channels, height, width), of uint8 or of real numbers."""
+    """Whether observations are frames (channels, height, width) of uint8 or float pixels."""
     return (
         isinstance(spec, Box)
         and (spec.dtype == torch.uint8 or spec.dtype.is_floating_point)
@@ -207,12 +207,12 @@ def is_image(spec: Spec) -> bool:
 
 
 def sees_images(spec: Spec) -> bool:
-    """Whether an observation is a picture or has one among its parts."""
+    """Whether an observation is an image or has one among its parts."""
     return any(sees_images(part) for _, part in spec.parts) if isinstance(spec, Composite) else is_image(spec)
 
 
 def real_numbers(spec: Spec) -> Tensor:
-    """Which entries of an observation are real numbers, that may be normalised. Bool, of the observation's shape."""
+    """Mark the entries of an observation that are floats to be normalised, not pixels or choices. Bool, of its shape."""
     if isinstance(spec, Composite):
         return torch.cat([real_numbers(part).flatten() for _, part in spec.parts])
     return torch.full(spec.shape, isinstance(spec, Box) and spec.dtype.is_floating_point and not is_image(spec))

@@ -1,4 +1,4 @@
-"""Running moments that live in the model: saved with it, frozen in evaluation, merged once a phase."""
+"""Running mean and variance as part of the model: saved with it, constant in evaluation, updated once per phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CLIP, EPS = 10.0, 1e-8
 
 
 class Moments(nn.Module):
-    """Mean and variance of everything merged so far, exact under any split into batches (Chan et al. 1983)."""
+    """Mean and variance of all data so far, exact for any split into batches (Chan et al. 1983)."""
 
     mean: Tensor
     variance: Tensor
@@ -22,12 +22,12 @@ class Moments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def merge(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Add a batch (B, *shape), or those of its rows where the mask (B,) is True."""
+        """Add a batch (B, *shape), or only its rows where the mask (B,) is True."""
         self.add(*moments_of(x, mask))
 
     @torch.no_grad()
     def add(self, rows: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Add so many rows with these moments."""
+        """Add `rows` rows with this mean and variance."""
         total = self.count + rows
         share = (rows / total.clamp(min=1)).to(mean.dtype)
         delta = mean - self.mean
@@ -42,7 +42,7 @@ class Moments(nn.Module):
 
 @torch.no_grad()
 def moments_of(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Number, mean and variance of a batch's rows, or of those where the mask is True."""
+    """Return number, mean and variance of a batch's rows, or only of those where the mask is True."""
     if mask is None:
         mask = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
     counts = mask.view(-1, *(1 for _ in x.shape[1:]))
@@ -53,9 +53,9 @@ def moments_of(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, T
 
 
 class ObservationNormalizer(Moments):
-    """Observations to zero mean and unit variance, clipped to [-10, 10]. [details 28, 29]
+    """Normalises observations to mean 0 and variance 1, clipped to [-10, 10]. [details 28, 29]
 
-    Where only some entries are real numbers (`real`, of the observation's shape), the others pass as they are.
+    `real` marks the entries to normalise; the others pass unchanged.
     """
 
     real: Tensor | None
@@ -70,7 +70,7 @@ class ObservationNormalizer(Moments):
 
 
 class RewardScaler(Moments):
-    """Rewards divided by the standard deviation of the discounted return, clipped to [-10, 10]. [details 30, 31]"""
+    """Divides rewards by the standard deviation of the discounted return, and clips to [-10, 10]. [details 30, 31]"""
 
     def forward(self, reward: Tensor) -> Tensor:
         return (reward / self.std).clamp(-CLIP, CLIP)

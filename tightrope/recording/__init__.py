@@ -1,10 +1,9 @@
-"""A function of tensors, recorded once and replayed over the same memory.
+"""Recording a function of tensors once, and replaying it as NumPy calls. It makes small networks fast on the CPU.
 
-Where rows are few an operation costs what its call costs. The function runs once, every operation is noted (the backward ones
-too), and a replay makes the same operations as NumPy calls into memory that is there already. Nothing is derived by hand.
+With few rows, the overhead of each torch call takes more time than its arithmetic. The function therefore runs once, and every
+operation is noted, those of the backward pass too. A replay does the same operations as NumPy calls into preallocated memory.
 
-A function that looks at numbers to decide what to do next, draws random ones, or writes into tensors that are not its own
-cannot be recorded: Unrecordable.
+A function that decides by the values in tensors, draws random numbers, or writes to tensors from outside raises Unrecordable.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from .memory import MemoryPlan, needed, owned
 from .recorder import Recorder, Sharing, Unrecordable, tensors
 
 __all__ = ["Array", "RecordedFunction", "Recordings", "Unrecordable"]
-MOST = 16  # shapes for which recordings are kept
+MAX_SHAPES = 16  # recordings of one function, by the shapes of its inputs
 
 
 class RecordedFunction:
-    """A function of tensors as calls over arrays. Its results lie in the same memory each time.
+    """A recorded function. Every call writes its results to the same memory.
 
-    `exact` keeps to what gives the same bits as the function. `writes` are tensors from outside that it may write. If `steady`,
-    what depends on tensors from outside alone is computed by `refresh`, and not with every call. Functions that read one of the
-    `banned` tensors are refused.
+    `exact` allows only calls that give the same bits as torch. `writes` are tensors from outside that the function may write,
+    `banned` are tensors that it may not read. With `steady`, `refresh` computes everything that depends only on tensors from
+    outside, such as parameters, and calls do not repeat it.
     """
 
     def __init__(
@@ -51,11 +50,11 @@ class RecordedFunction:
 
     @np.errstate(all="ignore")
     def refresh(self) -> None:
-        """Compute anew what depends on tensors from outside alone."""
+        """Recompute everything that depends only on tensors from outside."""
         self._prepare()
 
     def __call__(self, *values: Array) -> list[Array]:
-        """The results for these inputs, until the next call."""
+        """Return the results for these inputs. The next call overwrites them."""
         for place, value in zip(self.inputs, values, strict=True):
             if place is not None:
                 np.copyto(place, value)
@@ -64,25 +63,25 @@ class RecordedFunction:
 
 
 class Recordings(dict[object, Any]):
-    """Recordings of one function by the shapes of its inputs, or None where it cannot be recorded. Copies begin empty: a
-    recording reads the memory that it was made for."""
+    """Recordings of one function by key, usually the shapes of its inputs; None for a key that cannot be recorded. A copy is
+    empty, because a recording is bound to the memory that it was made for."""
 
-    settings: object = None  # of the function, as of the recordings kept
+    settings: object = None  # settings of the function for which these recordings are valid
     refusal: str | None = None  # why the function could not be recorded
 
     def renew(self, settings: object) -> None:
-        """Drop all of them if they were made for other settings."""
+        """Drop all recordings if they were made for other settings."""
         if settings != self.settings:
             self.clear()
             self.settings, self.refusal = settings, None
 
     def find(self, key: object, make: Callable[[], Any]) -> Any:
-        """The one for this key, made if it is not there. None where there are many already: shapes that always change cost more
-        to record than it saves."""
+        """Return the recording for this key, and make it if it is missing. Return None once there are MAX_SHAPES recordings:
+        with shapes that keep changing, recording takes longer than it saves."""
         try:
             return self[key]
         except KeyError:
-            if len(self) >= MOST:
+            if len(self) >= MAX_SHAPES:
                 return None
         self[key] = made = make()
         return made
@@ -95,7 +94,7 @@ class Recordings(dict[object, Any]):
 
 
 def recorded(function: Callable[..., object], given: list[Tensor], **options: Any) -> tuple[Recorder, list[Tensor]]:
-    """The function's operations, and its results."""
+    """Run the function; return the recorder with its operations, and its results."""
     for share in (True, False):
         recorder = Recorder(given, share=share, **options)
         try:
@@ -108,7 +107,7 @@ def recorded(function: Callable[..., object], given: list[Tensor], **options: An
 
 
 def split(calls: list[Call], recorder: Recorder) -> tuple[list[Call], list[Call]]:
-    """Calls that depend on nothing that a replay is given, and all others."""
+    """Split calls into those that do not depend on the inputs of a replay, and all others."""
     live, kept = set(recorder.inputs), set()
     before, after = [], []
     for each in calls:
@@ -123,5 +122,5 @@ def split(calls: list[Call], recorder: Recorder) -> tuple[list[Call], list[Call]
 
 
 def owner(x: Memory) -> int:
-    """The address of the memory that an array or tensor is a view of."""
+    """Return the address of the memory that an array or tensor is a view of."""
     return owned(x).start

@@ -1,4 +1,4 @@
-"""One step of a recording: a function, its operands, and which of them it writes."""
+"""One call of a recording: a function, its arguments, and the arguments that it writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 Memory = Array | Tensor
 Function = Callable[..., object]
 TORCH = (torch.sin, torch.cos, torch.exp, torch.expm1, torch.log, torch.log1p, torch.tanh, torch.mm, torch.sum)
-KEYWORD_OUT = (np.maximum, np.minimum, *TORCH)  # which want their output by its keyword
+KEYWORD_OUT = (np.maximum, np.minimum, *TORCH)  # take their output only as the keyword `out`
 
 
 class Span(NamedTuple):
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function with its arguments. `written` are the positions of those that it writes."""
+    """A function with its arguments. `written` are the positions of the arguments that it writes."""
 
     function: Function
     args: tuple[Any, ...]
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
     @property
     def operands(self) -> list[Memory]:
-        """Every array and tensor among the arguments, nested ones too."""
+        """All arrays and tensors among the arguments, also in containers."""
         return list(memory_in(self.args))
 
     @property
@@ -42,7 +42,7 @@ class Call(NamedTuple):
         return list(memory_in([self.args[i] for i in self.written]))
 
     def moved(self, place: Callable[[Memory], Memory]) -> Call:
-        """The call with every array and tensor replaced by `place` of it."""
+        """Return the call with every array and tensor x replaced by place(x)."""
 
         def moved_leaf(leaf: object) -> object:
             return place(leaf) if is_array_or_tensor(leaf) else leaf
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 
 def call_of(function: Function, *args: object, written: int = -1) -> Call:
-    """A call that writes one of its arguments: the last, if nothing else is said."""
+    """Make a call that writes one of its arguments, by default the last."""
     return Call(function, args, (written % len(args),))
 
 
@@ -73,7 +73,7 @@ def memory_in(args: Sequence[object]) -> Iterator[Memory]:
 
 
 def span(x: Memory) -> Span:
-    """The addresses of an array or tensor, from its first number to its last."""
+    """Return the addresses of an array or tensor, from its first entry to its last."""
     if isinstance(x, Tensor):
         strides = tuple(s * x.itemsize for s in x.stride())
         start, size, shape = x.data_ptr(), x.itemsize, tuple(x.shape)
@@ -85,19 +85,19 @@ def span(x: Memory) -> Span:
 
 
 def array(x: Tensor) -> Array:
-    """A NumPy view of a tensor's memory. TypeError where NumPy has no such type."""
+    """Return a NumPy view of a tensor's memory. Raises TypeError if NumPy lacks the dtype."""
     return x.detach().numpy()
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any] | type = np.float32) -> Array:
-    """Memory aligned as torch's is."""
+    """Allocate an array with torch's alignment."""
     numpy_type = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * numpy_type.itemsize
     return torch.empty(max(size, 1), dtype=torch.uint8).numpy()[:size].view(numpy_type).reshape(shape)
 
 
 def runner(calls: list[Call]) -> Callable[[], None]:
-    """A function that makes all calls, one after the other."""
+    """Return a function that makes all calls in order."""
     steps: list[tuple[Function, tuple[object, ...]]] = [
         (partial(f, out=args[-1]), args[:-1]) if f in KEYWORD_OUT else (f, args) for f, args, _ in calls
     ]

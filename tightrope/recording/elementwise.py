@@ -1,4 +1,4 @@
-"""Operations that go element by element: how NumPy's functions are called for them."""
+"""NumPy calls for elementwise operations."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ aten = torch.ops.aten
 Operand = Tensor | float
 Builder = Callable[..., "list[Call] | None"]
 Made = TypeVar("Made", bound=Builder)
-FEW = 8  # columns, up to which a reduction goes column by column
-TALL = 128  # rows for each column, from which on broadcasting does so too
-TILED = 8192  # numbers, up to which a broadcast operand that seldom changes is kept at full size
+FEW = 8  # columns: up to this number, operations may go column by column
+TALL = 128  # rows per column, from which broadcasting goes column by column
+TILED = 8192  # entries: up to this size, a steady broadcast operand is stored at full size
 
 
 @dataclass
 class Context:
-    """What is known while an operation is translated."""
+    """Information for translating an operation into calls."""
 
-    exact: bool  # only what gives the same bits
-    is_steady: Callable[[Tensor], bool]  # whether a tensor stays as it is over many replays
-    is_constant: Callable[[Tensor], bool]  # whether it is the same in every replay
-    shared: dict[object, Array] = field(default_factory=dict)  # helpers that several operations read
+    exact: bool  # use only calls that give the same bits as torch
+    is_steady: Callable[[Tensor], bool]  # whether a tensor changes only with `refresh`
+    is_constant: Callable[[Tensor], bool]  # whether a tensor never changes
+    shared: dict[object, Array] = field(default_factory=dict)  # arrays that several operations read
 
 
 class Entries(dict[object, Builder]):
-    """Builders by operation."""
+    """Functions that build the calls of an operation, by torch operation."""
 
     def add(self, *packets: object) -> Callable[[Made], Made]:
         def decorate(builder: Made) -> Made:
@@ -52,7 +52,7 @@ def common_type(args: Sequence[Any]) -> torch.dtype:
 def elementwise(
     context: Context, function: Function, args: Sequence[Operand], out: Tensor, dtype: torch.dtype
 ) -> list[Call]:
-    """One of NumPy's functions over operands that are first brought to one type, as torch does."""
+    """Apply a NumPy function to operands that are first converted to one dtype, as torch does."""
     target = array(out)
     calls: list[Call] = []
     operands = []
@@ -67,7 +67,7 @@ def elementwise(
 
 
 def typed(context: Context, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...], calls: list[Call]) -> Array:
-    """A tensor's array in another type, and at full size where it is broadcast but seldom changes."""
+    """Return a tensor as an array of another dtype. A steady operand that is broadcast is expanded to full size."""
     given = array(x)
     wide = x.dim() > 0 and given.shape != shape and context.is_steady(x) and int(np.prod(shape)) <= TILED
     if x.dtype == dtype and not wide:
@@ -82,7 +82,7 @@ def numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def by_columns(function: Function, operands: Sequence[Array], target: Array) -> list[Call]:
-    """One call; or one for each of few long columns, where an operand is broadcast and NumPy would go row by row."""
+    """Make one call, or one per column if an operand is broadcast over few long columns: NumPy would go row by row."""
     broadcast = any(x.ndim and x.shape != target.shape for x in operands)
     if not broadcast or target.ndim != 2 or target.shape[1] > FEW or target.shape[0] < TALL * target.shape[1]:
         return [call_of(function, *operands, target)]
@@ -93,16 +93,16 @@ def by_columns(function: Function, operands: Sequence[Array], target: Array) -> 
     return calls
 
 
-# one entry each ------------------------------------------------------------------------------------------------------
+# one builder per operation ---------------------------------------------------------------------------------------------------
 
 ELEMENTWISE = Entries()
 
 
-def unscaled(function: Function, turned: bool = False) -> Builder:
-    """Of two operands, in their order or turned, where the second is multiplied by nothing."""
+def unscaled(function: Function, swapped: bool = False) -> Builder:
+    """Return a builder for f(a, b), or f(b, a) if `swapped`. It handles only alpha 1 of torch's a + alpha b."""
 
     def build(context: Context, out: Tensor, a: Operand, b: Operand, alpha: float = 1) -> list[Call] | None:
-        return elementwise(context, function, (b, a) if turned else (a, b), out, out.dtype) if alpha == 1 else None
+        return elementwise(context, function, (b, a) if swapped else (a, b), out, out.dtype) if alpha == 1 else None
 
     return build
 

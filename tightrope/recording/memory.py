@@ -1,5 +1,5 @@
-"""Where the results of a recording lie: what nobody reads is left out, what is only copied is written where the copy goes, and
-memory that has done its work is used again while it is still in the cache.
+"""The memory of a recording: unused results are dropped, results that are only copied are written straight to their target, and
+memory that is no longer needed is reused while it is in the cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Access(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """Where a block is moved to."""
+    """The new memory of a block."""
 
     bytes: Array
-    start: int  # the address that the block had
+    start: int  # the former address of the block
 
 
 def owned(x: Memory) -> Span:
-    """All of the memory that an array or tensor is a view of."""
+    """Return the whole memory that an array or tensor is a view of."""
     if isinstance(x, Tensor):
         held = x.untyped_storage()
         return Span(held.data_ptr(), held.data_ptr() + held.nbytes())
@@ -47,7 +47,7 @@ def accesses(each: Call) -> list[Access]:
 
 
 def needed(calls: Sequence[Call], wanted: Sequence[Memory]) -> list[Call]:
-    """Those calls on which something wanted depends."""
+    """Return the calls on which the wanted arrays depend."""
     blocks = {owned(x).start for x in wanted}
     kept = []
     for each in reversed(calls):
@@ -59,8 +59,8 @@ def needed(calls: Sequence[Call], wanted: Sequence[Memory]) -> list[Call]:
 
 
 class MemoryPlan:
-    """When each block of memory is used. A block may be moved if a call writes it before any other reads it and nobody outside
-    knows it."""
+    """Records when each block of memory is used. A block may be moved if it is written before it is read, and if nothing
+    outside the recording (`pinned`) refers to it."""
 
     def __init__(self, calls: Sequence[Call], pinned: Sequence[Memory]) -> None:
         self.calls = list(calls)
@@ -84,7 +84,7 @@ class MemoryPlan:
         self.buffers: dict[int, Buffer] = {}
 
     def result(self) -> list[Call]:
-        """The calls over as little memory as they need."""
+        """Return the calls with copies left out and memory reused."""
         copies = {i for i, each in enumerate(self.calls) if each.function is np.copyto and self.goes_elsewhere(i)}
         self.compact()
         found = zip(self.calls, self.accesses, strict=True)
@@ -99,7 +99,7 @@ class MemoryPlan:
         return each.moved(lambda x: places.get(id(x), x)) if places else each
 
     def goes_elsewhere(self, i: int) -> bool:
-        """Whether copy number i can be left out, since its source can be written where the copy goes."""
+        """Whether call i, a copy, can be left out because its source can be computed in the target's memory."""
         target, source = self.calls[i].args[:2]
         if len(self.calls[i].args) == 4 or target.dtype != source.dtype or target.nbytes != source.nbytes:
             return False
@@ -118,7 +118,7 @@ class MemoryPlan:
         return True
 
     def compact(self) -> None:
-        """Let a result take the place of one of its size that nobody reads any more."""
+        """Place each result in the memory of a block of the same size that is no longer read."""
         free: dict[int, list[Array]] = {}
         elsewhere = self.fixed | self.buffers.keys()
         for i, touched in enumerate(self.accesses):
@@ -135,7 +135,7 @@ class MemoryPlan:
                 free.setdefault(self.sizes[b], []).append(self.buffers[b].bytes)
 
     def overwritable(self, i: int, block: int) -> bool:
-        """Whether a call may write its result over an operand: element by element, each read before it is written."""
+        """Whether call i may overwrite this operand: true for elementwise functions on the same layout."""
         outputs = [a.operand for a in self.accesses[i] if a.written]
         if not isinstance(self.calls[i].function, np.ufunc) or len(outputs) != 1:
             return False
@@ -148,7 +148,7 @@ class MemoryPlan:
 
 
 def relocated(x: Memory, where: Span, buffer: Buffer) -> Memory:
-    """A view into a buffer as x is a view of the block that is moved there."""
+    """Return the view of the buffer that corresponds to x, a view of the block that is moved there."""
     given = array(x) if isinstance(x, Tensor) else x
     view: Array = np.ndarray(given.shape, given.dtype, buffer.bytes, where.start - buffer.start, given.strides)
     return torch.from_numpy(view) if isinstance(x, Tensor) else view

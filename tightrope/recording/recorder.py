@@ -1,8 +1,8 @@
 """Runs a function once and notes every operation, those of the backward pass too.
 
-Operations are seen below autograd. Each becomes calls into the memory of its first result. What depends on no input and on no
-tensor from outside is constant and is not noted. An operation that was seen before with the same operands gives its first
-result again. Tensors from outside (parameters, buffers, whatever the function reads) are read where they are.
+The recorder sees operations below autograd. Each becomes calls that write to the memory of its first result. Results that
+depend neither on inputs nor on tensors from outside are constant, and are not recomputed. A repeated operation with the same
+operands is done once. Tensors from outside (parameters, buffers, anything else that the function reads) are read in place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPARISONS = {
     aten.gt: np.greater, aten.ge: np.greater_equal, aten.lt: np.less, aten.le: np.less_equal, aten.eq: np.equal,
     aten.ne: np.not_equal, aten.logical_and: np.logical_and, aten.logical_or: np.logical_or, aten.logical_not: np.logical_not,
 }  # fmt: skip
-ROUNDED = {  # otherwise than torch does
+ROUNDED = {  # NumPy rounds differently from torch
     aten.exp: np.exp, aten.expm1: np.expm1, aten.log: np.log, aten.log1p: np.log1p, aten.tanh: np.tanh, aten.sin: np.sin,
     aten.cos: np.cos, aten.reciprocal: np.reciprocal, aten.sign: np.sign, aten.sgn: np.sign,
 }  # fmt: skip
@@ -42,31 +42,31 @@ UNKNOWABLE = {
     torch.Tag.data_dependent_output: "reads numbers on the host",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
-INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape unless by a mask
+INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape, except with a mask
 HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
 IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
-CONSTANT = {  # whatever the numbers of the tensor that they are like
+CONSTANT = {  # results do not depend on the values of the tensor argument
     aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full,
     aten.new_empty,
 }  # fmt: skip
 CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
-MOST_BYTES = 1 << 28  # of results; beyond, calls are not what takes the time
-LARGE = 1 << 20  # bytes of a result that would have to be copied
+MAX_BYTES = 1 << 28  # total size of results: beyond it, call overhead does not matter
+LARGE = 1 << 20  # bytes: larger results of operations without a NumPy equivalent are not copied
 
 
 class Unrecordable(Exception):
-    """The function does not make the same calls each time, or changes what is not its own."""
+    """The function cannot be recorded: its operations depend on values, or it changes tensors from outside."""
 
 
 class Sharing(Exception):
-    """A result that stands for several operations is written to."""
+    """The function writes to a result that is shared by several operations."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, notes every operation.
+    """Inside this context, notes every operation.
 
-    `inputs` change with every replay, `writable` tensors from outside may be written, `banned` ones not even read. With
-    `steady`, tensors from outside stay as they are over many replays. With `share`, an operation is done once.
+    `inputs` change with every replay; `writable` tensors from outside may be written; `banned` ones may not be read. With
+    `steady`, other tensors from outside change only with `refresh`. With `share`, repeated operations are done once.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
-        self.restores: list[Call] = []  # of constants that are written to later
-        self.unknown: dict[str, int] = {}  # operations that torch does in the replay, and how often
-        self.kept: list[object] = []  # everything, so that no memory is used twice
+        self.restores: list[Call] = []  # calls that reset constants which the function writes to
+        self.unknown: dict[str, int] = {}  # number of operations without a NumPy equivalent, by name
+        self.kept: list[object] = []  # keeps all tensors alive, so that no memory is reused
         self.inputs = {storage(x) for x in inputs}
         self.writable, self.banned = {storage(x) for x in writable}, {storage(x) for x in banned}
-        self.made: dict[int, str] = {}  # storages that were made here: constant, steady or live
+        self.made: dict[int, str] = {}  # storages made by the function: constant, steady or live
         self.writes: dict[int, int] = {}  # how often a storage was written to
         self.seen: dict[object, Any] = {}  # results by operation and operands
         self.shared: set[int] = set()
@@ -89,11 +89,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Without this torch imports its compiler, which takes a second."""
+        """Keep torch from importing its compiler, which takes a second."""
         return False
 
     def kind(self, tensor: Tensor) -> str:
-        """How a tensor's numbers come about: constant, steady or live."""
+        """Return when a tensor's values change: never (constant), with `refresh` (steady), or with every replay (live)."""
         at = storage(tensor)
         if at in self.inputs:
             return "live"
@@ -144,17 +144,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet in HIDDEN_WRITES and True in args:
             raise Unrecordable(f"{operation} keeps statistics in training")
         if packet in CONVOLUTIONS:
-            raise Unrecordable(f"{operation} takes its time in the work and not in the call")
+            raise Unrecordable(f"{operation} is faster in PyTorch")
         if any(x.device.type != "cpu" for x in given):
             raise Unrecordable(f"{operation} on another device")
 
     def identity(self, operation: object, args: object, kwargs: object) -> object:
-        """What tells an operation with its operands from others; None where something cannot be compared."""
+        """Return a key of the operation and its operands, or None if repeated operations are not shared."""
         if not self.share:
             return None
-        leaves, form = pytree.tree_flatten((args, kwargs))
+        leaves, treespec = pytree.tree_flatten((args, kwargs))
         parts = [self.operand(x) if isinstance(x, Tensor) else (type(x), x) for x in leaves]
-        return operation, str(form), tuple(parts)
+        return operation, str(treespec), tuple(parts)
 
     def operand(self, x: Tensor) -> tuple[object, ...]:
         return x.data_ptr(), x.shape, x.stride(), x.dtype, self.writes.get(storage(x), 0)
@@ -163,9 +163,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [self.writes.get(storage(x), 0) for x in tensors(result)]
 
     def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add the calls that do an operation again."""
+        """Add the calls that repeat an operation."""
         self.size += sum(x.untyped_storage().nbytes() for x in tensors(result))
-        if self.size > MOST_BYTES:
+        if self.size > MAX_BYTES:
             raise Unrecordable("its results are too large")
         calls = None
         if isinstance(result, Tensor):
@@ -191,7 +191,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise Sharing
             if at not in self.made and at not in self.writable:
                 raise Unrecordable(f"{operation} writes into a tensor that was not made here")
-            if self.made.get(at) == "constant":  # those who read it before must find what it was
+            if self.made.get(at) == "constant":  # a replay must first reset it
                 whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
                 self.restores.append(call_of(np.copyto, whole.numpy(), whole.numpy().copy(), written=0))
                 self.kept.append(whole)
@@ -221,7 +221,7 @@ def tensors(x: object) -> list[Tensor]:
 
 
 def functional_of(operation: Any) -> Any:
-    """The operation that gives as its result what this one writes, where NumPy's calls may write over what they read."""
+    """Return the out-of-place version of an in-place operation, if NumPy may overwrite its operand; otherwise None."""
     name, overload = operation._schema.name.removeprefix("aten::"), operation._overloadname
     packet = getattr(aten, name.removesuffix("_"), None)
     if name.endswith("_") and packet in IN_PLACE:
@@ -230,7 +230,7 @@ def functional_of(operation: Any) -> Any:
 
 
 def again(operation: Any, args: Any, kwargs: Any, result: Any) -> None:
-    """Any operation, its results copied to where the first ones are."""
+    """Repeat an operation in torch, and copy its results to the memory of the first results."""
     for mine, new in zip(tensors(result), tensors(operation(*args, **kwargs)), strict=True):
         mine.copy_(new)
 
@@ -242,8 +242,8 @@ def in_place(operation: Any, args: Any, kwargs: Any, written: object) -> None:
 def calls_for(
     context: Context, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Tensor
 ) -> list[Call] | None:
-    """NumPy's calls for one operation, into the memory of its first result `out`; None where torch's own call is best. An exact
-    recording has only those that give the same bits."""
+    """Return the NumPy calls for one operation, which write to `out`, or None if torch must do it. With `context.exact`, only
+    calls with the same bits as torch are used."""
     packet = operation.overloadpacket
     try:
         if packet in ARITHMETIC and not kwargs:
@@ -258,5 +258,5 @@ def calls_for(
             return elementwise(context, ROUNDED[packet], args, out, out.dtype) if out.is_floating_point() else None
         builder = ELEMENTWISE.get(packet) or REDUCTIONS.get(packet)
         return None if builder is None else builder(context, out, *args, **kwargs)
-    except TypeError:  # arguments or types of numbers that are not known here
+    except TypeError:  # a builder does not handle these arguments or dtypes
         return None

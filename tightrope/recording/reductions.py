@@ -1,5 +1,4 @@
-"""Operations that go over many elements: products, sums, categories. A product is one call, or blocks of rows, whichever is
-quicker for its size."""
+"""NumPy calls for matrix products, sums, softmax and indexing."""
 
 from __future__ import annotations
 
@@ -12,27 +11,27 @@ from torch import Tensor
 from .call import Array, Call, array, call_of, empty
 from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
 
-MANY = 1 << 16  # numbers, from which on torch adds them up
-SMALL = 64**3  # multiplications up to which OpenBLAS stays in one thread; torch runs more of them in as many as it may
-SHORTEST, MOST = 32, 8  # rows of a block, and blocks, within which cutting a product up is quicker than torch's product
+MANY = 1 << 16  # entries, from which torch computes the sum
+SMALL = 64**3  # multiplications, up to which OpenBLAS uses one thread
+SHORTEST, MAX_BLOCKS = 32, 8  # rows of a block, blocks: within these limits a product in blocks is faster than torch's
 REDUCTIONS = Entries()
 
 
 def matrix_product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
-    """Calls that write a @ b into `out`. `steady` says that b stays as it is over many replays."""
+    """Return calls that write a @ b into `out`, in one call or in blocks. `steady`: b changes only with `refresh`."""
     (rows, inner), width = a.shape, b.shape[1]
     before: list[Call] = []
     if not b.flags.c_contiguous and (steady or rows >= SHORTEST) and inner > 1 and width > 1:
-        turned = empty(b.shape, b.dtype)  # what turning it takes, and more, is saved in the product
-        before, b = [call_of(np.copyto, turned, b, written=0)], turned
+        contiguous = empty(b.shape, b.dtype)  # the faster product makes up for the copy
+        before, b = [call_of(np.copyto, contiguous, b, written=0)], contiguous
     work = rows * inner * width
     if work <= SMALL:
         return [*before, call_of(np.dot, a, b, out)]
     count = -(-work // SMALL)
-    if count <= MOST and cuts(rows, count) and a.flags.c_contiguous:
+    if count <= MAX_BLOCKS and cuts(rows, count) and a.flags.c_contiguous:
         cut = (count, rows // count, -1)
         return [*before, call_of(np.matmul, a.reshape(cut), b, out.reshape(cut))]
-    if count <= MOST and cuts(inner, count) and a.T.flags.c_contiguous and b.flags.c_contiguous:
+    if count <= MAX_BLOCKS and cuts(inner, count) and a.T.flags.c_contiguous and b.flags.c_contiguous:
         cut, parts = (count, inner // count, -1), empty((count, rows, width), out.dtype)
         blocks = a.T.reshape(cut).transpose(0, 2, 1), b.reshape(cut)
         added = call_of(np.add, *parts, out) if count == 2 else Call(np.add.reduce, (parts, 0, None, out), (3,))
@@ -63,8 +62,8 @@ def bmm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
     return [call_of(np.matmul, array(a), array(b), array(out))]
 
 
-def summed(a: Array, axis: int, weight: float, out: Array) -> Call:
-    """A weighted sum over one axis of a matrix: as a product, which is quicker, up to where NumPy would use several threads."""
+def axis_sum_call(a: Array, axis: int, weight: float, out: Array) -> Call:
+    """Return a call for the weighted sum over one axis of a matrix: a product, or torch's sum if it is large."""
     if a.size > MANY and weight == 1:
         return call_of(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
     weights = np.full(a.shape[axis], weight, a.dtype)
@@ -84,11 +83,11 @@ def sum_calls(
     given, target = array(a), array(out)
     if a.dtype == out.dtype and a.is_floating_point() and out.is_contiguous():
         if len(axes) == a.dim() and a.is_contiguous():
-            return [summed(given.reshape(1, -1), 1, 1.0, target.reshape(1))]
+            return [axis_sum_call(given.reshape(1, -1), 1, 1.0, target.reshape(1))]
         if a.dim() == 2 and len(axes) == 1:
-            return [summed(given, axes[0], 1.0, target.reshape(-1))]
+            return [axis_sum_call(given, axes[0], 1.0, target.reshape(-1))]
         if axes == (a.dim() - 1,) and a.is_contiguous():
-            return [summed(given.reshape(-1, a.shape[-1]), 1, 1.0, target.reshape(-1))]
+            return [axis_sum_call(given.reshape(-1, a.shape[-1]), 1, 1.0, target.reshape(-1))]
     return [Call(np.add.reduce, (given, axes, target.dtype, target, keepdim), (3,))]
 
 
@@ -96,7 +95,7 @@ def sum_calls(
 def mean(context: Context, out: Tensor, a: Tensor, *others: object, **kwargs: object) -> list[Call] | None:
     if others or kwargs or not a.is_contiguous() or a.dtype != out.dtype:
         return None
-    return [summed(array(a).reshape(1, -1), 1, 1 / max(a.numel(), 1), array(out).reshape(1))]
+    return [axis_sum_call(array(a).reshape(1, -1), 1, 1 / max(a.numel(), 1), array(out).reshape(1))]
 
 
 @REDUCTIONS.add(aten.cumsum)
@@ -104,18 +103,18 @@ def cumsum(context: Context, out: Tensor, a: Tensor, dim: int, dtype: object = N
     return [Call(np.add.accumulate, (array(a), dim, array(out).dtype, array(out)), (3,))]
 
 
-# categories ------------------------------------------------------------------------------------------------------------
+# softmax and indexing ---------------------------------------------------------------------------------------------------------
 
 
 def as_rows(x: Tensor, dim: int) -> Array:
-    """Of the last dimension of any number; TypeError for another."""
+    """Return x as a matrix whose rows run along its last dimension. Raises TypeError if `dim` is another dimension."""
     if dim % x.dim() != x.dim() - 1 or not x.is_contiguous():
         raise TypeError(dim)
     return array(x).reshape(-1, x.shape[-1])
 
 
 def row_maximum(a: Array, out: Array) -> list[Call]:
-    """Of each row, (B, K) to (B, 1)."""
+    """Return calls that write the maximum of each row, (B, K) to (B, 1)."""
     if not 1 < a.shape[1] <= FEW:
         return [Call(np.maximum.reduce, (a, 1, None, out, True), (3,))]
     column = out[:, 0]
@@ -131,7 +130,7 @@ def softmax(context: Context, out: Tensor, logits: Tensor, dim: int, half: bool)
         *row_maximum(a, top),
         *by_columns(np.subtract, (a, top), target),
         call_of(np.exp, target, target),
-        summed(target, 1, 1.0, top.reshape(-1)),
+        axis_sum_call(target, 1, 1.0, top.reshape(-1)),
         *by_columns(np.true_divide, (target, top), target),
     ]
 
@@ -144,7 +143,7 @@ def log_softmax_calls(context: Context, out: Tensor, logits: Tensor, dim: int, h
         *row_maximum(a, top),
         *by_columns(np.subtract, (a, top), target),
         call_of(np.exp, target, powers),
-        summed(powers, 1, 1.0, top.reshape(-1)),
+        axis_sum_call(powers, 1, 1.0, top.reshape(-1)),
         call_of(np.log, top, top),
         *by_columns(np.subtract, (target, top), target),
     ]
@@ -156,7 +155,7 @@ def softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor, dim
     both, sums = empty(g.shape, g.dtype), empty((len(g), 1), g.dtype)
     return [
         call_of(np.multiply, g, p, both),
-        summed(both, 1, 1.0, sums.reshape(-1)),
+        axis_sum_call(both, 1, 1.0, sums.reshape(-1)),
         *by_columns(np.multiply, (p, sums), target),
         call_of(np.subtract, both, target, target),
     ]
@@ -168,14 +167,14 @@ def log_softmax_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor,
     sums, probs = empty((len(g), 1), g.dtype), empty(g.shape, g.dtype)
     return [
         call_of(np.exp, logs, probs),
-        summed(g, 1, 1.0, sums.reshape(-1)),
+        axis_sum_call(g, 1, 1.0, sums.reshape(-1)),
         *by_columns(np.multiply, (probs, sums), probs),
         call_of(np.subtract, g, probs, target),
     ]
 
 
 def flat_index(context: Context, index: Tensor, width: int, calls: list[Call]) -> Array:
-    """Where in a flat (B, width) the entries lie that an index (B, 1) names."""
+    """Return the positions in a flattened (B, width) matrix of the entries that an index (B, 1) selects."""
     key = "index", index.data_ptr(), tuple(index.shape), index.stride(), width
     if key not in context.shared:
         given = array(index).reshape(-1)

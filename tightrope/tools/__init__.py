@@ -1,1 +1,1 @@
-"""What is done with trainings: timing them, checking the machine, probing an algorithm, several seeds, sweeps over settings."""
+"""Tools around training: benchmarks, checks of the machine, probes of an algorithm, several seeds, sweeps over settings."""

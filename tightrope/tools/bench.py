@@ -1,8 +1,8 @@
-"""How fast a run is and where its time goes: the loop that training drives, timed.
+"""Measure the speed of training and where its time goes.
 
-Three looks, each at a run of its own so that none disturbs another: its speed with nothing in between; how a phase is split,
-by marks at the borders of its parts (on CUDA these are events, which are recorded inside a graph too); and what a phase
-asks of the device, by torch's profiler.
+There are three measurements, each of a separate run so that none disturbs another: the speed of the undisturbed loop; the share
+of each part of a phase, from marks between the parts (on CUDA these are events, which also work inside a graph); and the
+launches of a phase, counted by torch's profiler.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ from ..training.config import Config
 from ..training.user_objects import from_user, import_training_env, imported, is_import_path
 from ..types import Settings
 
-WARM_UP = 3  # phases: one as written, one that captures, one to be sure
+WARM_UP = 3  # phases: an eager one, one that captures the graph, one more
 SPLIT_PHASES = 5
-ENDLESS = 1_000_000  # phases of the plan, so that schedules stand still
-PARTS = {"estimate": "advantages", "learn": "learning"}  # whose time a page's function takes, but for inner ones
+ENDLESS = 1_000_000  # phases of the plan, so many that schedules hardly change
+PARTS = {
+    "estimate": "advantages",
+    "learn": "learning",
+}  # by the algorithm's function, without inner parts
 LAUNCHES = (
     "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync",
 )  # fmt: skip
@@ -50,22 +53,22 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured of one run."""
+    """The measurements of one run."""
 
     config: Config
     mode: str
-    set_up: float  # seconds from nothing to the end of the second phase
+    set_up: float  # seconds from the start to the end of the second phase
     steps_per_second: float
-    phase: float  # seconds of one, in the long run
+    phase: float  # mean seconds of a phase after warm-up
     split: dict[str, float]  # share of a phase, by part
-    logging: float  # share of a phase that the host is busy with metrics; a device works on meanwhile
-    launches: int  # by the host in one phase; on the CPU, operations
-    graphs: int  # of the launches, whole graphs
-    syncs: int  # at which the host waits for the device, in one phase
-    memory: int  # bytes: the most that torch held on a device; on the CPU, what the process holds
+    logging: float  # share of a phase that the host spends on metrics, while a device keeps working
+    launches: int  # kernel and graph launches in one phase; on the CPU, operations
+    graphs: int  # graphs among the launches
+    syncs: int  # waits of the host for the device in one phase
+    memory: int  # bytes: peak memory of torch on a device; on the CPU, peak memory of the process
 
     def line(self) -> str:
-        """A row under HEADER."""
+        """The measurements as a row of the table under HEADER."""
         size = f"{self.config.algorithm.num_envs} x {self.config.algorithm.num_steps}"
         asked = f"{self.launches:,}" + (f" ({plural(self.graphs, 'graph')})" if self.graphs else "")
         parts = [f"{name} {share:.0%}" for name, share in self.split.items()] + [f"(logging {self.logging:.0%})"]
@@ -76,7 +79,7 @@ class Measurement:
 
 
 def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace: Path | None = None) -> Measurement:
-    """Measure a run for about as many seconds; with `trace`, write one phase to a file that Perfetto opens."""
+    """Measure a run for about `seconds`; with `trace`, write one phase to a file for Perfetto."""
     began = time.perf_counter()
     state, config = start_run(env, algo, settings)
     device = state.env.device
@@ -100,7 +103,7 @@ def measure(env: str, algo: str, settings: Settings, seconds: float = 2.0, trace
 
 
 def start_run(env: str, algo: str, settings: Settings) -> tuple[State, Config]:
-    """A run whose plan has no end within reach."""
+    """Build a run with a plan that the benchmark never finishes."""
     layers, own = (settings, {"total_timesteps": 2**40}), None
     if is_import_path(env):
         config, own = configured_with(imported(env), algo, *layers)
@@ -118,8 +121,8 @@ def wait(device: torch.device) -> None:
 
 
 def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, float, float]:
-    """(steps per second, seconds of a phase, seconds of it that the host spends on metrics), which are written, and looked at,
-    as training does it."""
+    """(steps per second, seconds of a phase, seconds of it that the host spends on metrics). Metrics are read and written as in
+    training."""
     logging, count = 0.0, 0
     guard = Guard(state)
     pending: list[Reading] = []
@@ -129,14 +132,14 @@ def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, flo
         file = MetricsFile(Place(Path(folder)) / "metrics.jsonl")
         began, steps = time.perf_counter(), state.steps
         while time.perf_counter() - began < seconds or count < SPLIT_PHASES:
-            guard.remember()
+            guard.snapshot()
             guard.add(next(loop))
             pending.append(guard.newest)
             count += 1
             if len(pending) > guard.late:
-                pending[0].wait()  # the phase's own time, not logging's
+                pending[0].wait()  # so that waiting for the phase does not count as logging
                 paused = time.perf_counter()
-                guard.look(but=guard.late)
+                guard.check_metrics(but=guard.late)
                 file.write({"step": state.steps, "phase": state.phase} | pending.pop(0).row())
                 logging += time.perf_counter() - paused
         wait(state.env.device)
@@ -150,13 +153,13 @@ def demands(loop: Iterator[Any], device: torch.device, trace: Path | None) -> tu
     calls = profiled(lambda: next(loop), device, trace)
     if device.type != "cuda":
         return sum(count for name, count in calls.items() if name.startswith("aten::")), 0, 0
-    calls.subtract(profiled(lambda: None, device))  # what the profiler itself asks for
+    calls.subtract(profiled(lambda: None, device))  # calls of the profiler itself
     graphs = calls["cudaGraphLaunch"]
     return graphs + sum(calls[name] for name in LAUNCHES), graphs, sum(calls[name] for name in SYNCS)
 
 
 def profiled(function: Callable[[], object], device: torch.device, trace: Path | None = None) -> Counter[str]:
-    """How often each operation was run and each function of CUDA called."""
+    """The number of calls of each operation and each CUDA function."""
     with silenced_stderr(), torch.profiler.profile(acc_events=True) as profile:
         function()
         wait(device)
@@ -168,7 +171,7 @@ def profiled(function: Callable[[], object], device: torch.device, trace: Path |
 
 @contextmanager
 def silenced_stderr() -> Iterator[None]:
-    """Without the lines that torch's profiler writes there from C++."""
+    """Suppress the lines that torch's profiler writes to stderr from C++."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -181,20 +184,20 @@ def silenced_stderr() -> Iterator[None]:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """The most that torch held on a device since it was asked to start anew; on the CPU, what the process holds now."""
+    """Peak memory of torch on a device since the last reset of its statistics; on the CPU, of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where it is in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
 # the split of a phase ------------------------------------------------------------------------------------------------
 
 
 class Marks:
-    """A clock that always belongs to one part of a phase."""
+    """A stopwatch that assigns time to the parts of a phase."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -202,7 +205,7 @@ class Marks:
         self.now: list[str] = ["rest"]
 
     def mark(self, part: str) -> None:
-        """From here on the time is that part's."""
+        """Assign the time from now on to a part."""
         if self.device.type != "cuda":
             self.marks.append((part, time.perf_counter()))
             return
@@ -224,7 +227,7 @@ class Marks:
         return call
 
     def totals(self) -> Counter[str]:
-        """Time by part, between the first mark and the last."""
+        """The time of each part, between the first mark and the last."""
         totals: Counter[str] = Counter()
         for (part, begin), (_, end) in zip(self.marks, self.marks[1:], strict=False):
             totals[part] += begin.elapsed_time(end) if self.device.type == "cuda" else end - begin
@@ -232,7 +235,7 @@ class Marks:
 
 
 class MarkedPolicy:
-    """A policy that sets marks around what it does."""
+    """A policy that marks the time of its calls."""
 
     def __init__(self, policy: RolloutPolicy, marks: Marks) -> None:
         self.evaluates_in_act = policy.evaluates_in_act
@@ -242,7 +245,7 @@ class MarkedPolicy:
 
 
 class MarkedRuntime(Runtime):
-    """A runtime that sets marks around the parts of a phase and around the policy."""
+    """A runtime that marks the time of the parts of a phase and of the policy."""
 
     def __init__(self, runtime: Runtime, marks: Marks) -> None:
         unit: Unit = "phase" if runtime.unit is None else runtime.unit
@@ -271,7 +274,7 @@ def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
         wait(state.env.device)
         if number >= WARM_UP:
             totals += marks.totals()
-        if not whole or number < 1:  # the events of a captured phase are recorded anew by each replay
+        if not whole or number < 1:  # each replay of a captured phase records its events again
             marks.marks.clear()
         if number == WARM_UP + SPLIT_PHASES:
             break

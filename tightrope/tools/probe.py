@@ -1,4 +1,4 @@
-"""The probes as a diagnosis: train on each, compare with what must come out, and say in words what a failure means."""
+"""Diagnose an algorithm: train on each probe environment, compare with the known result, and explain a failure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from ..algorithms import ALGORITHMS
 from ..engine import State, threads
 from ..models import Categorical
+from ..models.action_mask import append_mask
 from ..training.build import build
 from ..training.config import config_classes, configure
 from ..types import Settings
@@ -21,14 +22,15 @@ SETTINGS: Settings = dict(
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe must come to, and where to look when it does not."""
+    """The known result of a probe, and where to look if training misses it."""
 
     env: str
     observations: tuple[float, ...]
     values: tuple[float, ...]
-    actions: tuple[int, ...] | None  # what the policy must do, per observation
+    actions: tuple[int, ...] | None  # the right action for each observation
     tolerance: float
     meaning: str
+    mask: tuple[tuple[bool, ...], ...] | None = None  # of the actions, per observation
 
 
 GAMMA = 0.99
@@ -45,20 +47,23 @@ PROBES = (
           "the policy update: the sign of the surrogate, the advantage, or the log-probability of the action taken"),
     Probe("Probe5-v0", (0, 1), (1, 1), (0, 1), 2e-3,
           "the map from observation to action: actions, advantages and observations are not of the same rows"),
+    Probe("MaskProbe-v0", (-1, 1), (-1, 1), (0, 1), 2e-3,
+          "action masks: a forbidden action is taken, or the mask of another row or step is used. Check ActionMask and "
+          "masked_logits, and what the environment shows after a reset", ((True, False, False), (True, True, False))),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What training on one probe came to."""
+    """The result of training on one probe."""
 
     probe: Probe
-    values: list[float] | None  # None where the algorithm has no critic
+    values: list[float] | None  # None if the algorithm has no critic
     probabilities: list[list[float]]
 
     @property
     def error(self) -> float:
-        """The largest distance from what must come out."""
+        """The largest deviation from the known result."""
         errors = [0.0]
         if self.values is not None:
             errors += [abs(v - w) for v, w in zip(self.values, self.probe.values, strict=True)]
@@ -72,19 +77,24 @@ class ProbeResult:
 
 
 def probes_for(algo: str) -> tuple[Probe, ...]:
-    """All five with a critic; those about the policy without one."""
+    """The probes for an algorithm: all with a critic, only those of the policy without one."""
     return PROBES if config_classes(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
 
 
 def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
-    """Train on one probe and look at the outcome."""
+    """Train on one probe and return its result."""
     config = configure(probe.env, algo, SETTINGS, {"seed": seed, "gamma": GAMMA}, with_preset=False)
     state: State = build(config)
     with threads(1):
         for _ in ALGORITHMS[algo].loop(state, config.algorithm):
             pass
     with torch.no_grad():
-        distribution, value = state.policy(torch.tensor(probe.observations, dtype=torch.float32)[:, None])
+        rows = torch.tensor(probe.observations, dtype=torch.float32)[
+            :, None
+        ]  # the states of a probe are its observations
+        if probe.mask is not None:
+            rows = append_mask(rows, torch.tensor(probe.mask))
+        distribution, value = state.policy(rows)
     assert isinstance(distribution, Categorical)
     values = None if state.policy.critic is None else value.tolist()
     return ProbeResult(probe, values, distribution.probs.tolist())

@@ -1,4 +1,4 @@
-"""Several seeds side by side: a process for each, as many at once as there are devices or cores, and one report of all."""
+"""Train several seeds in parallel, each in a process on its own device or core, and write one report of all."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
 from ..logging.report.statistics import iqm_interval
 from ..processes import standing_still, start_program
-from ..training.checkpoint import CONFIG
+from ..training.checkpoint_reader import CONFIG
 from ..training.config import Config
-from ..training.persistence import load_config
 from ..training.reports import gathered, write_report
-from ..training.run_directory import METRICS
+from ..training.run_directory import METRICS, load_config
 from ..training.signals import stop_signals
 from ..types import Settings
 
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 COMPARISON = "comparison.html"
-TAIL = 1 << 16  # bytes of a metrics file that are looked at
+TAIL = 1 << 16  # bytes read at the end of a metrics file
 POLL = 0.2  # seconds
-ENDING, STANDING = 60.0, 5.0  # seconds to end once asked to; the same, of a process that is seen to be stopped
-RESOLVED = ("device", "accelerate", "threads", "backend", "seed")  # may differ in a run from what was given
+ENDING, STANDING = 60.0, 5.0  # seconds to end after a signal; the same for a process that is suspended
+RESOLVED = (
+    "device",
+    "accelerate",
+    "threads",
+    "backend",
+    "seed",
+)  # settings of a run that may differ from the given ones
 
 
 def read_seeds(text: str) -> list[int]:
@@ -49,8 +54,8 @@ def read_seeds(text: str) -> list[int]:
         first, last = (checked_seed(int(number)) for number in (match[1], match[2] or match[1]))
         if last < first:
             raise UsageError(f"seeds {text!r} has a range that ends before it begins: give it as in {last}-{first}")
-        if last - first >= MOST_SEEDS or len(seeds) + last - first >= MOST_SEEDS:
-            raise UsageError(f"seeds {text!r} is more than {MOST_SEEDS} seeds: give fewer")
+        if last - first >= MAX_SEEDS or len(seeds) + last - first >= MAX_SEEDS:
+            raise UsageError(f"seeds {text!r} is more than {MAX_SEEDS} seeds: give fewer")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
         twice = next(seed for seed in seeds if seeds.count(seed) > 1)
@@ -59,10 +64,10 @@ def read_seeds(text: str) -> list[int]:
 
 
 def process_variables(device: str, threads: int | None, jobs: int | None) -> list[dict[str, str]]:
-    """The environment variables of each process that may run at once: which GPU it sees, or none. On the CPU there is one
-    process for each core, or for each `threads` of them: runs side by side on one core each are done sooner than one after
-    the other on all of them."""
-    if device.startswith("cuda:"):  # on that one and no other
+    """The environment variables of each process that may run at once: the GPU that it sees, or none. On the CPU there is one
+    process for every `threads` cores, by default for each core: parallel runs on one core each finish sooner than consecutive
+    runs on all cores."""
+    if device.startswith("cuda:"):  # only on this GPU
         return [{} for _ in range(jobs or 1)]
     if device != "cuda":
         return [{} for _ in range(jobs or max(1, cores() // (threads or 1)))]
@@ -83,15 +88,17 @@ class Seed:
 
     @property
     def output(self) -> Path:
-        """What its process prints."""
-        return self.run_dir.with_name(f"output-{self.seed}.txt")  # no name that seed* finds, for `tightrope report`
+        """The file with the output of its process."""
+        return self.run_dir.with_name(f"output-{self.seed}.txt")  # not matched by seed*, for `tightrope report`
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """To begin it, or to go on with it."""
+        """Start the process, which begins or resumes the run."""
         python = [sys.executable, "-m", "tightrope"]
         if not (self.run_dir / CONFIG).exists():
             return [*python, "train", *words, "--seed", str(self.seed), "--run-dir", str(self.run_dir), "--quiet"]
-        config = load_config(self.run_dir)  # resumed with its own number of threads, which changes the last digits
+        config = load_config(
+            self.run_dir
+        )  # the number of threads changes the last digits, so a resumed run keeps its own
         own = ["--env", config.env] if ":" in config.env else []
         own += ["--network", config.network.network] if config.network.network is not None else []
         return [*python, "resume", str(self.run_dir), *own, "--quiet"]
@@ -101,29 +108,29 @@ class Seed:
             output = self.output.open("wb")
         except OSError:  # a full disk
             output = open(os.devnull, "wb")  # noqa: SIM115
-        with output:  # in a session of its own: Ctrl-C comes to us, who pass it on once
+        with output:  # in a new session: only this process gets Ctrl-C, and passes it on once
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
             self.process = start_program(self.command(words), {**os.environ, **variables}, **streams)
 
     @property
     def finished(self) -> bool:
-        """Trained to the end, and scored there: resuming makes up for a last evaluation in which the process was killed."""
+        """Whether the run was trained to its end and has its score. If the score is missing, resuming takes it."""
         if not (self.run_dir / METRICS).exists():
             return False
         record = gathered(self.run_dir)
-        unscored = record.info.settings["eval_episodes"] == 0  # as was set
+        unscored = record.info.settings["eval_episodes"] == 0  # no score by the settings
         scored = unscored or record.columns.last("step") in {score.step for score in record.files.scores}
         return record.status.kind in ("ended", "solved") and scored
 
     def progress(self) -> tuple[int, float | None]:
-        """(steps, return) of the newest row that is there."""
+        """(steps, return) of the newest row of metrics."""
         rows = last_rows(Place(self.run_dir) / METRICS)
         found = [row.get("charts/episodic_return") for row in rows]
         returns = [value for value in found if isinstance(value, float)]
         return (int(rows[-1].get("step", 0)) if rows else 0), (returns[-1] if returns else None)
 
     def last_words(self) -> str:
-        """The last line that its process printed."""
+        """The last line of its process's output."""
         with contextlib.suppress(OSError):
             lines = [line for line in self.output.read_text().splitlines() if line.strip()]
             return lines[-1].removeprefix("tightrope: ") if lines else ""
@@ -136,16 +143,16 @@ def last_rows(place: Place) -> list[Settings]:
     with contextlib.suppress(Unreadable), place.open(MAX_FILE) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
         for line in file.read(TAIL).split(b"\n"):
-            with contextlib.suppress(ValueError):  # a part of a row
+            with contextlib.suppress(ValueError):  # an incomplete row
                 rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
 
 
 def check_same(seeds: Iterable[Seed], config: Config) -> None:
-    """Check that runs which are there already have the given settings."""
+    """Raise UsageError if a run that exists already has other settings than the given ones."""
     for seed in seeds:
-        there = load_config(seed.run_dir).flat() if (seed.run_dir / CONFIG).exists() else config.flat()
-        for name, value in config.flat().items():
+        there = load_config(seed.run_dir).to_flat_dict() if (seed.run_dir / CONFIG).exists() else config.to_flat_dict()
+        for name, value in config.to_flat_dict().items():
             if name not in RESOLVED and there.get(name) != value:
                 raise UsageError(
                     f"{name} {value} is not the {there.get(name)} of {seed.run_dir}, which is there already: give that, or "
@@ -154,14 +161,14 @@ def check_same(seeds: Iterable[Seed], config: Config) -> None:
 
 
 class SeedLines:
-    """What is printed about the seeds: a line for each event and, in a terminal, a table of those under way."""
+    """Prints a line for each event and, in a terminal, a table of the seeds in training."""
 
     def __init__(self, seeds: Sequence[Seed], total: int, quiet: bool) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self.seeds, self.total = seeds, total
-        in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR makes no terminal of a pipe
+        in_terminal = None if sys.stdout.isatty() else False  # FORCE_COLOR must not turn a pipe into a terminal
         self.console = Console(
             quiet=quiet, force_terminal=in_terminal, soft_wrap=True, markup=False, emoji=False, highlight=False
         )
@@ -196,22 +203,22 @@ class SeedLines:
 
 @dataclass
 class SeedPool:
-    """Processes under way, and those still to come."""
+    """Runs the processes of all seeds, a limited number at once."""
 
     seeds: list[Seed]
-    words: list[str]  # of the command line, for each of them
-    variables: list[dict[str, str]]  # of the environment, for each process that may run at once
+    words: list[str]  # arguments of every process
+    variables: list[dict[str, str]]  # environment variables, one entry for each process that may run at once
     lines: SeedLines
     stopped: int | None = None
     asked: float = 0.0  # when the first signal came
     waiting: list[Seed] = field(default_factory=list)
 
     def run(self) -> None:
-        """Run until all have ended. Signals are passed on, once each time."""
+        """Run until all processes have ended. Each signal is passed on once."""
         for seed in self.seeds:
             if seed.finished:
                 seed.code = 0
-                self.lines.say(f"seed {seed.seed}: is done already")
+                self.lines.say(f"seed {seed.seed}: done already")
         self.waiting = [seed for seed in self.seeds if seed.code is None]
         before = {number: signal.signal(number, self.receive) for number in stop_signals()}
         try:
@@ -223,7 +230,7 @@ class SeedPool:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            for _, process in self.running:  # only if something went wrong here
+            for _, process in self.running:  # only after an exception in this process
                 process.terminate()
 
     @property
@@ -231,7 +238,7 @@ class SeedPool:
         return [(seed, seed.process) for seed in self.seeds if seed.code is None and seed.process is not None]
 
     def receive(self, number: int, frame: object) -> None:
-        """The first signal asks every run to end its phase and save, the second to end at once."""
+        """Pass a signal on. The first makes every run finish its phase and save, the second ends it at once."""
         self.stopped, self.asked, self.waiting = number, self.asked or time.monotonic(), []
         for _, process in self.running:
             process.send_signal(number)
@@ -253,17 +260,17 @@ class SeedPool:
                 self.lines.say(f"seed {seed.seed}: {'failed: ' if seed.code else ''}{seed.last_words()}")
 
     def give_up(self, seed: Seed, process: subprocess.Popen[bytes]) -> None:
-        """Kill a run that has not ended long after it was asked to: it has what it saved last."""
+        """Kill a process that has not ended long after a signal; its last checkpoint remains."""
         waited, still = time.monotonic() - self.asked, standing_still(process.pid)
         if waited > (STANDING if still else ENDING):
             process.kill()
             process.wait()
-            why = "its process is stopped" if still else f"it was asked to end {waited:.0f} s ago"
-            self.lines.say(f"seed {seed.seed}: killed, for {why}; its last checkpoint counts")
+            why = "its process is suspended" if still else f"it has not ended {waited:.0f} s after the signal"
+            self.lines.say(f"seed {seed.seed}: killed, as {why}; its last checkpoint remains")
 
 
 def compare(seeds: Iterable[Seed], folder: Path) -> tuple[Path, str] | None:
-    """(the report, what all say together), if something was trained."""
+    """(path of the report, summary of all seeds); None if nothing was trained."""
     there = [seed.run_dir for seed in seeds if (seed.run_dir / METRICS).exists()]
     if not there:
         return None

@@ -1,26 +1,31 @@
-"""From a configuration to a state that can be trained: environments, network, optimiser, all seeded."""
+"""Build the state of a run from its configuration (environments, network, optimiser), and restore a checkpoint into it."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
-from ..engine import State, apart, choose_runtime, stream_seed, world
-from ..engine.distributed import copy_from_rank0
+from ..engine import State, choose_runtime, isolated_rng, stream_seed, world
+from ..engine.distributed import broadcast_from_rank0, copy_from_rank0
 from ..engine.noise import initialising
 from ..envs import ENVS as TENSOR_ENVS
 from ..envs import TensorEnv, choose, make
+from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.registry import Choice, import_module_of
 from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
-from ..errors import UsageError
+from ..errors import UsageError, one_line, plural
 from ..models import actor_critic
 from ..types import Env, Settings
+from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, files_of, find
+from .checkpoint_writer import ENVS_KEY
 from .config import Config, RunConfig, configure, merged_layers
 from .names import ENVS, here_called
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
@@ -40,13 +45,13 @@ RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
 
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
-    """The engine for an id that the user gave, whose module is imported where it names one."""
+    """The backend for an id that the user gave. Imports the module that an id such as module:Name-v0 names."""
     import_module_of(env_id)
     return engine_for(env_id, backend, with_arguments)
 
 
 def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
-    """The engine for an id, or an error that knows the ids of other libraries too. Imports nothing: it may be a file's."""
+    """The backend for an id; UsageError otherwise, also for ids of other libraries. Imports nothing: a file may name it."""
     foreign = here_called(env_id, ENVS)
     if foreign:
         raise UsageError(f"unknown env {env_id!r}: {foreign}")
@@ -54,12 +59,14 @@ def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False)
 
 
 def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
-    """The environment with that id as the settings want it; `scoring` for evaluation."""
+    """Make the environment with this id according to the settings; `scoring` if it is for evaluations."""
     run = config.run
-    wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"  # a shaped env may be ours
+    wanted = (
+        run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
+    )  # train_env may be one of ours
     backend, _ = engine_for(env_id, wanted, bool(run.env_kwargs))
     device = resolve_device(run.device)
-    # only copies of the scoring one are used, and these need no processes
+    # evaluations only use copies of this environment, which need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
     options: Settings = {"vectorization_mode": mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
     env = make(env_id, num_envs, device, run.max_episode_steps, backend=backend, **options)
@@ -76,7 +83,7 @@ def configured(env_id: str, algo: str, *layers: Settings) -> Config:
         return configure(env_id, algo, settings)
     import_training_env(settings.get("train_env"))
     run = run_settings(env_id, algo, settings)
-    with apart(stream_seed(run.run.seed, "look"), resolve_device(run.run.device)):
+    with isolated_rng(stream_seed(run.run.seed, "look"), resolve_device(run.run.device)):
         env = make_env(run, run.run.train_env or env_id, 1)
         close_quietly(env)
     return configure_for(env, env_id, algo, settings)
@@ -97,7 +104,7 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     usual = kind_settings("discrete", algo, settings, Traits(on_device=of_tensors))
     num_envs: int = ({"num_envs": ALGORITHMS[algo].config.num_envs} | usual | settings)["num_envs"]
     count = max(num_envs // world().size, 1)
-    with apart(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
+    with isolated_rng(stream_seed(run.run.seed, "setup", rank=world().rank), resolve_device(run.run.device)):
         env = from_user(given, run, count)
     try:
         config = configure_for(env, env_id, algo, settings, preset_env)
@@ -122,7 +129,7 @@ def run_settings(env_id: str, algo: str, settings: Settings) -> Config:
 
 
 class Shown:
-    """The spaces of a Gymnasium environment, single or a vector of them."""
+    """The spaces of a Gymnasium environment or vector environment, as an Env has them."""
 
     capturable = False
 
@@ -150,13 +157,13 @@ def configure_for(env: Any, env_id: str, algo: str, settings: Settings, preset_e
 
 
 def close_quietly(env: Env) -> None:
-    """Close what was only looked at. What goes wrong is said, if at all, when the run's own environments are closed."""
+    """Close an environment and ignore errors: closing the run's own environments reports them."""
     with contextlib.suppress(Exception):
         env.close()
 
 
 def resolved(config: Config, state: State) -> Config:
-    """The settings with every choice made that was left to us, so that a saved run keeps to it."""
+    """The settings with every 'auto' replaced by the choice made, so that a resumed run makes the same choice."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_import_path(config.env) and config.run.backend == "auto":
         backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
@@ -165,7 +172,7 @@ def resolved(config: Config, state: State) -> Config:
 
 
 def build(config: Config, env: Env | None = None, network: Network | None = None) -> State:
-    """A state before its first phase. `env` stands in for the configured training environment, `network` for the trunk."""
+    """Build the state before the first phase. `env` replaces the configured training environment, `network` the trunk."""
     try:
         return _build(config, env, network)
     except (RuntimeError, MemoryError) as error:
@@ -180,7 +187,7 @@ def size_words(config: Config) -> str:
 
 
 def check_memory(config: Config, batch_size: int, env: Env) -> None:
-    """Refuse rollouts that no memory of this machine could hold, before any of it is taken."""
+    """Raise UsageError if a rollout cannot fit into the memory of the device, before any is allocated."""
     sizes = [2 * math.prod(env.observation.shape) * env.observation.dtype.itemsize]
     sizes += [math.prod(env.action.shape) * env.action.dtype.itemsize, 5 * 4]
     needed, there = batch_size * sum(sizes), memory_of(env.device)
@@ -190,7 +197,7 @@ def check_memory(config: Config, batch_size: int, env: Env) -> None:
 
 
 def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
-    """The settings of the whole run as one of its ranks has them: an equal part of the environments."""
+    """The settings for one rank: an equal share of the environments and steps of the run."""
     if ranks == 1:
         return algorithm
     if algorithm.num_envs % ranks:
@@ -209,22 +216,71 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     if env is None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if isinstance(env, TensorEnv):
-        check_spaces(env)  # its methods are tried at its first reset
-    if env.skips and config.algorithm.num_steps < 2:  # all of it may be rows that only reset
+        check_spaces(env)  # its methods are checked at the first reset
+    if env.skips and config.algorithm.num_steps < 2:  # otherwise a rollout may consist of resets only
         raise UsageError("num_steps 1 is too few for an env whose resets take a step of their own: give at least 2")
     updates, fewest = getattr(share, "num_minibatches", 1), share.num_envs * (share.num_steps // 2)
     if env.skips and world().is_distributed and fewest < updates:
         raise UsageError(f"num_minibatches {updates} may exceed the rows that a rank collects: give at most {fewest}")
     check_memory(config, share.batch_size, env)
-    if hasattr(env, "gamma"):  # a potential's discount is the learner's
+    if hasattr(env, "gamma"):  # reward shaping by a potential uses the discount of the learner
         env.gamma = config.algorithm.gamma
     with initialising(stream_seed(config.run.seed, "network")):
         trunk = None if network is None else own_network(network)
         has_critic = config.algorithm.has_critic
         policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
-    policy.to(env.device).eval()  # for good: a policy that drops out or renormalises has no ratio
-    # whatever a network of one's own draws from
+    policy.to(env.device).eval()  # always: with dropout or batch norm in training mode, the policy ratio is undefined
+    # a user's network may draw its weights from a stream that differs between ranks
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     return state
+
+
+def find_on_all_ranks(run_dir: Path, which: str = "last") -> Checkpoint:
+    """The checkpoint that rank 0 finds; every rank opens and reads it itself."""
+    if not world().is_distributed:
+        return find(run_dir, which)
+    found: list[Checkpoint] = []  # on rank 0
+
+    def name_of_found() -> bytes:
+        found.append(find(run_dir, which))
+        return found[0].path.name.encode()
+
+    name = broadcast_from_rank0(name_of_found).decode()
+    return found[0] if found else find(run_dir, name)
+
+
+def restore(state: State, checkpoint: Checkpoint) -> None:
+    """Load a checkpoint into a freshly built state. Its size is compared with the state before anything is allocated."""
+    fresh = checkpoint.ranks != world().size
+    files = files_of(0 if fresh else world().rank)
+    parts = [*state.state_dict().values(), *getattr(state.env, "snapshot", dict)().values()]
+    expected = (len(files) - 1) * sum(tensor.nbytes for tensor in parts)
+    shapes = [item for file in files for item in checkpoint.shapes(file).items()]
+    own = sum(math.prod(shape) for name, shape in shapes if name.startswith("env.own"))  # a fresh env may lack them
+    size = sum(checkpoint.manifest["files"][file]["size"] for file in files)
+    if size > 2 * expected + MAX_HEADER_BYTES + min(own, MAX_ATTRIBUTE_BYTES):
+        raise checkpoint.misfit("it is far larger than a run with these settings")
+    tensors = {name: tensor for file in files for name, tensor in checkpoint.read(file).items()}
+    try:
+        state.load_state_dict(tensors, fresh)
+    except (KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise checkpoint.misfit(one_line(error)) from None
+    if (state.steps, state.phase) != (checkpoint.steps, checkpoint.manifest["phase"]):
+        raise UsageError(f"the checkpoint in {checkpoint.path} disagrees with its manifest about steps and phases")
+
+
+def check_plausible(checkpoint: Checkpoint, config: Config) -> None:
+    """Raise UsageError if the settings would build something far larger than the checkpoint, before building it."""
+    shapes, training = checkpoint.shapes(MODEL).values(), checkpoint.shapes(TRAINING)
+    first = (training.get("run.obs" if checkpoint.ranks else ENVS_KEY) or [0])[0]
+    if config.algorithm.num_envs != (envs := first * max(checkpoint.ranks, 1)):
+        raise checkpoint.misfit(f"num_envs is {config.algorithm.num_envs}, the checkpoint has {envs}")
+    phases, steps, saved = checkpoint.manifest["phase"], checkpoint.steps, checkpoint.config
+    most = phases * saved.algorithm.batch_size
+    if steps > most or (not saved.algorithm.by_trajectory and steps != most):  # these may end a phase early
+        raise checkpoint.misfit(f"{plural(phases, 'phase')} do not make {plural(steps, 'step')}")
+    sizes = config.network.hidden_sizes if config.network.network is None else ()  # a user's network has none
+    if len(sizes) > len(shapes) or sum(a * b for a, b in pairwise((1, *sizes, 1))) > sum(map(math.prod, shapes)):
+        raise checkpoint.misfit(f"hidden_sizes {list(sizes)} are larger than its network")

@@ -1,12 +1,13 @@
-"""One configuration for one run: what the algorithm, the network and the run itself are set to.
+"""The configuration of a run: settings of the algorithm, the network and the run itself.
 
-To a user settings are flat: one namespace in keywords, flags and YAML. Later layers win: defaults, preset, file, flags.
+Users see one flat namespace, in keywords, flags and YAML. Later layers win: defaults, preset, file, flags.
 """
 
 from __future__ import annotations
 
 import typing
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
@@ -17,71 +18,71 @@ from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
 from .names import SETTINGS, here_called
-from .presets import Traits, kind_settings, preset
+from .presets import NO_STOP, Traits, kind_settings, preset, stop
 from .settings import MAPPINGS, coerce, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
-MOST_EPISODES = 1_000_000  # of one evaluation: each is a row of its own where environments are tensors
+MAX_EPISODES = 1_000_000  # of one evaluation: a tensor environment plays all of them at once, one row each
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Settings of a run, whatever the algorithm."""
+    """Settings of a run that do not depend on the algorithm."""
 
     seed: int = 1
-    """Every random stream of the run follows from it."""
+    """Seed of every random stream of the run."""
     defaults: Defaults = "auto"
     """Settings to start from: auto takes the env's preset or, without one, those of its kind; plain takes the algorithm's."""
     device: str = "auto"
-    """Where everything lives: auto, cpu, cuda, cuda:1 for one of several, or mps; auto takes CUDA if there is any."""
+    """Torch device: auto, cpu, cuda, cuda:1 for one of several GPUs, or mps; auto takes CUDA if there is any."""
     accelerate: Accelerate = "auto"
-    """How phases are executed: as written (eager), compiled, as CUDA graphs, or both (max); auto takes graphs on CUDA."""
+    """How phases are executed: eager, compiled, as CUDA graphs, or both (max); auto takes graphs on CUDA."""
     precision: Precision = "fp32"
     """Arithmetic of networks in training: tf32 rounds inside matrix products on CUDA, bf16 runs networks in bfloat16."""
     threads: int | None = None
-    """Torch threads on the CPU; None chooses for the size of network and minibatch."""
+    """Torch threads on the CPU; None chooses a number from the sizes of network and minibatch."""
     train_env: str | None = None
-    """Train on this environment (a shaped one, say) while the score is taken on ENV."""
+    """Environment to train on, such as one with shaped rewards; evaluations still use ENV."""
     max_episode_steps: int | None = None
     """Truncate episodes after this many steps instead of the environment's own limit."""
     backend: BackendName = "auto"
-    """Engine that runs the environment; auto prefers tensors on the device, then the fastest one installed."""
+    """Backend that runs the environment; auto prefers tensors on the device, then the fastest backend installed."""
     vectorization_mode: VectorizationMode = "sync"
-    """How Gymnasium runs several: in turn, each in a process, or by an entry point of the environment's own."""
+    """How Gymnasium runs several environments: in turn, each in a process, or with the environment's own vector class."""
     env_kwargs: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     """Arguments for the environment's constructor, as name=value (or a mapping in Python and YAML)."""
     eval_every: int = 0
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
-    """Episodes of each evaluation, during training and after it; 0 for none after it."""
+    """Episodes of each evaluation, during and after training; 0 to skip the evaluation after training."""
     eval_envs: int = 16
-    """Environments that play them at once, where they are engines on the host; tensor environments all do."""
+    """Environments that an evaluation runs at once; tensor environments play all episodes at once instead."""
     eval_seconds: float | None = 300.0
-    """Most seconds of one evaluation: the score is then of the episodes finished so far; None for no limit."""
+    """Time limit of one evaluation in seconds: the score then covers the episodes finished so far; None for no limit."""
     stop_at_return: float | None = None
     """Stop training once an evaluation of eval_every reaches this mean return; None for never."""
     save_seconds: float = 30.0
-    """Seconds between checkpoints of a run under way, which also ends in one; 0 for one after every phase."""
+    """Seconds between checkpoints; 0 for one after every phase. The end of training is always saved."""
     save_every: int = 0
-    """Environment steps between further checkpoints, at the end of the phase in which they are reached; 0 for none."""
+    """Environment steps between additional checkpoints, rounded up to the end of a phase; 0 for none."""
     rank_timeout: float = 1800.0
-    """Seconds that ranks wait for one that makes no progress, not even a step, before the run ends; 0 for no limit."""
+    """Seconds after which the run ends if a rank makes no progress, not even one step; 0 for no limit."""
     keep_checkpoints: int = 3
-    """Newest checkpoints that are kept, besides the best."""
+    """Number of newest checkpoints to keep, besides the best."""
     video_every: int | None = None
     """Phases between videos of the first 16 training environments; None for a few over the run, 0 for none."""
     log: tuple[TrackerName, ...] = ()
-    """Trackers that are told everything, besides metrics.jsonl; WANDB_MODE, MLFLOW_TRACKING_URI and the like hold."""
+    """Trackers to log to, besides metrics.jsonl. Their variables, such as WANDB_MODE and MLFLOW_TRACKING_URI, apply."""
     project: str | None = None
-    """Project of W&B, experiment of MLflow; tightrope if not given."""
+    """Project in W&B, experiment in MLflow; tightrope if not given."""
     entity: str | None = None
-    """User or team of W&B; your own if not given."""
+    """User or team in W&B; your own account if not given."""
     run_name: str | None = None
-    """What trackers call the run; like its directory if not given."""
+    """Name of the run in trackers; the name of its directory if not given."""
     watch: bool = False
-    """Histograms of parameters and gradients for the trackers, every tenth phase or a hundred times in a run."""
+    """Log histograms of parameters and gradients to the trackers, every tenth phase or a hundred times in a run."""
     tags: TrackerTags = "tightrope"
-    """Names of scalars in trackers: as in metrics.jsonl, or Stable-Baselines3's."""
+    """Names of scalars in trackers: tightrope for those of metrics.jsonl, sb3 for those of Stable-Baselines3."""
 
     def __post_init__(self) -> None:
         least = {"eval_every": 0, "eval_episodes": 0, "eval_envs": 1, "max_episode_steps": 1, "threads": 1}
@@ -92,22 +93,22 @@ class RunConfig:
                 raise UsageError(f"{name} {value} is too small: give at least {minimum}")
         if self.threads is not None and self.threads > max(cores(), 64):
             raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
-        if self.eval_episodes > MOST_EPISODES:
-            raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MOST_EPISODES}")
+        if self.eval_episodes > MAX_EPISODES:
+            raise UsageError(f"eval_episodes {self.eval_episodes} is too large: give at most {MAX_EPISODES}")
         if self.eval_every and not self.eval_episodes:
-            raise UsageError(f"eval_episodes 0 leaves eval_every {self.eval_every} nothing to play: give at least 1")
+            raise UsageError(f"eval_episodes 0 leaves no episodes for eval_every {self.eval_every}: give at least 1")
         if self.eval_seconds is not None and not self.eval_seconds > 0:
             raise UsageError(f"eval_seconds {self.eval_seconds:g} is not positive: give seconds, or none for no limit")
         if self.stop_at_return is not None and not self.eval_every:
             raise UsageError(f"stop_at_return {self.stop_at_return:g} needs evaluations: give eval_every, as in 10000")
         checked_seed(self.seed)
         if self.watch and not self.log:
-            raise UsageError("watch means nothing without a tracker: give one, as in log tensorboard, or drop it")
+            raise UsageError("watch needs a tracker: give one, as in log tensorboard, or drop watch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that can be set about a run."""
+    """All settings of a run."""
 
     env: str
     algo: str
@@ -115,22 +116,24 @@ class Config:
     network: NetworkConfig
     run: RunConfig
 
-    def flat(self) -> Settings:
-        """The settings as one mapping, as they are written to config.yaml."""
+    def to_flat_dict(self) -> Settings:
+        """All settings in one mapping, as config.yaml has them."""
         parts: tuple[Any, ...] = (self.algorithm, self.network, self.run)
         settings = [asdict(part) for part in parts]
         merged = {"env": self.env, "algo": self.algo, **{k: v for part in settings for k, v in part.items()}}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in merged.items()}
 
     def changed(self, **settings: Any) -> Config:
-        """The same run with some settings changed."""
+        """A copy with some settings changed. With another length, the stop of its preset no longer applies."""
         for name in ("env", "algo"):
             if settings.pop(name, getattr(self, name)) != getattr(self, name):
                 raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
-        return configure(self.env, self.algo, self.flat(), settings, with_preset=False)
+        now, preset_stop = self.to_flat_dict(), stop(self.env, self.algo, {})
+        drops_stop = "total_timesteps" in settings and preset_stop and preset_stop.items() <= now.items()
+        return configure(self.env, self.algo, now, NO_STOP if drops_stop else {}, settings, with_preset=False)
 
 
-FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # settings of algorithms that the state was made for
+FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
 CHANGEABLE = (
     "eval_every", "eval_episodes", "eval_envs", "eval_seconds", "stop_at_return", "save_seconds", "save_every",
     "keep_checkpoints",
@@ -138,28 +141,28 @@ CHANGEABLE = (
 
 
 def check_changeable(config: Config, settings: Settings) -> None:
-    """Refuse settings that an agent that exists cannot change."""
+    """Raise UsageError for a setting that cannot be changed once the agent exists."""
     known = {*(f.name for f in fields(config_classes(config.algo)[0])), *CHANGEABLE} - {*FIXED}
     fixed = next((name for name in settings if name in setting_types(config.algo) and name not in known), None)
     if fixed is not None:
-        raise UsageError(f"{fixed} cannot be changed: the agent was made with it. Make a new agent")
+        raise UsageError(f"{fixed} cannot be changed on an existing agent: make a new agent")
 
 
 def config_classes(algo: str) -> tuple[type[OnPolicyConfig], type[NetworkConfig], type[RunConfig]]:
-    """The three groups that make up a run's settings."""
+    """The dataclasses with the settings of the algorithm, the network and the run."""
     if algo not in ALGORITHMS:
         raise UsageError(f"unknown algo {algo!r}.{near_matches(algo, ALGORITHMS)} Give one of: {', '.join(ALGORITHMS)}")
     return ALGORITHMS[algo].config, NetworkConfig, RunConfig
 
 
 def setting_types(algo: str) -> dict[str, Any]:
-    """Every setting of a run and its type."""
+    """The type of every setting of a run, by name."""
     hints = {part: typing.get_type_hints(part) for part in config_classes(algo)}
     return {f.name: known[f.name] for part, known in hints.items() for f in fields(part)}
 
 
 def merged_layers(algo: str, *layers: Settings) -> Settings:
-    """Layers of settings as one, each value of its setting's type; the last layer wins."""
+    """Merge layers of settings, the last one winning, and convert each value to the type of its setting."""
     annotations = setting_types(algo)
     merged: Settings = {}
     for layer in layers:
@@ -185,7 +188,7 @@ def configure(
     merged: Settings = dict(config_classes(algo)[0].network_defaults)
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
-        merged |= preset(preset_env or env, algo, given)
+        merged |= preset(preset_env or env, algo, given) | stop(env, algo, given)
     elif with_preset and kind != "plain":
         merged |= kind_settings(kind, algo, given, traits)
     merged |= given
@@ -214,3 +217,15 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
             return UsageError(f"setting {name!r} belongs to {other}, this run is {algo}: drop it or set algo {other}")
     close = near_matches(name, known)
     return UsageError(f"unknown setting {name!r} for {algo}.{close} `tightrope train --help` lists them")
+
+
+def config_from(flat: dict[str, Any], source: Path) -> Config:
+    """Rebuild the settings of a saved run. Presets are not applied; errors name the `source` file."""
+    if not isinstance(flat.get("env"), str) or not isinstance(flat.get("algo"), str):
+        raise UsageError(f"{source} does not name an env and an algo")
+    if isinstance(flat.get("threads"), int):
+        flat = {**flat, "threads": min(flat["threads"], cores())}  # the run may come from a larger machine
+    try:
+        return configure(flat["env"], flat["algo"], flat, with_preset=False)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None

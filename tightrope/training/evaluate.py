@@ -1,7 +1,7 @@
-"""Evaluation: fresh environments and random streams of their own, and one episode for each seed that was set beforehand.
+"""Evaluate a policy in fresh environments with separate random streams. The seed of each episode is fixed beforehand.
 
-An engine on the host plays a bounded number of episodes at once, in rounds: each round starts every environment anew from
-the next seeds and ends when the last of its episodes does. Taking the first episodes to finish would favour short ones.
+Environments outside torch play a limited number of episodes at once, in rounds: a round resets every environment with the next
+seeds and ends when its last episode ends. Counting the first episodes to finish would favour short ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import activity
-from ..engine import Mode, Runtime, apart, choose_threads, stream_seed, threads
+from ..engine import Mode, Runtime, choose_threads, isolated_rng, stream_seed, threads
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, UsageError, plural, raised
@@ -24,10 +24,10 @@ from ..models import ActorCritic
 from ..types import Env, Settings
 from .signals import Interrupts
 
-MOST_STEPS = 100_000  # of an episode that nothing else ends
-MOST_HOST_STEPS = 30_000  # the same, where an engine on the host takes them one by one
-MOST_IN_A_GAME = 16  # rows of a tensor environment that may belong together, and come only all at once
-LOOK_EVERY = 64  # steps between looks at whether all episodes are over, where looking costs a synchronisation
+MAX_EPISODE_STEPS = 100_000  # after which an endless episode is cut off
+MAX_HOST_EPISODE_STEPS = 30_000  # the same limit for environments outside torch, whose steps are slower
+MAX_ENVS_PER_GAME = 16  # rows of a tensor environment that may form one game, so that their number must be a multiple
+LOOK_EVERY = 64  # steps between checks whether all episodes are over, where a check synchronises with the device
 
 Tick = Callable[[int], None]  # called after every step with the number of episodes that are over
 
@@ -41,15 +41,15 @@ class Evaluation:
     lengths: list[int]
     """Length of each episode, in steps."""
     unfinished: int = 0
-    """How many of these episodes were cut off."""
+    """Number of episodes that were cut off before their end."""
     requested: int = 0
-    """Episodes requested, if time was up before all of them were over; otherwise 0."""
+    """Number of episodes requested, if the time limit came before all of them ended; otherwise 0."""
     seconds: float = 0.0
-    """The time limit that was reached, if one was."""
+    """The time limit in seconds, if it was reached."""
     favours_short: bool = False
-    """Whether these are the episodes that ended first, without longer ones."""
+    """Whether only the episodes that ended first are counted, which favours short ones."""
     games_cut: int = 0
-    """How many of them are games that were cut at their step limit."""
+    """Number of Atari games that were cut off at their step limit."""
 
     @property
     def mean(self) -> float:
@@ -68,11 +68,11 @@ class Evaluation:
 
     @property
     def representative(self) -> bool:
-        """Whether the mean estimates the score: not where time was up before the first round was over."""
+        """Whether the mean estimates the score: not if the time limit came before the end of the first round."""
         return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
 
     def as_dict(self) -> Settings:
-        """Everything, as `tightrope eval --json` prints it."""
+        """All results, as `tightrope eval --json` prints them."""
         return {
             "mean": self.mean, "std": self.std, "min": min(self.returns), "max": max(self.returns),
             "episodes": len(self.returns), "mean_length": self.mean_length, "returns": self.returns,
@@ -82,7 +82,7 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What a row of metrics has of it."""
+        """The columns of an evaluation in a row of metrics."""
         row = {
             "eval/episodic_return": self.mean, "eval/episodic_length": self.mean_length, "eval/return_std": self.std,
             "eval/return_min": min(self.returns), "eval/return_max": max(self.returns), "eval/episodes": len(self.returns),
@@ -91,7 +91,7 @@ class Evaluation:
 
     @property
     def note(self) -> str:
-        """What to know about the score, in words; nothing where every episode ended by itself."""
+        """A note on episodes that were cut off or not finished; empty if every episode ended by itself."""
         if self.requested:
             up = f"time was up after {self.seconds:g} s"
             if self.unfinished == len(self.returns):
@@ -102,7 +102,7 @@ class Evaluation:
         if self.unfinished:
             return f"{self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
         if self.games_cut:
-            circles = "play that repeats itself never ends, sampled actions may"
+            circles = "a deterministic policy may repeat itself forever, sampling actions may end the game"
             return f"{self.games_cut} of them cut at the limit of {max(self.lengths):,} steps: {circles}"
         return ""
 
@@ -116,16 +116,16 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """How episodes are played."""
+    """Options of an evaluation."""
 
-    deterministic: bool = True  # the likeliest action; otherwise one drawn as in training
-    num_envs: int = 16  # environments at once, of an engine on the host
-    seconds: float | None = None  # after which the episodes under way are given up
-    captured: bool = False  # a step is replayed as a CUDA graph where the environment allows it; changes no number
-    in_itself: bool = False  # play in the environment itself, made for that, if it has as many rows as are needed
+    deterministic: bool = True  # take the likeliest action; otherwise sample as in training
+    num_envs: int = 16  # environments at once, for environments outside torch
+    seconds: float | None = None  # time limit
+    captured: bool = False  # replay a step as a CUDA graph where the environment allows it; results are the same
+    in_itself: bool = False  # play in the given environment instead of a copy, if it has the number of rows needed
 
     def width(self, episodes: int, on_host: bool = True) -> int:
-        """Episodes that are played at once."""
+        """The number of episodes that are played at once."""
         rounds = -(-episodes // self.num_envs) if on_host else 1
         return -(-episodes // rounds)
 
@@ -135,28 +135,28 @@ def evaluate_policy(
     policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions | None = None,
     interrupts: Interrupts | None = None, tick: Tick = lambda over: None,
 ) -> Evaluation:  # fmt: skip
-    """Play `episodes` episodes in fresh copies of `env`. The first signal ends it with Interrupted."""
+    """Play `episodes` episodes in fresh copies of `env`. The first signal raises Interrupted."""
     options, refusal = options or EvaluationOptions(), None
     width = options.width(episodes, isinstance(env, HostEnv))
     with nullcontext(interrupts) if interrupts is not None else Interrupts() as signals:
-        for rows in range(width, width + (MOST_IN_A_GAME if isinstance(env, TensorEnv) else 1)):
+        for rows in range(width, width + (MAX_ENVS_PER_GAME if isinstance(env, TensorEnv) else 1)):
             playing = activity.during("playing evaluation episodes")
-            with playing, threads(choose_threads(policy, width)), apart(seed, env.device):
+            with playing, threads(choose_threads(policy, width)), isolated_rng(seed, env.device):
                 try:
                     return Rounds(policy, env, episodes, seed, options).play(rows, signals, tick)
-                except RowsDoNotFit as error:  # several may be one game: play some more rows, which are not counted
+                except RowsDoNotFit as error:  # several rows may form one game: add rows that are not counted
                     refusal = refusal or error
     assert refusal is not None
     raise refusal
 
 
 class RowsDoNotFit(UsageError):
-    """A tensor environment cannot begin with so many rows."""
+    """A tensor environment cannot be reset with this number of rows."""
 
 
 @contextmanager
 def beginning(env: Env, rows: int) -> Iterator[None]:
-    """What a tensor environment raises in here it raises because of its number of rows: all else has been tried before."""
+    """Turn an error of a tensor environment into RowsDoNotFit: only the number of rows is new, training ran the rest."""
     try:
         yield
     except Exception as error:
@@ -168,7 +168,7 @@ def beginning(env: Env, rows: int) -> Iterator[None]:
 
 @dataclass
 class Episodes:
-    """One episode of each copy, as far as it has come. A step writes into these tensors and replaces none."""
+    """The state of one episode in each copy. Steps write into these tensors in place."""
 
     policy: ActorCritic
     env: Env
@@ -182,26 +182,26 @@ class Episodes:
 
 
 class Rounds:
-    """All episodes of an evaluation, as many at a time as there are copies."""
+    """Plays all episodes of an evaluation, in rounds of one episode for each copy of the environment."""
 
     def __init__(self, policy: ActorCritic, env: Env, episodes: int, seed: int, options: EvaluationOptions) -> None:
         self.policy, self.env, self.episodes, self.seed, self.options = policy, env, episodes, seed, options
         mode: Mode = "graph" if options.captured and env.capturable else "eager"
-        self.runtime = Runtime(mode, device=env.device, say=lambda line: None)  # training has said it already
+        self.runtime = Runtime(mode, device=env.device, say=lambda line: None)  # training has printed it already
         self.deadline = None if options.seconds is None else time.monotonic() + options.seconds
-        self.noise = torch.Generator(env.device).manual_seed(seed)  # for episodes that follow, which nobody looks at
+        self.noise = torch.Generator(env.device).manual_seed(seed)  # for episodes after the counted ones
         self.sampling = None
         if not options.deterministic:
             self.sampling = torch.Generator(env.device).manual_seed(stream_seed(seed, "actions"))
-        self.returns: list[float] = []  # of the rounds that are over
+        self.returns: list[float] = []  # of finished rounds
         self.lengths: list[int] = []
         self.unfinished = 0
 
     def play(self, rows: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
-        """The episodes in that many fresh copies, or in the environment itself where it is there for that."""
+        """Play all episodes in an environment with `rows` fresh copies, or in the given one if the options allow it."""
         given = self.env
         try:
-            with interrupts.raised():  # in here alone: the streams of training are put back undisturbed
+            with interrupts.raised():  # only inside: restoring the streams of training must not be interrupted
                 if not (self.options.in_itself and isinstance(given, HostEnv) and given.num_envs == rows):
                     with beginning(given, rows):
                         self.env = given.spawn(rows, self.seed)
@@ -226,7 +226,7 @@ class Rounds:
         return Evaluation(self.returns, self.lengths, self.unfinished, games_cut=games_cut)
 
     def _begin(self) -> Episodes:
-        """The next round. Episode i has the same seed however many are played at once."""
+        """Start the next round. Episode i has the same seed for every number of copies."""
         env, count, first = self.env, self.env.num_envs, len(self.returns)
         if isinstance(env, HostEnv):
             env.seed(self.seed, first)
@@ -236,13 +236,13 @@ class Rounds:
                 obs = env.reset(seed=self.seed)
         running = torch.arange(count, device=env.device) < self.episodes - first
         total, length = torch.zeros(count, device=env.device), torch.zeros_like(running, dtype=torch.int64)
-        # observations are written to by every step, and a user's `observe` may return an expanded tensor
+        # contiguous, since steps write into the observations and a user's `observe` may return an expanded tensor
         return Episodes(self.policy, env, obs.contiguous(), total, length, running)
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
-        """Until each episode is over; False if time was up before that."""
+        """Play until every episode is over; False if the time limit comes first."""
         env, look_every = self.env, LOOK_EVERY if self.runtime.on_device else 1
-        most = MOST_STEPS if env.capturable else MOST_HOST_STEPS
+        most = MAX_EPISODE_STEPS if env.capturable else MAX_HOST_EPISODE_STEPS
         over, spare = len(self.returns), max(0, env.num_envs - (self.episodes - len(self.returns)))
         for t in range(most):
             if t % look_every == 0:
@@ -257,12 +257,12 @@ class Rounds:
             with beginning(env, env.num_envs) if t == 0 else nullcontext():
                 self.runtime.call("phase", play, episodes, noise, draw)
             activity.mark()
-            interrupts.check()  # a signal whose exception got lost in code that swallows them
+            interrupts.check()  # an environment may have swallowed the exception of a signal
             tick(over)
         return True
 
     def _cut_off(self, episodes: Episodes, rows: Tensor) -> Evaluation:
-        """What there is when time is up: rounds that are over, else the episodes that are, else those under way."""
+        """The result at the time limit: finished rounds; without any, finished episodes; without any, unfinished ones."""
         seconds = self.options.seconds or 0.0
         if self.returns:
             return Evaluation(self.returns, self.lengths, self.unfinished, self.episodes, seconds)
@@ -275,7 +275,7 @@ class Rounds:
 
 
 def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
-    """One step of every copy: the likeliest action, or the one drawn with `draw`."""
+    """Take one step in every copy, with the likeliest action or, given the noise `draw`, a sampled one."""
     policy, env, running = episodes.policy, episodes.env, episodes.running
     distribution = policy.distribution(episodes.obs)
     action = distribution.mode() if draw is None else distribution.sample(draw)

@@ -1,12 +1,12 @@
-"""A frozen agent as one ONNX file, for machines that have neither torch nor Tightrope.
+"""Export a policy as one ONNX file, for machines that have neither torch nor Tightrope.
 
-The graph takes observations as the environment shows them and gives the greedy action as the environment takes it; all that
-lies between is inside: reading the space, statistics of observations, the network, scaling to bounds. The file is written
-only once onnxruntime agrees with torch: on observations of short episodes and on random ones of their scale, in batches of
-several sizes. Torch's answers come the way `Agent.predict` goes, by the environment's own encode and decode.
+The graph maps the environment's observations to greedy actions of the environment. It includes the conversion of spaces, the
+normalization of observations, the network and the scaling to bounds. The file is written only if onnxruntime agrees with torch
+on observations of short episodes and on random ones of similar scale, in batches of several sizes. The reference is computed
+as in `Agent.predict`, with the environment's own encode and decode.
 
-Inputs   obs (B, ...); of a Dict or Tuple each part by its name, such as "camera" or "hand/0"
-Outputs  action (B, ...); what it is chosen from: logits, or mean and std in the environment's units; value, with a critic
+Inputs   obs (B, ...); for a Dict or Tuple each part by its name, such as "camera" or "hand/0"
+Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic also value
 """
 
 from __future__ import annotations
@@ -37,25 +37,24 @@ from ..models.distributions import RULED_OUT
 from ..types import Composite, Discrete, Env, MultiDiscrete, Settings, Spec
 from ..version import __version__
 
-OPSET = 18  # which runtimes have had since 2023
-ROWS, STEPS = 4, 16  # of the episodes; as many observations again are random
-BATCHES = (1, 2, 7)  # sizes of the first few; the last one has all the rest
+OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and steps of the test episodes
+BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
 SPREAD = 3.0  # of random observations, in standard deviations of those seen
-TOLERANCE = 1e-4  # of the largest number in an output, or of 1 where all are smaller
+TOLERANCE = 1e-4  # relative to the largest number in an output, or to 1 if all are smaller
 Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from torch."""
+    """An exported file and its differences from torch."""
 
     path: Path
     size: int  # bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     errors: dict[str, float]  # largest difference from torch, by output
-    observations: int  # on which
+    observations: int  # number of test observations
 
     @property
     def max_error(self) -> float:
@@ -70,8 +69,8 @@ class Exported:
 
 
 def export_policy(policy: ActorCritic, env: Env, path: Path, seed: int, about: Settings) -> Exported:
-    """Write the policy to `path` if it does there as in torch. Otherwise nothing is written, and a file that was there before
-    stays. `about` goes into the file's metadata."""
+    """Write the policy to `path` if the graph agrees with torch. Otherwise nothing is written, and an existing file stays.
+    `about` is added to the file's metadata."""
     check_file(path)
     rows = example_rows(policy, env, seed)
     here = all(tensor.device.type == "cpu" for tensor in policy.state_dict().values())
@@ -86,9 +85,9 @@ def export_policy(policy: ActorCritic, env: Env, path: Path, seed: int, about: S
 
 
 def check_file(path: Path) -> None:
-    """Refuse what could not be written, before any work is done for it."""
+    """Raise UsageError if the file cannot be written or a package is missing, before any work is done."""
     if path.suffix != ".onnx":
-        raise UsageError(f"file {path} is not ONNX by its name: give one that ends in .onnx")
+        raise UsageError(f"file {path} is not an ONNX file: give a name that ends in .onnx")
     if path.is_dir():
         raise UsageError(f"file {path} is a directory: give the name of a file")
     if not path.parent.is_dir():
@@ -98,7 +97,7 @@ def check_file(path: Path) -> None:
 
 
 class Frozen(nn.Module):
-    """From observations to actions and the parameters of their distribution."""
+    """The module to export: from observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
         from ..envs.adapters.spaces import reader_of, writer_of
@@ -115,8 +114,8 @@ class Frozen(nn.Module):
         return (action, *other_outputs(self.policy, distribution, value).values())
 
     def metadata(self, about: Settings) -> dict[str, str]:
-        """What the file says of itself: where it comes from, what it takes and gives; the spaces as JSON. Where a row of an
-        input holds several things side by side, also which, in their order."""
+        """The metadata of the file: version, `about`, and the spaces as JSON. If a row of an input concatenates several
+        parts, "row" lists them in order."""
         from ..envs.adapters.space_members import described
 
         shown = []
@@ -129,12 +128,12 @@ class Frozen(nn.Module):
 
 
 def other_outputs(policy: ActorCritic, distribution: Distribution, value: Tensor) -> dict[str, Tensor]:
-    """What a graph gives besides the action, by name; a mean is not clipped yet, but in the environment's units."""
+    """The outputs besides the action, by name. A mean is in the environment's units and not clipped."""
     outputs: dict[str, Tensor] = {}
     head = policy.head
     if isinstance(distribution, Gaussian) and isinstance(head, GaussianHead):
-        mean = torch.addcmul(head.middle, head.reach, distribution.mean)
-        std = (head.reach * distribution.log_std.exp()).expand_as(mean)
+        mean = torch.addcmul(head.middle, head.half_range, distribution.mean)
+        std = (head.half_range * distribution.log_std.exp()).expand_as(mean)
         flat = len(head.shape) == 1
         outputs |= {k: v if flat else v.reshape(-1, *head.shape) for k, v in (("mean", mean), ("std", std))}
     elif not isinstance(distribution, Gaussian):
@@ -144,7 +143,7 @@ def other_outputs(policy: ActorCritic, distribution: Distribution, value: Tensor
 
 @torch.no_grad()
 def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
-    """The file's content: the module as a graph, with words about it."""
+    """The content of the file: the module as a graph, with metadata."""
     import onnx
 
     rows, spec = torch.export.Dim("batch"), frozen.reader.spec
@@ -158,7 +157,9 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
     except torch.onnx.OnnxExporterError as error:
         cause = root_cause(error)
         first = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0][:120]}"
-        raise UsageError(f"the network cannot be a graph, which cannot look at numbers: {first}") from error
+        raise UsageError(
+            f"the network cannot be exported: a graph cannot branch on the values of tensors: {first}"
+        ) from error
     assert program is not None
     clean(program.model.graph, {*frozen.inputs, *frozen.outputs})
     model = program.model_proto
@@ -168,8 +169,8 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
 
 
 def clean(graph: Any, interface: set[str]) -> None:
-    """Rename what is computed within and is called as an input or output is: names come from a Dict's keys, and "linear" is a
-    good one. Drop where in the source each node came from: three quarters of a small file, and paths of this machine."""
+    """Rename inner values that have the name of an input or output: inputs are named after the keys of a Dict, such as
+    "linear". Drop the source location of each node: three quarters of a small file, with paths of this machine."""
     ends = {id(value) for value in (*graph.inputs, *graph.outputs)}
     inner = [value for node in graph.all_nodes() for value in node.outputs]
     for value in inner:
@@ -181,7 +182,7 @@ def clean(graph: Any, interface: set[str]) -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """The exporter talks of other packages' operators and of its own deprecations, which no user can fix."""
+    """Suppress the exporter's output about operators of other packages and its own deprecations."""
     before, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.WARNING)
     try:
@@ -194,8 +195,8 @@ def silence() -> Iterator[None]:
 
 @torch.no_grad()
 def example_rows(policy: ActorCritic, env: Env, seed: int) -> Tensor:
-    """(rows, ...) as the policy reads them, on the CPU. Half are what a few copies of the environment show while the policy
-    acts as in training, if copies can be made; the others are random."""
+    """Test observations (rows, ...) as the policy reads them, on the CPU. Half come from short episodes with sampled actions,
+    if the environment can be copied; the others are random."""
     spec, generator = env.observation, torch.Generator().manual_seed(seed)
     seen: list[Tensor] = []
     try:
@@ -207,15 +208,15 @@ def example_rows(policy: ActorCritic, env: Env, seed: int) -> Tensor:
             action = policy.distribution(obs).sample(policy.head.noise((ROWS,), noise))
             obs = twin.step(policy.head.to_env(action)).obs
         twin.close()
-    except (UsageError, EnvError):  # there is one alone, or none can be run here
+    except (UsageError, EnvError):  # the environment cannot be copied or run here
         seen = []
     like = torch.cat(seen) if seen else torch.zeros(ROWS * STEPS, *spec.shape)
-    rows = torch.cat([*seen, random_rows(spec, like.float(), generator)])
+    rows = torch.cat([*seen, policy.valid_rows(random_rows(spec, like.float(), generator))])
     return rows[torch.randperm(len(rows), generator=generator)]
 
 
 def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
-    """As many rows as `like` has. Numbers are spread around those in `like`; choices and pixels are any."""
+    """As many random rows as `like` has. Continuous values spread around those in `like`; choices and pixels are uniform."""
     count = len(like)
     if isinstance(spec, Composite):
         pieces = torch.split(like, [math.prod(part.shape) for _, part in spec.parts], dim=1)
@@ -234,7 +235,7 @@ def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def differences(content: bytes, frozen: Frozen, env: Env, rows: Tensor) -> dict[str, float]:
-    """The largest absolute difference between a graph and torch, by output; an ExportError where that is too large."""
+    """The largest absolute difference between the graph and torch, by output; ExportError if one is too large."""
     batches = torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)])
     shown = [frozen.reader.show(batch.numpy()) for batch in batches]
     got = run_graph(content, [dict(zip(frozen.inputs, arrays, strict=True)) for arrays in shown])
@@ -244,7 +245,7 @@ def differences(content: bytes, frozen: Frozen, env: Env, rows: Tensor) -> dict[
 
 
 def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
-    """What onnxruntime makes of each batch."""
+    """The outputs of onnxruntime for each batch."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -253,12 +254,12 @@ def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return [dict(zip(names, session.run(names, batch), strict=True)) for batch in batches]
-    except Exception as error:  # its own kinds have no common name
+    except Exception as error:  # onnxruntime's errors have no common base class
         raise ExportError(f"onnxruntime cannot run the graph, so nothing was written: {one_line(error)}") from error
 
 
 def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
-    """What torch gives."""
+    """The outputs of torch for one batch."""
     on_host = env if isinstance(env, HostEnv) else None
     rows = on_host.encode(on_host._observation.nested(shown))[0].cpu() if on_host else torch.from_numpy(shown[0])
     distribution, value = policy(rows)
@@ -268,8 +269,7 @@ def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
 
 
 def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:
-    """The largest absolute difference in each output of one batch. Where two choices are so close that rounding decides
-    between them, either is right."""
+    """The largest absolute difference in each output of one batch. If rounding decides between two choices, both are right."""
     errors: dict[str, float] = {}
     for name, right in want.items():
         mine, most = got[name], allowed(right)
@@ -283,18 +283,18 @@ def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:
             sure = margin(want["logits"]).reshape(right.shape) > 2 * allowed(want["logits"])
             difference = np.where(sure, difference, 0.0)
         error = errors[name] = float(difference.max())
-        if not error <= most:  # nor where it is NaN
+        if not error <= most:  # true also for NaN
             raise ExportError(f"{name} is off by {error:.1e} in the graph (at most {most:.1e}), so nothing was written")
     return errors
 
 
 def allowed(right: Array) -> float:
-    """The largest difference that rounding may make: in float32 on the way, and to the output's own type at the end."""
+    """The largest difference that rounding may cause: in float32 inside the graph and in the type of the output."""
     share = max(TOLERANCE, 2 * float(np.finfo(right.dtype).eps)) if right.dtype.kind == "f" else TOLERANCE
     numbers = np.abs(right.astype(np.float64))
     return share * max(1.0, float(numbers[numbers < -RULED_OUT].max(initial=0.0)))
 
 
 def margin(logits: Array) -> Array:
-    """How far ahead the best choice is of the second best, infinitely where there is one alone; (B,) or (B, K)."""
+    """The gap between the best and the second-best choice, (B,) or (B, K); infinite if there is only one choice."""
     return np.diff(np.sort(logits, axis=-1))[..., -1:].min(axis=-1, initial=np.inf)

@@ -1,8 +1,8 @@
-"""One process to a run directory: locks that the system drops when the process ends, in whatever way.
+"""Lock a run directory, so that one process at a time writes to it. The system drops the locks when the process ends.
 
-There are two, both `flock`, which belongs to an open file: closing another descriptor of the same file does not drop it. The
-lock on the directory holds when `.lock` is removed or replaced. The lock on `.lock` serves network file systems that lock no
-directories, and says who holds it.
+There are two `flock` locks, which closing another descriptor of the same file does not drop. The lock on the directory still
+holds if `.lock` is removed or replaced. The lock on the file `.lock` is for network file systems that cannot lock directories;
+the file names the process that holds it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ try:
     import fcntl
 
     HAS_LOCKS = True
-except ImportError:  # Windows: nothing keeps two processes apart
+except ImportError:  # Windows has no flock: run directories are not locked
     HAS_LOCKS = False
 
 LOCK = ".lock"
-ATTEMPTS, PAUSE = 10, 0.05  # to lock a file that others look at or replace; seconds in between
-_held: dict[Path, list[int]] = {}  # descriptors whose locks are ours, by directory
+ATTEMPTS, PAUSE = 10, 0.05  # to lock a file that other processes probe or replace; seconds between attempts
+_held: dict[Path, list[int]] = {}  # locked descriptors of this process, by directory
 
 
 @contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keep other processes from writing to a run's directory; UsageError if one does already."""
+    """Hold the locks of a run's directory; UsageError if another process holds them."""
     run_dir = run_dir.resolve()
     if run_dir in _held:
         raise in_use(run_dir, "this process")
@@ -49,13 +49,13 @@ def release(*run_dirs: Path) -> None:
         os.close(descriptor)
 
 
-# A forked process inherits our open files, may outlive us, and must not keep the locks.
+# A forked process inherits the locked descriptors and may outlive this one: it closes them.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: release(*_held))
 
 
 def acquire(descriptor: int, kind: int) -> bool:
-    """Lock an open file, unless another process has the lock. True also on a file system that has no locks."""
+    """Lock an open file; False if another process holds the lock. True on a file system without locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -66,7 +66,7 @@ def acquire(descriptor: int, kind: int) -> bool:
 
 
 def lock_directory(run_dir: Path, descriptors: list[int]) -> bool:
-    """Lock the directory itself, where the file system can."""
+    """Lock the directory itself, if the file system can."""
     with contextlib.suppress(OSError):
         descriptors.append(os.open(run_dir, os.O_RDONLY))
         return acquire(descriptors[-1], fcntl.LOCK_EX)
@@ -74,7 +74,7 @@ def lock_directory(run_dir: Path, descriptors: list[int]) -> bool:
 
 
 def lock_file(run_dir: Path, descriptors: list[int]) -> bool:
-    """Lock `.lock`, and make sure that the locked file still has this name."""
+    """Lock the file `.lock`, and check that it was not replaced meanwhile."""
     place = Place(run_dir) / LOCK
     for _ in range(ATTEMPTS):
         try:
@@ -83,7 +83,7 @@ def lock_file(run_dir: Path, descriptors: list[int]) -> bool:
             raise UsageError(f"run_dir {run_dir} cannot be written: {error.strerror}") from None
         info = place.info() if acquire(descriptor, fcntl.LOCK_EX) else None
         if info is not None and os.path.samestat(info, os.fstat(descriptor)):
-            with contextlib.suppress(OSError):  # a full disk: it is locked all the same
+            with contextlib.suppress(OSError):  # a full disk: the lock holds nevertheless
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return True
@@ -100,7 +100,7 @@ def lock_owner(run_dir: Path) -> str:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a process is writing there right now. Takes a shared lock for a moment, which `lock_file` waits for."""
+    """Whether a process holds the lock of a run directory. Takes a shared lock for a moment; `lock_file` then retries."""
     if run_dir.resolve() in _held:
         return True
     with contextlib.suppress(Unreadable), (Place(run_dir) / LOCK).open(limit=200) as file:

@@ -1,6 +1,6 @@
-"""Names that people bring from other libraries, courses and papers, and what they are called here.
+"""Names of settings, methods and classes in other libraries, courses and papers, and their names here.
 
-docs/coming-from.md is the same table for reading; a test holds the two together.
+docs/coming-from.md has the same table; a test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def foreign_names(table: dict[str, str]) -> dict[str, str]:
-    """From names here, each with those it has elsewhere, to names elsewhere, each with the one it has here."""
+    """Invert {our name: "their names"} to {their name: our name}."""
     return {name: here for here, names in table.items() for name in names.split()}
 
 
 def here_called(name: str, table: dict[str, str]) -> str | None:
-    """'here it is called X' for a name known from elsewhere; an entry that starts with a colon is said as it is."""
+    """'here it is called X' for a name of another library. A table entry that starts with a colon is the whole answer."""
     if name not in table:
         return None
     other = table[name]
@@ -100,7 +100,7 @@ SETTINGS = foreign_names({
     "seed": "random_seed",
     "device (device cuda, or device cpu)": "cuda gpu use_gpu use_cuda no_cuda cpu",
     "run_dir": "log_dir logdir save_dir output_dir",
-    ": `tightrope resume RUN` goes on with a run, `tightrope eval RUN` scores it": "load load_model load_path",
+    ": `tightrope resume RUN` continues a run, `tightrope eval RUN` scores it": "load load_model load_path",
     "eval_episodes (of an evaluation) or total_timesteps (training is counted in steps)": "episodes",
     "eval_seconds (of an evaluation)": "seconds",
     ": `tightrope record` films what was trained, video_every the training": "render",
@@ -123,6 +123,7 @@ FUNCTIONS = foreign_names({
     "tightrope.algorithms.PPOConfig, or keywords of tightrope.PPO": "PPOArgs",
     "tightrope.VPG": "VPGTrainer VPGAgent",
     "tightrope.PPO": "PPOTrainer PPOAgent",
+    "tightrope.PPO: action masks are found by themselves": "MaskablePPO ActionMasker",
     "tightrope.types.Rollout": "Rollout RolloutTensors ReplayMemory",
     "tightrope.types.Batch.minibatches": "get_minibatches",
     "tightrope.functional.discounted_returns": "compute_returns",
@@ -208,7 +209,7 @@ ARGUMENTS = foreign_names({
 
 
 def missing_member(owner: str, name: str) -> AttributeError:
-    """The error for an attribute that an agent, or a policy without its environment, does not have."""
+    """The error for an unknown attribute of an agent or policy, with its name here if it has one."""
     hint = here_called(name, MEMBERS) or ""
     if owner == "Policy":
         hint = hint.replace("agent.predict", "policy.predict").replace("agent.policy.", "policy.network.")
@@ -218,7 +219,7 @@ def missing_member(owner: str, name: str) -> AttributeError:
 
 
 class AgentType(type):
-    """The class of the classes of agents, for `PPO.load(path)` and its like."""
+    """Metaclass of agents: explains unknown class attributes, such as `PPO.load`."""
 
     if not TYPE_CHECKING:
 
@@ -227,7 +228,7 @@ class AgentType(type):
 
 
 def known_arguments(method: Method) -> Method:
-    """Answer an argument that the method does not take with one line: what it is called here, or where it belongs."""
+    """Decorate a method: an unknown argument raises UsageError with its name here, or the place where it belongs."""
     names = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)
@@ -241,11 +242,11 @@ def known_arguments(method: Method) -> Method:
 
 
 def answer(name: str, names: list[str], agent: object) -> str:
-    """What to give instead of an unknown argument: another of the method's, a setting, or nothing."""
+    """The hint for an unknown argument: another argument of the method, a setting, or the list of arguments."""
     hint, other, owner = here_called(name, ARGUMENTS), ARGUMENTS.get(name, ""), type(agent).__name__
     algo, config = getattr(agent, "algo", None), getattr(agent, "config", None)
     if algo and config and not (other.startswith(":") or other.partition(",")[0] in names):
-        if name in config.flat():
+        if name in config.to_flat_dict():
             return f": it is a setting, give it to {owner}(...)"
         if name in SETTINGS:
             known = SETTINGS[name] in names or SETTINGS[name].startswith(":")
@@ -254,14 +255,14 @@ def answer(name: str, names: list[str], agent: object) -> str:
 
 
 def one_too_many(env: object, other: object, name: str) -> str:
-    """The line for PPO("MlpPolicy", env), and for other arguments that are not named."""
+    """The message for PPO("MlpPolicy", env) and other surplus positional arguments."""
     if isinstance(env, str) and env in ENVS:  # a policy of Stable-Baselines3, or an env of another library
         return f"{env!r} before the env is one argument too many, {name}(env) is enough: {here_called(env, ENVS)}"
     return f"{other!r} is one argument too many: give the env alone and settings by name, {name}(env, seed=1)"
 
 
 def check_run_dir(run_dir: object) -> None:
-    """Refuse what is no path: Stable-Baselines3 has a callback in its place."""
+    """Raise UsageError if `run_dir` is not a path: Stable-Baselines3 has a callback at this position."""
     if run_dir is not None and not isinstance(run_dir, (str, os.PathLike)):
         hint = f": {CALLBACKS.removeprefix(': ')}" if callable(run_dir) else ": give a path"
         raise UsageError(f"run_dir {run_dir!r} is not a directory{hint}")

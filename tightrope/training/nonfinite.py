@@ -1,9 +1,9 @@
-"""The guard of `learn`: after a phase whose numbers are not finite, it runs the phase once more, names the first bad tensor
-and the most likely cause, and writes a report.
+"""Diagnose a phase with non-finite numbers: run it again, name the first bad tensor and the most likely cause, and write a
+report.
 
 RUN/crash/phase-000012/report.json              the first bad tensor, cause, fix; gradient norms, metrics, config
 RUN/crash/phase-000012/rollout.safetensors      observations, actions, rewards and values of the phase
-RUN/crash/phase-000012/minibatch.safetensors    the batch of the first bad update, if it came to that
+RUN/crash/phase-000012/minibatch.safetensors    the batch of the first bad update, if an update was bad
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
-from ..engine.metrics import LOSSES, BadEntry
+from ..engine.metrics import BadEntry
 from ..envs.step_arrays import Replayed
 from ..errors import one_line
 from ..files import Place
+from ..functional import terms_to_check
 from ..types import Batch, Env, Rollout, Row, Settings
 from .config import Config
 from .nonfinite_cause import Advice, Evidence, advise, first_bad
@@ -36,14 +37,14 @@ Tensors = TypeVar("Tensors", Rollout, Batch)
 
 
 class NonFiniteGuard(Guard):
-    """A guard that diagnoses a bad phase, and with a run directory writes a report there."""
+    """A guard that diagnoses a bad phase and, if there is a run directory, writes a report to it."""
 
     def __init__(self, state: State, config: Config, run_dir: Path | None = None) -> None:
         super().__init__(state)
         self.config, self.run_dir = config, run_dir
 
     def describe(self, row: dict[str, float], parts: list[str]) -> str:
-        """The line with cause and fix. Errors on the way are told in it and do not replace it."""
+        """The error message with cause and fix. Errors of the diagnosis are added to the message and do not replace it."""
         snapshot, phase = self.before(row), int(row["phase"])
         rows = [seen | reading.row() for seen, reading in self.recent]
         try:
@@ -51,10 +52,10 @@ class NonFiniteGuard(Guard):
             bad = first_bad(evidence)
             advice = advise(bad, evidence, self.config, rows, self.state.policy)
         except Exception as error:
-            return f"phase {phase} is not finite: {' and '.join(parts)}; a closer look failed: {one_line(error)}"
+            return f"phase {phase} is not finite: {' and '.join(parts)}; the diagnosis failed: {one_line(error)}"
         line = f"phase {phase} is not finite: {bad.words}{advice.cause and ': '}{advice.cause}; {advice.fix}"
         if self.run_dir is None:
-            return f"{line}; the agent is as it was before"
+            return f"{line}; the agent is as it was before this phase"
         folder = Place(self.run_dir) / "crash" / f"phase-{phase:06d}"
         try:
             write_evidence(folder, bad, advice, evidence, self.config, [*rows, row])
@@ -63,12 +64,13 @@ class NonFiniteGuard(Guard):
             line += f"; the evidence could not be written to {folder}: {one_line(error)}"
         if not advice.worth_resuming:
             return line
-        # a faulty env would give the same again
+        # a faulty env would fail again
         first = "once it is fixed," if bad.kind in ("observation", "reward") else "then"
-        return f"{line}; {first} go on from before it with `{resume_command(self.run_dir, self.config, *advice.flags)}`"
+        resume = resume_command(self.run_dir, self.config, *advice.flags)
+        return f"{line}; {first} resume from the phase before with `{resume}`"
 
 
-# the phase once more -------------------------------------------------------------------------------------------------
+# running the phase again ---------------------------------------------------------------------------------------------
 
 
 class BadUpdate(Exception):
@@ -78,8 +80,8 @@ class BadUpdate(Exception):
 def replay_phase(
     snapshot: Snapshot, config: Config, row: dict[str, float], parts: list[str], recorded: bool
 ) -> Evidence:
-    """Run the bad phase again from before it, and return what is found. With `recorded`, its rollout is still there and takes
-    the place of the env, which may not be able to go back or to do the same again."""
+    """Run the bad phase again from the state before it and return the findings. With `recorded`, its rollout is still in
+    memory and replaces the env, which may not be able to go back or to repeat its steps."""
     state = snapshot.state
     taken = len(state.rollout.reward)
     if recorded and not state.runtime.on_device:  # the rollout may have been cut short
@@ -89,10 +91,14 @@ def replay_phase(
     evidence = Evidence(parts, rollout, last_obs, state.env.observation, before=parameter_copies(state))
 
     def watch(batch: Batch, terms: Any) -> None:
-        """Stops the phase at the first update that is not finite."""
+        """Stop the phase at the first update that is not finite."""
         values = {name: float(x) for name, x in terms._asdict().items()}
         evidence.kl += [values["approx_kl"]] if "approx_kl" in values else []
-        sizes = [float(torch.linalg.vector_norm(state.optimizer.grad)), *[*values.values()][:LOSSES]]
+        evidence.checked_terms = [*terms_to_check(terms)]
+        sizes = [
+            float(torch.linalg.vector_norm(state.optimizer.grad)),
+            *(values[name] for name in evidence.checked_terms),
+        ]
         if not all(map(math.isfinite, sizes)):
             grads, named = state.optimizer.grads, state.policy.named_parameters()
             evidence.gradient = {name: grads[p].cpu().clone() for name, p in named if p in grads}
@@ -120,7 +126,7 @@ def replay_phase(
 
 @contextmanager
 def eager_with(state: State, env: Env, watcher: Any) -> Iterator[None]:
-    """The state with that env, its phases neither compiled nor captured, and a watcher of its gradients."""
+    """Inside, the state has this env, runs phases eagerly, and calls the watcher after each gradient."""
     before = state.env, state.runtime
     precision, on_device = state.runtime.precision, state.runtime.on_device
     state.runtime = Runtime(precision=precision, device=env.device, watcher=watcher, on_device=on_device)
@@ -132,7 +138,7 @@ def eager_with(state: State, env: Env, watcher: Any) -> Iterator[None]:
 
 
 def bad_rows(rollout: Rollout) -> Tensor:
-    """Finite observations for which the policy gave non-finite numbers; all finite ones if there are none."""
+    """The finite observations with a non-finite policy output; all finite observations if there are none."""
     finite = torch.isfinite(rollout.obs).flatten(2).all(2)
     bad = finite & ~(torch.isfinite(rollout.log_prob) & torch.isfinite(rollout.value))
     return rollout.obs[bad if bad.any() else finite]
@@ -150,7 +156,7 @@ def cpu_copy(record: Tensors) -> Tensors:
 
 
 def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
-    """The first layer in a forward pass that gives something bad for something finite. Inner ones are done first."""
+    """The first layer in a forward pass with finite inputs and a non-finite output. Inner layers come first."""
     found: list[str] = []
 
     def is_finite(x: object) -> bool:
@@ -175,7 +181,7 @@ def first_bad_layer(policy: nn.Module, obs: Tensor) -> str | None:
 def write_evidence(
     folder: Place, bad: BadEntry, advice: Advice, evidence: Evidence, config: Config, rows: list[dict[str, float]]
 ) -> None:
-    """Write the report and the tensors. The report goes first: it is small, and says the most."""
+    """Write the report and the tensors; the report first, since it is small and the most useful."""
     tensors = {"rollout": {name: getattr(evidence.rollout, name) for name in Row._fields}}
     tensors["rollout"]["last_obs"] = evidence.last_obs
     if (minibatch := evidence.minibatch) is not None:
@@ -185,12 +191,12 @@ def write_evidence(
         "phase": rows[-1]["phase"], "first": bad.words, "kind": bad.kind, "cause": advice.cause, "fix": advice.fix,
         "flags": advice.flags, "not finite": evidence.parts, "layer": evidence.bad_layer,
         "update": None if minibatch is None else evidence.updates, "note": evidence.note or None,
-        "terms": evidence.terms, "gradient norms": norms, "metrics": rows, "config": config.flat(),
+        "terms": evidence.terms, "gradient norms": norms, "metrics": rows, "config": config.to_flat_dict(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }  # fmt: skip
-    # JSON has no NaN and no infinity, and here it matters which: they become the texts nan, inf and -inf
+    # JSON has no NaN and no infinity: they become the texts nan, inf and -inf
     report = json.loads(json.dumps(report), parse_constant=lambda constant: str(float(constant)))
-    folder.parent.mkdir()  # but not the run's directory
+    folder.parent.mkdir()  # the run's directory is not recreated
     folder.mkdir()
     (folder / "report.json").write(json.dumps(report, indent=1, allow_nan=False).encode())
     for name, named in tensors.items():

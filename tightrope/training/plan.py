@@ -1,4 +1,4 @@
-"""What a run is going to do, said before it does it, and the return from which on its task counts as solved."""
+"""The plan of a run, printed before it starts, and the return at which its task counts as solved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..engine import State, choose_threads, cores, waits_asleep, why_as_written, world
+from ..engine import State, choose_threads, cores, waits_asleep, why_not_recorded, world
 from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
 from ..errors import plural
@@ -24,8 +24,8 @@ from .user_objects import is_import_path
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-FEW_PHASES, FEW_UPDATES = 10, 20  # below this hardly anything is learned
-SLACK = 0.15  # share of a preset's result by which seeds and evaluations may differ
+FEW_PHASES, FEW_UPDATES = 10, 20  # below these a warning is printed
+SLACK = 0.15  # share of a preset's result by which seeds and evaluations vary
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class TrainingPlan:
     runtime: str
     may_stop_early: bool
     warning: str | None
-    stop_at: str | None = None  # what ends it before that
+    stop_at: str | None = None  # the condition that ends training early
     notes: tuple[str, ...] = ()  # about the environment and the network
-    device_reason: str = ""  # where there is a GPU and it is not used
+    device_reason: str = ""  # why the CPU is used on a machine with a GPU
 
     def lines(self) -> list[str]:
-        """The plan in words."""
+        """The plan as lines of text."""
         threads = f", {plural(self.threads, 'thread')}" if self.device == "cpu" else ""
         where = f"{self.device}{threads}{self.device_reason}, {self.runtime}"
         if self.ranks > 1:
@@ -61,14 +61,14 @@ class TrainingPlan:
             f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
-            *([f"stops before that once {self.stop_at}"] if self.stop_at else []),
+            *([f"stops earlier if {self.stop_at}"] if self.stop_at else []),
             *([f"warning: {self.warning}"] if self.warning else []),
             *(f"note: {note}" for note in self.notes),
         ]
 
 
 def engine_of(state: State, config: Config) -> str:
-    """Which engine runs the environments, and why."""
+    """A line that names the backend of the environments and the reason for it."""
     count = f"{world().size} x {state.env.num_envs}" if world().size > 1 else f"{state.env.num_envs}"
     env_id = config.run.train_env or config.env
     if is_import_path(env_id):
@@ -81,8 +81,8 @@ def engine_of(state: State, config: Config) -> str:
 
 
 def defaults_of(config: Config, env: Env) -> str | None:
-    """Which defaults a run with no preset started from, and what is left of them."""
-    kind, settings = config.run.defaults, config.flat()
+    """A line that names the kind of defaults of a run without a preset, and those in use."""
+    kind, settings = config.run.defaults, config.to_flat_dict()
     if kind not in KIND_WORDS:
         return None
     sizes = {name: settings[name] for name in ("num_envs", "num_steps")}
@@ -93,7 +93,7 @@ def defaults_of(config: Config, env: Env) -> str | None:
 
 
 def plan(state: State, config: Config) -> TrainingPlan:
-    """The plan of a run from where its state stands."""
+    """The plan of a run for the steps that are left."""
     algorithm = config.algorithm
     steps = algorithm.phases * algorithm.batch_size - state.steps
     phases = max(steps // algorithm.batch_size, 0)
@@ -117,21 +117,21 @@ def plan(state: State, config: Config) -> TrainingPlan:
 
 
 def device_reason(env: Env) -> str:
-    """Why a run is on the CPU of a machine that has a GPU."""
+    """Why a run uses the CPU of a machine that has a GPU; empty if it does not."""
     chosen = env.device.type == "cpu" and torch.cuda.is_available() and suits_cpu(env)
-    return " (faster than cuda beside an engine that runs on the CPU)" if chosen else ""
+    return " (faster than cuda for an environment that runs on the CPU)" if chosen else ""
 
 
 def runtime_notes(state: State) -> list[str]:
-    """What runs slower than it might on the CPU, where policies are recorded once and replayed."""
+    """A note if the policy cannot be recorded and replayed, which is how the CPU runs it fastest."""
     if not state.runtime.records:
         return []
-    why = why_as_written(state.policy, state.rollout, state.obs)
-    return [] if why is None else [f"the policy runs as written and not by a recording: {why}"]
+    why = why_not_recorded(state.policy, state.rollout, state.obs)
+    return [] if why is None else [f"the policy runs in plain PyTorch, which is slower than a recording: {why}"]
 
 
 def busy_machine_warning(threads: int) -> str | None:
-    """A warning where threads that spin while they wait meet other processes that want the same cores."""
+    """A warning if threads that spin while waiting compete with other processes for cores."""
     if threads == 1 or waits_asleep() or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < cores() / 2:
         return None
     busy = f"threads {threads} may be slow on a busy machine (load {load:.1f}, {cores()} cores)"
@@ -142,9 +142,8 @@ def busy_machine_warning(threads: int) -> str | None:
 
 
 def target_of(config: Config, env: Env | None = None) -> Target | None:
-    """The return from which on a task counts as solved: Gymnasium's threshold, or what our preset reaches where that is less
-    or all that is known. None where the task was changed, or nobody knows. `env` is what is trained on, where there is more
-    to it than an id."""
+    """The return at which a task counts as solved: Gymnasium's threshold, or the result of our preset if that is lower or there
+    is no threshold. None if neither is known or the task was changed. `env` is the training environment, if it exists."""
     if config.run.env_kwargs or config.run.max_episode_steps is not None:
         return None
     published, reached = gymnasium_threshold(config.env, env), reached_by_preset(config.env)
@@ -155,7 +154,7 @@ def target_of(config: Config, env: Env | None = None) -> Target | None:
 
 
 def gymnasium_threshold(env_id: str, env: Env | None) -> float | None:
-    """The reward_threshold of an id, or of an environment that is as its id is registered."""
+    """Gymnasium's reward_threshold for an id; None if the environment differs from its registration."""
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
@@ -165,7 +164,7 @@ def gymnasium_threshold(env_id: str, env: Env | None) -> float | None:
     registered = gymnasium.registry.get(name)
     if registered is None:
         one = next(iter(getattr(env, "envs", [])), None) or getattr(env, "engine", None)
-        spec = getattr(one, "spec", None)  # engines of other libraries have specs of their own
+        spec = getattr(one, "spec", None)  # other libraries have a `spec` of another kind
         if not isinstance(spec, EnvSpec) or spec.additional_wrappers:
             return None
         registered = gymnasium.registry.get(spec.id)
@@ -180,6 +179,6 @@ def variant(spec: EnvSpec) -> tuple[Settings, int | None]:
 
 
 def reached_by_preset(env_id: str) -> float | None:
-    """The score of our preset, where it is a plain number."""
+    """The score of our preset for an id, if it is a plain number."""
     words = EXPECTED.get(env_id, ("", ""))[0].split(",")[0]
     return float(words) if re.fullmatch(r"-?\d+(\.\d+)?", words) else None

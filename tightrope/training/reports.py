@@ -1,4 +1,4 @@
-"""Reports of runs that lie on the disk: what a page needs, gathered from a run's directory."""
+"""Collect the data of a report page from the directories of runs, and write the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..logging.report import (
     ABOUT,
     LISTED,
     REPORT,
-    CheckpointFile,
+    CheckpointSummary,
     RunFiles,
     RunRecord,
     RunStatus,
@@ -27,31 +27,30 @@ from ..logging.report import (
     comparison_page,
     run_page,
     status_by_steps,
-    target_status,
+    status_if_target_reached,
     write_page,
 )
 from ..types import Settings
-from .checkpoint import MANIFEST, age, list_checkpoints, score_of
+from .checkpoint_reader import MANIFEST, age, list_checkpoints, score_of
 from .config import Config, configure
 from .evaluate import Evaluation
 from .lock import is_locked
-from .persistence import load_config
 from .plan import target_of
-from .presets import Traits
-from .run_directory import METRICS, reason
+from .presets import NO_STOP, Traits
+from .run_directory import METRICS, load_config, reason
 from .user_objects import can_be_named, has_id, is_import_path, short_name
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 SCORES, VIDEOS = "scores.jsonl", "videos"
-MOST_SCORES = 1 << 24  # bytes
-MOST_COUNT = 2**62  # steps or episodes
-OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # chosen by rules where the user has not set them
+MAX_SCORES_BYTES = 1 << 24  # bytes
+MAX_COUNT = 2**62  # steps or episodes
+OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # settings that Tightrope chooses if the user does not
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """The page of a run, or of several side by side; returns where it is."""
-    one, *others = {run.resolve(): run for run in runs}.values()  # each once, however it was named
+    """Write the page of one run, or of several side by side, and return its path."""
+    one, *others = {run.resolve(): run for run in runs}.values()  # each directory once
     path = out or (Path("comparison.html") if others else one / REPORT)
     if path.suffix not in (".html", ".htm"):
         raise UsageError(f"out {path} is not a page: give a name that ends in .html")
@@ -67,22 +66,22 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def without_errors(make: Callable[[Item], Made], items: dict[Path, Item]) -> dict[Path, Made]:
-    """What is made of each run's item. Runs for which that fails are left out with a line: `runs/*` may name others."""
+    """Apply a function to the item of each run. Runs that fail are left out with a warning: `runs/*` may match others."""
     made = {}
     for run, item in items.items():
         try:
             made[run] = make(item)
         except UsageError as error:
             warn(f"left out: {error}")
-        except Exception as error:  # whatever is wrong with one, the others are shown
+        except Exception as error:  # the other runs are still shown
             warn(f"left out: {run} cannot be read: {raised(error)}")
     if not made:
-        raise UsageError(f"none of these {len(items)} is a run that was trained: give directories such as runs/*")
+        raise UsageError(f"none of these {len(items)} directories is a trained run: give some, as in runs/*")
     return made
 
 
 def compared_on_one_page(runs: Sequence[Path], beside: Path) -> str:
-    """The page of several runs, without those that cannot be read or shown."""
+    """The page of several runs; those that cannot be read or shown are left out."""
     records = without_errors(gathered, {run: run for run in runs})
     try:
         return comparison_page([*records.values()], beside)
@@ -94,18 +93,18 @@ def compared_on_one_page(runs: Sequence[Path], beside: Path) -> str:
 
 
 def gathered(run_dir: Path) -> RunRecord:
-    """Everything about a run that its directory tells."""
+    """Read everything that a report shows from a run's directory."""
     config = load_config(run_dir)
     run = Place(run_dir)
     if not (run / METRICS).exists():
-        raise UsageError(f"{run_dir} has no {METRICS}, so that there is nothing to report: give a run that was trained")
+        raise UsageError(f"{run_dir} has no {METRICS} to report: give a run that was trained")
     try:
         columns = Columns(read_rows(run / METRICS))
     except (Unreadable, OSError) as error:
         raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
     about = RunInfo(
-        title=f"{short_name(config.env)} {config.algo}", settings=config.flat(), run_dir=run_dir,
+        title=f"{short_name(config.env)} {config.algo}", settings=config.to_flat_dict(), run_dir=run_dir,
         plan=[str(line) for line in told.get("plan", [])], steps=0, total_steps=config.algorithm.total_timesteps,
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
@@ -114,7 +113,7 @@ def gathered(run_dir: Path) -> RunRecord:
 
 
 def remembered(run_dir: Path) -> Settings:
-    """What the process that trained knew; little, if that was an older version or something is wrong with the file."""
+    """What the training process wrote about the run; empty if the file is missing or damaged."""
     try:
         content = json.loads((Place(run_dir) / ABOUT).read())
     except (Unreadable, ValueError, RecursionError):
@@ -126,7 +125,7 @@ def remembered(run_dir: Path) -> Settings:
 
 
 def read_target(told: object) -> Target | None:
-    """The target that a run was begun with; a file may say anything."""
+    """The target of a run, from its file, whose content is not trusted."""
     if not isinstance(told, dict):
         return None
     value = told.get("value")
@@ -143,12 +142,14 @@ def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
         return RunStatus("not finite", f"phase {phase + 1}; the evidence is in {run_dir / 'crash'}")
     if config.algorithm.stops_when_solved and columns.last("charts/solved"):
         return RunStatus("solved")
-    settings = config.flat()
-    return target_status(columns, settings) or status_by_steps(int(columns.last("step") or 0), settings, run_dir)
+    settings = config.to_flat_dict()
+    return status_if_target_reached(columns, settings) or status_by_steps(
+        int(columns.last("step") or 0), settings, run_dir
+    )
 
 
 def files_in(run_dir: Path, config: Config) -> RunFiles:
-    """What else there is to know of a run."""
+    """The files of a run that its page shows besides the metrics."""
     usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
     return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
 
@@ -157,21 +158,23 @@ def files_in(run_dir: Path, config: Config) -> RunFiles:
 
 
 def read_traits(told: Settings) -> Traits:
-    """What the defaults of a run depended on; a file may say anything."""
+    """The traits of the environment that the defaults depended on, from a file whose content is not trusted."""
     limit = told.get("limit")
-    return Traits(limit if type(limit) is int and 0 < limit < MOST_COUNT else None, told.get("on_device") is True)
+    return Traits(limit if type(limit) is int and 0 < limit < MAX_COUNT else None, told.get("on_device") is True)
 
 
 def usual_settings(config: Config, traits: Traits | None = None) -> Settings:
-    """What they would have been with no flag given. Choices that were ours are as usual, whatever they are."""
-    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}, traits=traits).flat()
-    settings = config.flat()
+    """The settings of the run without any flag. Values that Tightrope chose count as defaults."""
+    usual = configure(config.env, config.algo, {"defaults": config.run.defaults}, traits=traits).to_flat_dict()
+    settings = config.to_flat_dict()
+    if settings["total_timesteps"] != usual["total_timesteps"]:
+        usual |= NO_STOP
     return usual | {name: settings[name] for name in OURS_TO_CHOOSE if usual[name] in (None, "auto")}
 
 
 def command(config: Config, usual: Settings) -> str:
-    """What to type for the same run once more. Threads are named too, since sums depend on their number."""
-    settings = config.flat()
+    """The command that repeats the run. It includes threads, since floating-point sums depend on their number."""
+    settings = config.to_flat_dict()
     named = {"seed": True, "threads": config.run.threads is not None, "defaults": config.run.defaults != "auto"}
     given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
     network = config.network.network
@@ -197,24 +200,23 @@ def flag(name: str, value: object) -> list[str]:
     return [f"--{name}", "none" if value is None else str(value)]
 
 
-# what lies in the directory ---------------------------------------------------------------------------------------------
+# files in the directory ------------------------------------------------------------------------------------------------
 
 
 def add_score(run_dir: Path, step: int, evaluation: Evaluation) -> None:
-    """A score taken after training: kept in the run's directory and shown in its report. `Unreadable` if what is there is not
-    a file that one could be added to."""
+    """Append a score taken after training to the file in the run's directory; `Unreadable` if there is no regular file."""
     summary = {k: v for k, v in evaluation.as_dict().items() if k not in ("returns", "lengths")}
     summary["representative"] = evaluation.representative
     line = json.dumps(finite({"step": step, **summary}), allow_nan=False).encode() + b"\n"
     place = Place(run_dir) / SCORES
-    before = place.read(MOST_SCORES) if place.exists() else b""
+    before = place.read(MAX_SCORES_BYTES) if place.exists() else b""
     place.write(before + b"\n" * (before[-1:] not in (b"", b"\n")) + line)
 
 
 def scores(run_dir: Path) -> list[ScoreRecord]:
-    """Those that are there. A row without a step and a finite mean is no score, and a file that is not ours has none."""
+    """Read the scores taken after training. Rows without a step and a finite mean, and unreadable files, are ignored."""
     try:
-        found = map(score_in, read_rows(Place(run_dir) / SCORES, MOST_SCORES))
+        found = map(score_in, read_rows(Place(run_dir) / SCORES, MAX_SCORES_BYTES))
         return [score for score in found if score is not None]
     except Unreadable:
         return []
@@ -223,7 +225,7 @@ def scores(run_dir: Path) -> list[ScoreRecord]:
 def score_in(row: Settings) -> ScoreRecord | None:
     def count(name: str) -> int | None:
         value = row.get(name)
-        return value if type(value) is int and 0 <= value < MOST_COUNT else None
+        return value if type(value) is int and 0 <= value < MAX_COUNT else None
 
     def measured(name: str) -> float | None:
         value = as_float(row.get(name))
@@ -237,7 +239,7 @@ def score_in(row: Settings) -> ScoreRecord | None:
 
 
 def clips(run_dir: Path) -> list[VideoFile]:
-    """By their names, such as phase0050.mp4; others come first."""
+    """The videos of a run, ordered by the phase in names such as phase0050.mp4; other names come first."""
     folder = Place(run_dir) / VIDEOS
     try:
         places = [folder / name for name in folder.names() if name.endswith(".mp4")]
@@ -248,6 +250,6 @@ def clips(run_dir: Path) -> list[VideoFile]:
     return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
 
 
-def kept(run_dir: Path) -> list[CheckpointFile]:
+def kept(run_dir: Path) -> list[CheckpointSummary]:
     places = [place for place in list_checkpoints(run_dir)[:LISTED] if (place / MANIFEST).is_file()]
-    return [CheckpointFile(place.name, age(place)[1], score_of(place)) for place in places]
+    return [CheckpointSummary(place.name, age(place)[1], score_of(place)) for place in places]

@@ -1,4 +1,4 @@
-"""The directory of a run that is being trained: its lock, its metrics file, its checkpoints, and errors of its disk."""
+"""The directory of a run in training: its lock, metrics file and checkpoints, and what happens if the disk fails."""
 
 from __future__ import annotations
 
@@ -10,45 +10,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from .. import activity
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for_restart, kept_for_restart
 from ..engine.heartbeat import restart_notice
-from ..errors import UsageError, warn
-from ..files import Place
+from ..errors import UsageError, plural, printable, warn
+from ..files import Place, Unreadable
 from ..logging import MetricsFile
-from .checkpoint import CONFIG, Checkpoint, newest_serial
-from .config import Config
+from .checkpoint_reader import CONFIG, Checkpoint, newest_serial, not_a_run
+from .checkpoint_writer import rank_state, save_checkpoint, save_config
+from .config import Config, config_from
 from .lock import locked
-from .persistence import rank_state, save_checkpoint, save_config
+from .settings import MAX_SETTINGS_BYTES, read_settings
 from .user_objects import can_be_named, is_import_path
 
 METRICS = "metrics.jsonl"
-RUN_DIR = "run_dir"  # the key under which restarted ranks find the path
+FRESH_EPISODES = "episodes and the environment's attributes start afresh"
+RUN_DIR = "run_dir"  # the key of the path that is kept for restarted ranks
 
 
 class RunDirectory:
-    """The directory of one run. An error of the disk is reported once and does not stop training; `trouble` is its reason."""
+    """The directory of one run. A disk error is reported once and does not stop training; `trouble` is its reason."""
 
     def __init__(
         self, path: Path, checkpoint: Checkpoint | None = None, new: bool = False, say: Callable[[str], None] = warn
     ) -> None:
-        """`checkpoint` is the one that the run resumes from; `new` if there must be no run in the directory yet."""
+        """`checkpoint`: the run resumes from it. `new`: there must be no run in the directory yet."""
         self.path, self.new, self.say = path.absolute(), new, say
-        self.serial = newest_serial(path)  # of the newest checkpoint that we know of
+        self.serial = newest_serial(path)  # of the newest checkpoint known to this process
         self.log_bytes = 0 if checkpoint is None else int(checkpoint.manifest["log_bytes"])
         self.saved_steps = None if checkpoint is None else checkpoint.steps
         self.saved_at = time.perf_counter()
         self.metrics: MetricsFile | None = None
-        self.folder: int | Path = self.path  # its descriptor while it is open: the path may lead elsewhere later
+        self.folder: int | Path = self.path  # a descriptor while open: the path may be replaced meanwhile
         self.trouble: str | None = None  # why the last checkpoint could not be written
         self.log_trouble = False
 
     @contextmanager
     def opened(self, config: Config) -> Iterator[None]:
-        """Lock the directory, write the settings, and cut the metrics file to the length that it had at the checkpoint."""
+        """Lock the directory, write the settings, and truncate the metrics file to its length at the checkpoint."""
         with self.locked():
-            keep_for_restart(RUN_DIR, str(self.path))  # a restarted job goes on here
+            keep_for_restart(RUN_DIR, str(self.path))  # a restarted job resumes here
             try:
                 save_config(self.path, config)
                 self.metrics = MetricsFile(Place(self.path) / METRICS, self.log_bytes, self.say)
@@ -66,7 +70,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make and lock the directory; refused if another process has trained there since we looked."""
+        """Create and lock the directory; UsageError if another process has trained there since `serial` was read."""
         missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -87,36 +91,38 @@ class RunDirectory:
         return time.perf_counter() - self.saved_at
 
     def log(self, row: dict[str, float]) -> None:
-        """Write a row to the metrics file, later if the disk does not take it now."""
+        """Write a row to the metrics file. If the disk fails, the row is kept and written later."""
         assert self.metrics is not None
         try:
             self.metrics.write(row)
             self.log_trouble = False
         except OSError as error:
             if not self.log_trouble:
-                self.say(f"{self.path / METRICS} cannot be written ({reason(error)}): training goes on, rows are kept")
+                self.say(
+                    f"{self.path / METRICS} cannot be written ({reason(error)}): training continues, rows are kept"
+                )
             self.log_trouble = True
 
     def write_config(self, config: Config) -> None:
-        """Settings that were changed while the run trains."""
+        """Write settings that were changed during training."""
         try:
             save_config(self.path, config)
         except OSError as error:
             self.say(f"{self.path / CONFIG} cannot be written ({reason(error)}): the next checkpoint has the settings")
 
     def save(self, state: State, config: Config, score: float | None = None) -> None:
-        """Write a checkpoint; if the disk does not take it, the last one stays. All ranks are told."""
+        """Write a checkpoint. If the disk fails, the last one stays, and all ranks learn of it."""
         assert self.metrics is not None
         with activity.during("saving a checkpoint"):
             others, keep = gather_to_rank0(b"")[1:], config.run.keep_checkpoints
             self.saved_at = time.perf_counter()
             try:
                 self.check_is_there()
-                size = self.metrics.sync()  # before the checkpoint that names its length
+                size = self.metrics.sync()  # before the checkpoint, which records its length
                 self.serial = save_checkpoint(self.path, state, config, others, keep=keep, score=score, log_bytes=size)
             except OSError as error:
                 if self.trouble is None:
-                    self.say(f"{self.path} cannot be saved to ({reason(error)}): training goes on, {self.newest}")
+                    self.say(f"{self.path} cannot be saved to ({reason(error)}): training continues, {self.newest}")
                 self.trouble = reason(error)
             else:
                 if self.trouble is not None:
@@ -125,12 +131,12 @@ class RunDirectory:
         broadcast_from_rank0(lambda: (self.trouble or "").encode())
 
     def check_is_there(self) -> None:
-        """OSError if the directory was removed, or replaced by another."""
+        """Raise OSError if the directory was removed or replaced."""
         if not os.path.samestat(os.stat(self.path), os.stat(self.folder)):
-            raise FileNotFoundError(errno.ENOENT, "it was removed, and another directory has its name")
+            raise FileNotFoundError(errno.ENOENT, "it was replaced by another directory")
 
     def save_now(self, state: State, config: Config) -> None:
-        """Write a checkpoint while no training is under way, in place of an agent that was only saved there."""
+        """Write a checkpoint outside of training. An agent saved there before is replaced, a trained run is not."""
         is_ours = self.saved_steps is not None
         if not is_ours and (Place(self.path) / METRICS).exists():
             raise UsageError(f"path {self.path} holds a run that was trained there: give another directory")
@@ -145,32 +151,32 @@ class RunDirectory:
 
     @property
     def newest(self) -> str:
-        """A clause that says what is saved."""
+        """A clause that names the newest checkpoint."""
         if self.saved_steps is None:
             return "nothing is saved yet"
         if not newest_serial(self.path):
-            return "and what was saved is no longer there"
-        return f"the newest checkpoint is that of {self.saved_steps:,} steps"
+            return "but its checkpoints were removed"
+        return f"the newest checkpoint has {self.saved_steps:,} steps"
 
     def after_a_loss(self, config: Config) -> str:
-        """What happens next when another rank is lost."""
+        """The advice after the loss of another rank."""
         if self.saved_steps is None:
             return f"{restart_notice()}; nothing is saved yet"
-        return f"{restart_notice()}; `{resume_command(self.path, config)}` goes on from {self.saved_steps:,} steps"
+        return f"{restart_notice()}; `{resume_command(self.path, config)}` resumes from {self.saved_steps:,} steps"
 
     def left(self, state: State) -> str:
-        """What is saved of a training that an error ended."""
-        kept = f"what was learned in {state.steps:,} steps is in {self.path}"
+        """A clause about the last checkpoint, for the error that ended training."""
+        kept = f"the state after {state.steps:,} steps is saved in {self.path}"
         return kept if self.trouble is None else self.complaint(state)
 
     def complaint(self, state: State) -> str:
-        """The line for a training whose end could not be saved."""
+        """The message if the end of training could not be saved."""
         end = f"the end of training, {state.steps:,} steps"
         return f"{end}, is not saved in {self.path} ({self.trouble}): {self.newest}"
 
 
 class NonZeroRankDirectory(RunDirectory):
-    """The run directory on a rank other than the first: it sends its state to the first rank, which writes."""
+    """The run directory on ranks other than 0, which send their state to rank 0 and write nothing."""
 
     @contextmanager
     def opened(self, config: Config) -> Iterator[None]:
@@ -178,7 +184,7 @@ class NonZeroRankDirectory(RunDirectory):
 
     @property
     def seconds_since_saving(self) -> float:
-        return 0.0  # the first rank's clock decides
+        return 0.0  # the clock of rank 0 decides
 
     def log(self, row: dict[str, float]) -> None:
         pass
@@ -206,7 +212,7 @@ def reason(error: OSError) -> str:
 
 
 def resume_command(path: Path, config: Config, *flags: str) -> str:
-    """The command that resumes a run; Python code where no command could name its environment or its network."""
+    """The command that resumes a run; Python code if a command cannot name its environment or its network."""
     nameless = "<locals>" in config.env or config.env.startswith("__main__:")
     network = config.network.network
     if nameless or (network is not None and not can_be_named(network)):
@@ -218,12 +224,38 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     return shlex.join([*words, *flags])
 
 
+def load_config(run_dir: Path) -> Config:
+    """The settings of a run from its config.yaml."""
+    place = Place(run_dir) / CONFIG
+    if not place.exists():
+        raise not_a_run(run_dir)
+    try:
+        content = place.read(MAX_SETTINGS_BYTES)
+    except Unreadable as error:
+        raise UsageError(f"{run_dir} is not a run: {error}") from None
+    return config_from(read_settings(place.path, content), place.path)
+
+
+def resume_notes(checkpoint: Checkpoint, state: State) -> list[str]:
+    """Notes for the user about resuming from a checkpoint."""
+    lines = [f"resuming from {checkpoint.path.name}"]
+    then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
+    if then != torch.__version__[:20]:
+        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
+    if checkpoint.ranks != world().size:
+        many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
+        lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")
+    elif state.phase and not state.env.resumable:
+        lines.append(f"note: the state of this environment cannot be saved, so {FRESH_EPISODES}")
+    return lines
+
+
 def already_a_run(path: Path) -> str:
-    return f"run_dir {path} already holds a run: `tightrope resume {path}` goes on with it, or give another directory"
+    return f"run_dir {path} already holds a run: `tightrope resume {path}` continues it, or give another directory"
 
 
 def begun_before(run_dir: Path | None) -> Path | None:
-    """The run that this job began before torchrun restarted it: in that directory, if one is given."""
+    """The directory of the run that this job began before torchrun restarted it; None if `run_dir` is another one."""
     begun = kept_for_restart(RUN_DIR)
     if begun is None or (run_dir is not None and run_dir.absolute() != Path(begun)):
         return None
@@ -231,7 +263,7 @@ def begun_before(run_dir: Path | None) -> Path | None:
 
 
 def new_run_dir(run_dir: Path | None, config: Config) -> Path:
-    """The directory for a new run, the same on all ranks; refused if it holds a run already. Creates nothing."""
+    """The directory for a new run, the same on all ranks; UsageError if it holds a run already. Nothing is created."""
     return Path(os.fsdecode(broadcast_from_rank0(lambda: os.fsencode(free_directory(run_dir, config)))))
 
 

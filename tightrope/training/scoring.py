@@ -1,7 +1,7 @@
-"""What is measured of a run: rows of metrics, evaluations during training, the return at which it stops, the last score.
+"""Measure a run: metrics of each phase, evaluations during training, `stop_at_return`, and the score after training.
 
-The last score comes after the last checkpoint, so that whatever happens to it costs nothing, and before anyone is told that
-the run has ended, so that reports and trackers have it. It is no row of metrics.jsonl, which a run that goes on continues.
+The score after training is taken once the last checkpoint is saved, so that nothing is lost if it fails, and before callbacks
+learn that training has ended, so that reports and trackers show it. It is not a row of metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from .run_directory import RunDirectory
 from .signals import Interrupted, Interrupts
 from .user_objects import check_env_object, from_user, imported, is_import_path, name_of
 
-SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds of an evaluation
-ASKED_EVERY = 1.0  # seconds after which the rank that evaluates asks the others for signals
+SHOWN_AFTER, SHOWN_EVERY = 1.0, 0.25  # seconds until the progress of an evaluation is shown, and between updates
+ASKED_EVERY = 1.0  # seconds between questions to other ranks whether they have received a signal
 STANDARD_ERRORS, SHARE = 4, 0.2  # a difference of greedy and sampled returns is reported above both limits
-FEWEST = 10  # episodes of a greedy score that is compared
-ENOUGH = 20  # episodes whose mean return is that at the end of training
-AT_THE_END = 0.1  # of the steps so far
+FEWEST = 10  # episodes that a greedy score needs to be compared
+ENOUGH = 20  # episodes that the mean return at the end of training needs
+AT_THE_END = 0.1  # share of the steps that counts as the end of training
 
 Score = Callable[[Interrupts, Tick], Evaluation]
 
 
 def options_of(config: Config, state: State) -> EvaluationOptions:
-    """How a run's own evaluations are made."""
+    """The options of evaluations, from the settings of a run."""
     captured = state.runtime.unit == "phase"
     return EvaluationOptions(num_envs=config.run.eval_envs, seconds=config.run.eval_seconds, captured=captured)
 
 
 def shown_to(callbacks: CallbackList, episodes: int) -> Tick:
-    """Tells how far an evaluation has come, once it has taken a while."""
+    """A function that reports the progress of an evaluation to callbacks, once it has taken a while."""
     due = time.monotonic() + SHOWN_AFTER
 
     def tick(over: int) -> None:
@@ -63,8 +63,8 @@ def shown_to(callbacks: CallbackList, episodes: int) -> Tick:
 
 
 def evaluation_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> tuple[Env, bool]:
-    """(an environment of a user's choice to play in, whether it was made here and is to be closed). A class or a factory of
-    Gymnasium's makes `num_envs` of them, all that will be played in; of others copies are made."""
+    """(the environment to evaluate in that a user gave, whether it was made here and must be closed). A class or factory makes
+    `num_envs` Gymnasium environments, which are played in directly; other environments are copied by the evaluation."""
     if isinstance(env, str) and is_import_path(env):
         env = imported(env)
     if isinstance(env, str):
@@ -74,7 +74,7 @@ def evaluation_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> 
         check_env_object(env)
         in_turn = config.changed(vectorization_mode="sync") if config.run.vectorization_mode == "async" else config
         found = from_user(env, in_turn, num_envs if callable(env) else 1)
-    made_here = found is not env and not hasattr(env, "num_envs")  # a vector environment stays its owner's
+    made_here = found is not env and not hasattr(env, "num_envs")  # a vector environment stays open for its owner
     if (found.observation, found.action) != (trained_on.observation, trained_on.action):
         if made_here:
             found.close()
@@ -84,46 +84,46 @@ def evaluation_env(env: Any, config: Config, trained_on: Env, num_envs: int) -> 
 
 
 class Log:
-    """Writes a row of metrics for each phase to the metrics file and the callbacks. A phase's metrics are read once the device
-    has the next phase to do, so that nobody waits."""
+    """Writes a row of metrics for each phase to the metrics file and the callbacks. The metrics of a phase are read while the
+    device works on the next phase, so that neither waits."""
 
     def __init__(
         self, state: State, callbacks: CallbackList, run: RunDirectory | None, late: int,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
-        self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: in phases
-        self.endless = endless_warning(state.env)  # to be said if no episode ends for long
-        self.unmasked = None if find_action_mask(state.env) else state.env  # whose answers may yet show masks
+        self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: phases by which metrics lag
+        self.endless = endless_warning(state.env)  # the warning if no episode ends for long
+        self.unmasked = None if find_action_mask(state.env) else state.env  # steps of this env may still return masks
         self.num_envs = state.env.num_envs * world().size
         self.unread: list[tuple[dict[str, float], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
-        self.recent: deque[tuple[int, float, float]] = deque()  # steps, episodes, sum of their returns, by phase
-        self.stopped = 0.0  # seconds of evaluation and saving, which are not training
+        self.recent: deque[tuple[int, float, float]] = deque()  # (step, episodes, sum of returns) of recent phases
+        self.stopped = 0.0  # seconds of evaluation and saving, excluded from the speed
 
     @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
     def add(self, state: State, reading: Reading) -> dict[str, float]:
-        """Begin the row of the phase that was just started; other columns may be added."""
+        """Add a row for the phase that was just run; the caller may add columns."""
         row: dict[str, float] = {"step": state.steps, "phase": state.phase}
         self.unread.append((row, reading))
         state.seconds = self.seconds_before + self.elapsed
         return row
 
     def forget_after(self, phase: int) -> None:
-        """Drop phases that were undone."""
+        """Drop the rows of phases that were undone."""
         self.unread = [(row, reading) for row, reading in self.unread if row["phase"] <= phase]
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """What happens inside does not count as training."""
+        """Exclude the time spent inside from the training speed."""
         began = time.perf_counter()
         yield
         self.stopped += time.perf_counter() - began
 
     def report(self, everything: bool = False) -> None:
-        """Write the rows that are there by now, or all of them."""
+        """Write the rows whose metrics have arrived, or wait and write all of them."""
         while len(self.unread) > (0 if everything else self.late):
             row, reading = self.unread.pop(0)
             row |= reading.row()
@@ -136,7 +136,7 @@ class Log:
             self.write(row)
 
     def _warn(self, step: int, episodes: float) -> None:
-        """Say once that no episode has ended for long, and that answers to steps have action masks."""
+        """Warn once if no episode has ended for long, and once if steps return action masks."""
         endless = step - self.steps_before >= STEPS_WITHOUT_END * self.num_envs
         if self.endless is not None and (episodes or endless):
             if not episodes:
@@ -147,7 +147,7 @@ class Log:
             self.unmasked = None
 
     def write(self, row: dict[str, float]) -> None:
-        """To the metrics file and the callbacks."""
+        """Write a row to the metrics file and the callbacks."""
         row["time"] = self.seconds_before + self.elapsed
         if self.run is not None:
             self.run.log(row)
@@ -155,14 +155,14 @@ class Log:
 
     @property
     def last_return(self) -> float | None:
-        """The mean return of episodes that ended in the last tenth of training; None where they were few."""
+        """The mean return of episodes that ended in the last tenth of training; None if there were too few."""
         episodes = sum(count for _, count, _ in self.recent)
         return sum(total for _, _, total in self.recent) / episodes if episodes >= ENOUGH else None
 
 
 @dataclass
 class Evaluations:
-    """Those that are made during training."""
+    """Runs the evaluations during training and keeps their results."""
 
     state: State
     config: Config
@@ -170,17 +170,18 @@ class Evaluations:
     callbacks: CallbackList
     interrupts: Interrupts
     say: Callable[[str], None]
-    made: list[tuple[int, Evaluation]] = field(default_factory=list)  # with the steps before each
-    best: float | None = None  # the mean of the best one, until a checkpoint is told
-    signal: int = 0  # that ended the last one, if one did
+    made: list[tuple[int, Evaluation]] = field(default_factory=list)  # (steps, result)
+    best: float | None = None  # a new best mean return that no checkpoint has yet
+    signal: int = 0  # the number of the signal that ended the last evaluation, or 0
 
     def make(self) -> dict[str, float]:
-        """What a row of metrics has of the next one: nothing if it was given up. It is then still to be made."""
+        """Evaluate, and return the columns for the row of metrics; none if a signal ended the evaluation, which is then run
+        when training resumes."""
         state, found = self.state, self._found()
         state.unevaluated = not isinstance(found, Evaluation)
         if not isinstance(found, Evaluation):
             self.signal = found
-            self.say(f"the evaluation after {state.steps:,} steps was given up; it is made when training goes on")
+            self.say(f"the evaluation after {state.steps:,} steps was interrupted; it runs when training resumes")
             return {}
         self.made.append((state.steps, found))
         if found.requested:
@@ -192,17 +193,17 @@ class Evaluations:
         return found.metrics
 
     def new_best(self) -> float | None:
-        """The score of the last evaluation, once, if none before was as good."""
+        """The score of the last evaluation if it was the best so far; None on the next call."""
         best, self.best = self.best, None
         return best
 
     def _found(self) -> Evaluation | int:
-        """An evaluation whose episodes follow from the seed and the phase alone. The first rank makes it and tells the
-        others. A signal to any of them ends it; its number is then returned on all."""
-        said = json.loads(broadcast_after_work(self._word, lambda: self.interrupts.received or 0))
+        """Evaluate on rank 0 and return the result on all ranks. Its episodes depend only on the seed and the phase. A signal
+        to any rank ends the evaluation; all ranks then return the number of the signal."""
+        said = json.loads(broadcast_after_work(self._evaluate_on_rank0, lambda: self.interrupts.received or 0))
         return said if isinstance(said, int) else Evaluation(**said)
 
-    def _word(self, wished_by_any: Callable[[], float]) -> bytes:
+    def _evaluate_on_rank0(self, wished_by_any: Callable[[], float]) -> bytes:
         state, config, interrupts = self.state, self.config, self.interrupts
         episodes, due = config.run.eval_episodes, time.monotonic() + ASKED_EVERY
         show = shown_to(self.callbacks, episodes)
@@ -225,9 +226,9 @@ class Evaluations:
         return json.dumps(asdict(found)).encode()
 
 
-def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) -> int:
-    """The evaluation that was given up when the run was stopped: the same episodes now, in a row of their own. Returns the
-    signal that ends it once more, or 0."""
+def run_missed_evaluation(evaluations: Evaluations, log: Log, run: RunDirectory | None) -> int:
+    """Run the evaluation that was interrupted when the run stopped, with the same episodes, and write its row of metrics.
+    Returns the signal that interrupts it again, or 0."""
     state, config = evaluations.state, evaluations.config
     if not state.unevaluated or not config.run.eval_every:
         state.unevaluated = False
@@ -242,12 +243,12 @@ def make_up_for(evaluations: Evaluations, log: Log, run: RunDirectory | None) ->
 
 
 def reached(state: State, config: Config) -> bool:
-    """Whether an evaluation has come to `stop_at_return`."""
+    """Whether an evaluation has reached `stop_at_return`."""
     return config.run.stop_at_return is not None and state.best_score >= config.run.stop_at_return
 
 
 def is_complete(state: State, config: Config) -> bool:
-    """Whether nothing is left to do: no phase, or the return that was wanted is reached; and no evaluation."""
+    """Whether training is complete: all phases are done or `stop_at_return` is reached, and no evaluation is missing."""
     if state.unevaluated and config.run.eval_every:
         return False
     return ALGORITHMS[config.algo].finished(state, config.algorithm) or reached(state, config)
@@ -256,7 +257,7 @@ def is_complete(state: State, config: Config) -> bool:
 def last_score(
     score: Score, episodes: int, state: State, callbacks: CallbackList, run: RunDirectory | None, interrupts: Interrupts
 ) -> Evaluation | None:
-    """The score; None if a signal broke it off."""
+    """Take the score after training and save it; None if a signal interrupts it."""
     callbacks.call("on_trained", state)
     try:
         with interrupts.raised():
@@ -269,7 +270,7 @@ def last_score(
 
 
 def save_score(run_dir: Path, step: int, score: Evaluation) -> None:
-    """In the run's directory, where its report finds it. A disk that does not take it stops nobody."""
+    """Save a score in the run's directory, for its report. An error of the disk is only a warning."""
     try:
         add_score(run_dir, step, score)
     except (OSError, Unreadable) as error:
@@ -277,7 +278,7 @@ def save_score(run_dir: Path, step: int, score: Evaluation) -> None:
 
 
 def compare_with_sampled(greedy: Evaluation, in_training: float | None) -> str:
-    """The return of sampled actions in words, where it is far from that of greedy ones; otherwise nothing."""
+    """A clause about the return of sampled actions if it differs much from that of greedy ones; otherwise empty."""
     if in_training is None or not greedy.representative or len(greedy.returns) < FEWEST:
         return ""
     apart = abs(greedy.mean - in_training)

@@ -1,4 +1,4 @@
-"""Reading settings: YAML files, without running anything and with mistakes named by their line; values of any form; devices."""
+"""Read settings: YAML files (safely, with the line of each mistake), values given as text, and device names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..errors import UsageError, plural
 from ..models.networks import sees_images
 from ..types import Env, Settings
 
-MOST_BYTES = 1 << 20
-MAPPINGS = ("env_kwargs",)  # settings whose values are mappings themselves
+MAX_SETTINGS_BYTES = 1 << 20
+MAPPINGS = ("env_kwargs",)  # settings whose value is a mapping
 KIND_NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Without aliases: a few lines of them make what no memory can hold."""
+    """A safe loader that refuses aliases: a few nested ones expand to more than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -36,7 +36,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def read_settings(path: Path, text: bytes | None = None) -> Settings:
-    """The settings in a YAML file, whose text may be given: 'setting: value' lines without sections."""
+    """Read 'setting: value' lines from a YAML file; sections are refused. `text` replaces the content of the file."""
     content = read_yaml(path, text)
     for name, value in content.items():
         if isinstance(value, dict) and name.replace("-", "_") not in MAPPINGS:
@@ -45,19 +45,19 @@ def read_settings(path: Path, text: bytes | None = None) -> Settings:
 
 
 def is_section(what: str, value: Settings) -> UsageError:
-    """The error for settings that are grouped under a name."""
+    """The error for settings that are grouped in a section."""
     inner = ", ".join(map(str, value)) or "its settings"
     return UsageError(f"{what} is a section, and settings have none here: give {inner} without it, beside the others")
 
 
 def read_yaml(path: Path, text: bytes | None = None) -> Settings:
-    """The mapping in a YAML file, whatever its values are."""
+    """Read a YAML file that holds a mapping with any values."""
     try:
-        if text is None:  # a file that the user names may be a pipe
+        if text is None:  # read a limited size: the file may be a pipe
             with path.open("rb") as file:
-                text = file.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise UsageError(f"config {path} has more than {MOST_BYTES:,} bytes: settings are a few lines")
+                text = file.read(MAX_SETTINGS_BYTES + 1)
+        if len(text) > MAX_SETTINGS_BYTES:
+            raise UsageError(f"config {path} has more than {MAX_SETTINGS_BYTES:,} bytes: settings are a few lines")
         loader = PlainLoader(text)
         node = loader.get_single_node()
         for twice in repeated(node):
@@ -67,7 +67,7 @@ def read_yaml(path: Path, text: bytes | None = None) -> Settings:
         raise UsageError(f"config {path} cannot be read: {error.strerror}") from None
     except RecursionError:
         raise UsageError(f"config {path} is nested too deeply: settings are lines of 'setting: value'") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date or number
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         where = f" (line {mark.line + 1})" if mark else ""
         raise UsageError(f"config {path} is not valid YAML{where}: {problem}") from None
@@ -77,7 +77,7 @@ def read_yaml(path: Path, text: bytes | None = None) -> Settings:
 
 
 def repeated(node: yaml.Node | None, top: bool = True) -> Iterator[str]:
-    """Keys that a mapping has twice, with their lines. Of settings num-envs and num_envs are the same key."""
+    """Keys that a mapping has twice, with their lines. For settings, num-envs and num_envs are the same key."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from repeated(item, False)
@@ -100,8 +100,8 @@ def repeated(node: yaml.Node | None, top: bool = True) -> Iterator[str]:
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """`value` as the setting's type, or a UsageError. Numbers may come as text ('1e-3' in YAML is text), several values as
-    one text with commas."""
+    """Convert `value` to the type of a setting, or raise UsageError. Numbers may be text ('1e-3' in YAML is text), and several
+    values one text with commas."""
     origin, options = get_origin(annotation), get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         return None if value is None else coerce(name, value, next(o for o in options if o is not type(None)))
@@ -117,7 +117,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
 
 def coerce_one(name: str, value: Any, annotation: type[bool | int | float | str]) -> object:
-    """`value` as a bool, text or a number, or a UsageError."""
+    """Convert `value` to a bool, text or number, or raise UsageError."""
     if name == "device" and value is not None:
         return device_name(value)
     if isinstance(value, bool) or annotation in (bool, str):
@@ -138,7 +138,7 @@ def coerce_one(name: str, value: Any, annotation: type[bool | int | float | str]
 
 
 def whole(value: Any) -> int:
-    """A whole number, however it is written; ValueError for anything else."""
+    """Convert a number, or text such as '1e6', to a whole number; ValueError if it is not one."""
     if isinstance(value, int) or (isinstance(value, str) and value.lstrip("+-").isdigit()):
         return int(value)
     if (number := float(value)) != int(number):
@@ -147,7 +147,7 @@ def whole(value: Any) -> int:
 
 
 def several(value: object) -> list[object]:
-    """The values of a setting that has several: a list, one alone, or text such as '64,64' or '[64, 64]'."""
+    """The values of a setting that takes several, from a list, a single value, or text such as '64,64' or '[64, 64]'."""
     found: list[object] = []
     for item in value if isinstance(value, (list, tuple)) else [value]:
         found += re.findall(r"[^\s,()\[\]]+", item) if isinstance(item, str) and "," in item else [item]
@@ -155,7 +155,7 @@ def several(value: object) -> list[object]:
 
 
 def is_schedule(name: str, value: object) -> UsageError:
-    """The error for a number that is to change in the course of a run."""
+    """The error for a schedule given where a number is needed."""
     given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
     anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
     also = f", and {anneal} for a linear decay" if anneal else ": it stays the same in a run"
@@ -163,7 +163,7 @@ def is_schedule(name: str, value: object) -> UsageError:
 
 
 def mapping(name: str, value: object) -> Settings:
-    """A mapping as it is, or from words such as gravity=-5 (values are read as YAML)."""
+    """Return a mapping, parsed from words such as gravity=-5 if necessary; each value is read as YAML."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
     words = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
@@ -180,7 +180,7 @@ def mapping(name: str, value: object) -> Settings:
 
 
 def device_name(value: object) -> str:
-    """A device as the setting has it, from its name or from a torch.device."""
+    """The value of the device setting for a name or a torch.device."""
     text = str(value).strip().lower() if isinstance(value, (str, torch.device)) else ""
     if match := re.fullmatch(r"(auto|cpu|mps)(?::0)?|cuda(?::(\d{1,4}))?", text):
         return match[1] or ("cuda" if match[2] is None else f"cuda:{int(match[2])}")
@@ -191,12 +191,12 @@ def device_name(value: object) -> str:
 
 
 def name_of_device(device: torch.device) -> str:
-    """What the setting calls a torch device."""
+    """The value of the device setting for a torch device."""
     return device.type if device.type != "cuda" or device.index is None else str(device)
 
 
 def available(name: str) -> bool:
-    """Whether torch finds such a device."""
+    """Whether torch can use a device of this name."""
     kind, _, index = name.partition(":")
     if kind == "cuda":
         return torch.cuda.is_available() and (not index or int(index) < torch.cuda.device_count())
@@ -204,7 +204,7 @@ def available(name: str) -> bool:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device behind a setting."""
+    """The torch device for a value of the device setting. Of several ranks on CUDA, each gets its own."""
     has_cuda, ranks = torch.cuda.is_available(), world().local_size
     count = torch.cuda.device_count() if has_cuda else 0
     if name in ("auto", "cuda") and has_cuda and ranks > max(count, 1):
@@ -213,7 +213,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
     if name.startswith("cuda:") and world().is_distributed:
-        raise UsageError(f"device {name} is one device, and a run of several ranks has one for each: give cuda")
+        raise UsageError(f"device {name} is a single device, but each of several ranks needs its own: give cuda")
     if has_cuda and name.startswith("cuda:") and not available(name):
         raise UsageError(f"device {name} is not there: this machine has {count}, so give cuda:0 to cuda:{count - 1}")
     if not available(name):
@@ -222,12 +222,12 @@ def resolve_device(name: str) -> torch.device:
 
 
 def suits_cpu(env: Env) -> bool:
-    """Small networks fed by an engine on the host are quicker there than the way to a device and back."""
+    """Whether the CPU is faster: a small network for an environment on the CPU costs less than transfers to a device."""
     return isinstance(env, HostEnv) and not sees_images(env.observation)
 
 
 def memory_of(device: torch.device) -> float:
-    """Bytes that a device has in all; infinite where that cannot be told."""
+    """The total memory of a device in bytes; infinite where it is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[1])
     if device.type == "cpu" and hasattr(os, "sysconf"):

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM, SIGHUP and what batch systems send before they kill: the first one asks training to finish its phase and
-ends an evaluation, a second one leaves at once."""
+"""Handle Ctrl-C, SIGTERM, SIGHUP and the warning signals of batch systems. The first signal ends training after the current
+phase, or an evaluation at once; a second signal ends the process at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..engine.distributed import is_launched
 from ..errors import warn
 from ..processes import NOTICES, STOPS, stop_request
 
-PATIENCE = 2.0  # seconds after a signal until it is said what training is still waiting for
-ECHO = 5.0  # seconds in which a signal may come again by way of the launcher
+PATIENCE = 2.0  # seconds after a signal until a line explains what training is waiting for
+ECHO = 5.0  # seconds within which a repeated signal is taken for the launcher's copy of the first
 
 
 def stop_signals() -> list[int]:
-    """Signals that ask us to stop: Ctrl-C, those that are not ignored (as under nohup), and notices without another handler."""
+    """The signals to handle: Ctrl-C, stop signals that are not ignored (as under nohup), and notices without a handler."""
     found = [number for number in STOPS if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN]
     for number in NOTICES:
         handler = signal.getsignal(number)
@@ -30,24 +30,24 @@ def stop_signals() -> list[int]:
 
 
 def notice(name: str) -> None:
-    warn(f"{name} came: the phase under way is finished first. A second one leaves at once, without it")
+    warn(f"{name} received: stopping after the current phase. A second signal stops at once and loses this phase")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Work that may be given up was given up because of a signal."""
+    """A signal interrupted work that can be abandoned, such as an evaluation."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.number = number
 
     def as_exit(self) -> BaseException:
-        """What ends the process: a KeyboardInterrupt for Ctrl-C, otherwise an exit with the usual code."""
+        """The exception that ends the process: KeyboardInterrupt for Ctrl-C, SystemExit with 128 + number for others."""
         return self if self.number == signal.SIGINT else SystemExit(128 + self.number)
 
 
 class Interrupts:
-    """A context that turns signals into a request; `received` is the signal's number, or None. Inside another one, both
-    receive it."""
+    """A context in which signals set `received` (the signal's number, otherwise None) instead of ending the process. Nested
+    contexts all receive a signal."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -80,13 +80,13 @@ class Interrupts:
                 self._notice = threading.Timer(PATIENCE, notice, [signal.Signals(number).name])
                 self._notice.daemon = True
                 self._notice.start()
-        elif time.monotonic() - self.since > ECHO:  # torchrun passes on what the terminal has sent to all of us
+        elif time.monotonic() - self.since > ECHO:  # torchrun repeats a signal that the terminal sent to every rank
             self._restore()
             signal.raise_signal(number)
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Inside, where nothing would be lost, the first signal raises Interrupted, whichever it is."""
+        """Inside, a signal raises Interrupted at once. For work that can be abandoned without loss."""
         before, self.raising = self.raising, True
         try:
             self.check()
@@ -96,7 +96,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Within `raised`, a signal waits until the end of this: for what must not break off in the middle."""
+        """Within `raised`, delay the exception to the end of this context. For work that must not break off in the middle."""
         before, self.raising = self.raising, False
         try:
             yield

@@ -1,4 +1,4 @@
-"""Drives an algorithm's loop: metrics, callbacks, evaluation and checkpoints are ordinary code between its yields."""
+"""Run an algorithm's loop, and between its phases write metrics, call callbacks, evaluate and save checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .nonfinite import NonFiniteGuard
 from .plan import TrainingPlan, plan, target_of
 from .reports import files_in
 from .run_directory import RunDirectory
-from .scoring import Evaluations, Log, Score, last_score, make_up_for, reached
+from .scoring import Evaluations, Log, Score, last_score, reached, run_missed_evaluation
 from .signals import Interrupted, Interrupts
 from .user_objects import short_name
 
@@ -38,26 +38,27 @@ from .user_objects import short_name
 class Outcome:
     """How training ended."""
 
-    evaluations: list[tuple[int, Evaluation]]  # (steps, result) of the periodic ones
-    interrupted: int | None = None  # the signal that asked training to stop
-    unsaved: str | None = None  # why its end could not be saved
-    score: Evaluation | None = None  # of the trained agent, if it was wanted
-    unscored: bool = False  # whether the signal came during that last evaluation
-    last_return: float | None = None  # of sampled actions, at the end of training, if it can be compared with the score
+    evaluations: list[tuple[int, Evaluation]]  # (steps, result) of those during training
+    interrupted: int | None = None  # the signal that stopped training
+    unsaved: str | None = None  # why the end of training could not be saved
+    score: Evaluation | None = None  # of the trained agent, if one was requested
+    unscored: bool = False  # whether the signal interrupted this score
+    last_return: float | None = (
+        None  # mean return of sampled actions at the end of training, if comparable with the score
+    )
 
 
 class Trainer:
-    """Trains `state` to the end of the configured plan, or until it has so many steps; with a run directory, everything
-    about the run is kept there. `callbacks` are called besides those that the settings imply. `score` is called once all is
-    saved, on the first rank alone; the others do not wait for it."""
+    """Trains `state` to the end of the plan, or until it has `until` steps. Metrics, checkpoints and reports go to the run
+    directory, if there is one. `callbacks` are added to those that the settings imply. `score` is called on rank 0 once
+    everything is saved; other ranks do not wait for it."""
 
     def __init__(
         self, state: State, config: Config, score_env: Env, run: RunDirectory | None = None, quiet: bool = False,
         until: int | None = None, callbacks: Sequence[Callback] = (), score: Score | None = None,
         suspends: bool = False,
     ) -> None:  # fmt: skip
-        """`suspends` if other code runs between two phases: it then draws from random streams of its own, and rows are
-        complete."""
+        """`suspends`: user code runs between phases. It then gets its own random streams and complete rows of metrics."""
         check_trackers(config.run.log)
         self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
         self.suspends, self.quiet = suspends, quiet or not world().is_rank0
@@ -65,7 +66,7 @@ class Trainer:
         self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
         self.settings_unsaved = False
-        self.stop = 0.0  # the signal that ends it, of whichever rank
+        self.stop = 0.0  # the signal, to any rank, that ends training; 0 for none
         self.final: Evaluation | None = None
         self.unscored = False
         self.outcome = Outcome([])
@@ -75,30 +76,30 @@ class Trainer:
             print_line(printable(line))
 
     def change(self, config: Config) -> None:
-        """Go on with other settings from the next phase on."""
+        """Use other settings from the next phase on."""
         self.config = self.evaluations.config = self.guard.config = config
         self.settings_unsaved = True
         if self.run is not None:
             self.run.write_config(config)
 
     def phases(self) -> Generator[dict[str, float]]:
-        """Train; yields the metrics of each phase. A loop that is left early leaves a run that can be resumed."""
+        """Train, and yield the metrics of each phase. If the caller leaves the loop, the run is saved and can be resumed."""
         state, config, run = self.state, self.config, self.run
-        state.solved = False  # or there would be nothing to do
+        state.solved = False  # otherwise the loop would end at once
         if run is not None:
             set_loss_advice(lambda: run.after_a_loss(config))
-        self.on_device = state.runtime.on_device  # where the host waits for what other ranks have to send
+        self.on_device = state.runtime.on_device  # there the host waits for data of other ranks
         training = activity.during("training", waits=self.on_device)
         opened = nullcontext() if run is None else run.opened(config)
         with propagate_errors(), training, Interrupts() as self.interrupts, opened:
             self._start()
             error: BaseException | None = None
             try:
-                with threads(self.plan.threads), state.streams.in_force():
+                with threads(self.plan.threads), state.streams.activated():
                     yield from self._loop()
             except GeneratorExit:
                 self.log.report(everything=True)
-                self.guard.look()
+                self.guard.check_metrics()
                 self._save_the_end()
                 raise
             except BaseException as broken:
@@ -129,9 +130,9 @@ class Trainer:
         self.evaluations = Evaluations(state, config, self.score_env, self.callbacks, self.interrupts, self.say)
 
     def _loop(self) -> Iterator[dict[str, float]]:
-        """Phases, each with what is due after it."""
+        """Run phases; after each, write metrics, call callbacks, evaluate and save as due."""
         state, run, log = self.state, self.run, self.log
-        self.stop, steps_before = make_up_for(self.evaluations, log, run), state.steps
+        self.stop, steps_before = run_missed_evaluation(self.evaluations, log, run), state.steps
         stopped = self.callbacks.stopped is not None
         for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
             row, config = log.add(state, self.guard.newest), self.config
@@ -143,7 +144,7 @@ class Trainer:
             stopped = bool(wanted)
             to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
             if to_score or to_save or self.suspends:
-                self.guard.look()  # nothing bad is scored, kept or shown
+                self.guard.check_metrics()  # a phase with non-finite numbers is not evaluated, saved or shown
             with log.clock_stopped():
                 self.callbacks.call("on_update", state)
             if to_score:
@@ -158,27 +159,27 @@ class Trainer:
             self.stop = self.stop or self.evaluations.signal
             if not self.stop:
                 yield from self._handed_out(row)
-            if not world().is_distributed:  # of several ranks, none may stop alone: they do after the next phase
+            if not world().is_distributed:  # several ranks stop together, after the next phase
                 self.stop, stopped = self.stop or self.interrupts.received or 0, self.callbacks.stopped is not None
             if self.stop or stopped or state.solved or (self.until is not None and state.steps >= self.until):
-                self.guard.look()
+                self.guard.check_metrics()
                 break
 
     def _run_phases(self) -> Iterator[None]:
-        """One turn for each phase. The loop keeps nothing but the state, so that it can begin anew with other settings."""
+        """Yield after each phase. Changed settings restart the algorithm's loop, which keeps nothing outside the state."""
         while True:
             config = self.config
-            phases = self.guard.over(unguarded(ALGORITHMS[config.algo].loop)(self.state, config.algorithm))
+            phases = self.guard.watch(unguarded(ALGORITHMS[config.algo].loop)(self.state, config.algorithm))
             for _ in phases:
                 yield
                 if self.config is not config:
-                    self.guard.look()
+                    self.guard.check_metrics()
                     break
             else:
                 return
 
     def _handed_out(self, row: dict[str, float]) -> Iterator[dict[str, float]]:
-        """A row for code between two phases, in which a signal raises as it does anywhere."""
+        """Yield a row to user code between two phases, in which a signal raises as usual."""
         if not self.suspends:
             yield row
             return
@@ -199,21 +200,22 @@ class Trainer:
             self._save()
 
     def _after_an_error(self, error: BaseException) -> None:
-        """Go back to the last whole phase and save it. Raises the error again, unless training is to end anyway."""
+        """Restore the state after the last complete phase and save it. Raises the error again, unless a signal has already
+        requested the end of training."""
         state, run, log = self.state, self.run, self.log
-        self.guard.go_back()
+        self.guard.rollback_unfinished_phase()
         log.forget_after(state.phase)
         log.report(everything=True)
         alone = not world().is_distributed
         stopping = self.interrupts.received is not None and isinstance(error, EnvError) and alone
         if run is not None and isinstance(error, Exception) and (isinstance(error, NotFinite) or alone):
-            self._save()  # which a second Ctrl-C does not wait for, nor ranks to which nothing happened
+            self._save()  # not after a second Ctrl-C, and not if one of several ranks fails alone
             if isinstance(error, EnvError) and not stopping:
                 raise EnvError(f"{error}; {run.left(state)}") from error.__cause__
             error.add_note(run.left(state))
         if not stopping:
             raise error
-        warn(f"the last phase is given up, those before it are kept: {error}")
+        warn(f"the last phase is lost, earlier phases are kept: {error}")
 
     def _score_the_end(self) -> None:
         run = self.run
@@ -238,42 +240,42 @@ class Trainer:
         if self.unscored:
             received = self.interrupts.received or SIGINT
         trouble = None if self.run is None else self.run.trouble
-        # whole episodes of the environment that scores are taken on
+        # comparable: complete episodes, in the environment of the score
         comparable = not self.config.algorithm.by_trajectory and self.config.run.train_env is None
         last_return = self.log.last_return if comparable else None
         return Outcome(self.evaluations.made, received or None, trouble, self.final, self.unscored, last_return)
 
 
 def all_ranks_do(*requests: float) -> list[float]:
-    """What any rank requests, each the maximum over ranks: none may stop or save alone."""
+    """The maximum of each request over all ranks, so that ranks stop and save together."""
     return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
 
 
 def is_due(every: int, steps_before: int, steps: int) -> bool:
-    """Whether a multiple of `every` steps has been passed."""
+    """Whether a multiple of `every` lies between `steps_before` and `steps`."""
     return bool(every) and steps // every > steps_before // every
 
 
 def built_in_callbacks(
     config: Config, run: RunDirectory | None, quiet: bool, say: Callable[[str], None], call: Callable[..., None]
 ) -> list[Callback]:
-    """Videos, the progress line, trackers and the report. `call` tells all callbacks of a video."""
+    """The callbacks for videos, the progress line, trackers and the report. `call` calls a method of all callbacks."""
     made: list[Callback] = []
     settings = config.run
-    if run is not None and settings.video_every != 0:  # first: others are told what it has written
+    if run is not None and settings.video_every != 0:  # first: other callbacks are told of its videos
         made.append(RolloutVideo(run.path / "videos", settings.video_every, partial(call, "on_video"), say))
     if not quiet:
         made.append(ConsoleLogger())
     names = settings.project, settings.entity, settings.run_name
     options = TrackerOptions(*names, settings.watch, settings.tags, say)
     made += [TRACKERS[name](options) for name in dict.fromkeys(settings.log)]
-    if run is not None:  # last: it shows what others have made
+    if run is not None:  # last: it shows the results of the others
         made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
     return made
 
 
 def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory | None) -> RunInfo:
-    """What there is to know of a run before it starts, or goes on."""
+    """The description of a run that callbacks get before it starts or resumes."""
     env, device = state.env, state.env.device
     facts = {
         "tightrope": __version__, "torch": torch.__version__, "python": platform.python_version(),
@@ -281,7 +283,7 @@ def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory
         "parameters": f"{plan.parameters:,}",
     }  # fmt: skip
     return RunInfo(
-        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.flat(), plan=plan.lines(),
+        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.to_flat_dict(), plan=plan.lines(),
         steps=state.steps, total_steps=state.steps + plan.steps, run_dir=None if run is None else run.path, facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
         target=target_of(config, env), traits=asdict(traits_of(env)),

@@ -1,7 +1,7 @@
-"""What a user hands over in place of an id: an environment, a class or factory of them, or the import path of one.
+"""Environments and networks that a user passes as objects, classes, factories or import paths (module:Class).
 
-A path is followed when the user gives it, never because a file says so: what a saved run names must be there already, and
-what a file of settings names must be allowed on the command line.
+A path is imported if the user gives it, never because a file names it: code named by a saved run must be imported already,
+and code named by a settings file must be allowed on the command line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class
 
 
 def implements_env(env: object) -> bool:
-    """Whether an object speaks our Env protocol already."""
+    """Whether an object implements our Env protocol."""
     return not isinstance(env, type) and all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs"))
 
 
@@ -50,7 +50,7 @@ def check_env_object(env: object) -> None:
 
 
 def from_user(env: Any, config: Config, num_envs: int) -> Env:
-    """What a user handed over as an environment, in our form: ours already, a class of ours, or one of Gymnasium's forms."""
+    """Convert a user's environment to our Env protocol: a TensorEnv or its class, or anything of Gymnasium's."""
     run, limit = config.run, config.run.max_episode_steps
     if implements_env(env):
         return env
@@ -67,7 +67,7 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
 
 
 def settings_fixed_by(env: Any, settings: Settings) -> Settings:
-    """The settings that an environment given as an object decides; others may not contradict them."""
+    """The settings that follow from an environment given as an object; UsageError if a setting contradicts it."""
     check_env_object(env)
     fixed: Settings = {"train_env": None}
     limit = None
@@ -80,7 +80,7 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
         fixed |= {"device": name_of_device(env.device), "max_episode_steps": limit}
     if "device" in settings:
         settings = {**settings, "device": device_name(settings["device"])}
-        if settings["device"] == "cuda" and str(fixed.get("device")).startswith("cuda"):  # whichever it is
+        if settings["device"] == "cuda" and str(fixed.get("device")).startswith("cuda"):  # cuda stands for any GPU
             del settings["device"]
     for name, value in fixed.items():
         if settings.get(name, value) not in (value, "auto"):
@@ -91,8 +91,8 @@ def settings_fixed_by(env: Any, settings: Settings) -> Settings:
 
 
 def ancestor_of(env: object) -> str | None:
-    """The id of the nearest class among an environment's ancestors that has one: its preset is where to start from."""
-    spec = None if isinstance(env, type) else getattr(env, "spec", None)  # of a wrapper's class it is a property
+    """The id of the nearest registered base class of an environment, whose preset is then used; None without one."""
+    spec = None if isinstance(env, type) else getattr(env, "spec", None)  # on a wrapper class, spec is a property
     if spec is not None:
         return str(spec.id)
     ids = {cls: env_id for env_id, cls in TENSOR_ENVS.items()}
@@ -115,38 +115,38 @@ def is_import_path(env: str) -> bool:
 
 
 def short_name(env: str) -> str:
-    """What people call it: of module:Class, or __main__:function.<locals>.Class, the class alone."""
+    """The class name alone, from module:Class or __main__:function.<locals>.Class."""
     return env.rpartition(":")[2].rpartition(".")[2] if is_import_path(env) else env
 
 
 def has_id(env: str) -> bool:
-    """Whether some engine, installed or not, has an environment of that name."""
+    """Whether a backend, installed or not, has an environment of that name."""
     if env in TENSOR_ENVS:
         return True
     return not is_import_path(env) and any(engine.provides(env) for engine in BACKENDS.values())
 
 
 def imported(path: str, what: str = "env") -> Any:
-    """The class or function behind module:name, as the user wrote it; a UsageError if there is none."""
+    """Import the class or function that a user named as module:name; UsageError if there is none."""
     module, name = module_and_name(path, what)
     try:
         with working_directory_on_path():
             return getattr(importlib.import_module(module), name)
     except Exception as error:
         if only_in_its_script(path):
-            hidden = "is of a script, notebook or function, where no command finds it"
+            hidden = "is defined in a script, notebook or function, where a command cannot import it"
             raise UsageError(f"{what} {path!r} {hidden}: move it into a module, and give module:Class") from None
         raise UsageError(f"{what} {path!r} cannot be imported: {one_line(error)}. Give module:Class") from error
 
 
 def only_in_its_script(path: str) -> bool:
-    """Whether module:name is of a script, a notebook or the inside of a function."""
+    """Whether module:name is defined in a script, a notebook or inside a function."""
     module, _, name = path.partition(":")
     return module == "__main__" or "<" in name
 
 
 def check_command(env: str) -> str:
-    """What looks for mistakes in an environment: a command or, where no command finds it, a line of Python."""
+    """The command that checks an environment, or the line of Python where a command cannot import it."""
     if is_import_path(env) and only_in_its_script(env):
         name = short_name(env)
         return f"tightrope.envs.checker.check({'the factory' if '<' in name else name}).lines()"
@@ -154,7 +154,7 @@ def check_command(env: str) -> str:
 
 
 def named_by_user(env: str) -> Any:
-    """The class behind module:Class. Of Gymnasium's module:Name-v0 the module is imported, and the id says the rest: None."""
+    """Import the class of module:Class. For Gymnasium's module:Name-v0, import the module and return None."""
     if is_import_path(env):
         return imported(env)
     module, _ = module_and_name(env)
@@ -164,13 +164,13 @@ def named_by_user(env: str) -> Any:
 
 
 def import_training_env(train_env: str | None) -> None:
-    """Import the module of the training environment's id, if it names one: for settings that the user gave."""
+    """Import the module that the train_env of a user names, if it names one."""
     if isinstance(train_env, str) and not is_import_path(train_env):
         import_module_of(train_env)
 
 
 def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
-    """Refuse code that a file of settings names, unless the flags name the same or its module is among `modules`."""
+    """Refuse code that a settings file names, unless a flag names the same code or `modules` has its module."""
     given = {name.replace("-", "_"): str(value) for name, value in layer.items()}
     for name in ("env", "train_env", "network"):
         path = given.get(name, "")
@@ -181,7 +181,7 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
 
 
 def network_path(network: Network) -> str:
-    """module:Class, or module:function, of a network of the user's own."""
+    """The name of a user's network, module:Class or module:function, for the settings."""
     if isinstance(network, str):
         if not is_import_path(network):
             raise UsageError(f"network {network!r} is not module:Class: without one, it is chosen from the spaces")
@@ -192,10 +192,10 @@ def network_path(network: Network) -> str:
 
 
 def own_network(network: Network) -> nn.Module:
-    """A network of the user's own, for one agent alone.
+    """Make a user's network for one agent.
 
-    A class (or module:Class) is made here with no arguments, a function that was passed is called, so that the weights follow
-    the seed. An instance is copied: it keeps its weights, and stays as it is while agents train.
+    A class (or module:Class) is created without arguments and a function is called, so that the weights follow the seed. An
+    instance is copied with its weights; training does not change the original.
     """
     if isinstance(network, nn.Module):
         return copy_of(network)
@@ -205,11 +205,11 @@ def own_network(network: Network) -> nn.Module:
     except (TypeError, ValueError, RuntimeError) as error:
         wrong = f"network {network!r} cannot be made with no arguments: {one_line(error)}"
         raise UsageError(f"{wrong}. Give a function that makes it, such as lambda: Net(64)") from None
-    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same one each time
+    return made if isinstance(made_by, type) else copy_of(made)  # a function may return the same network each time
 
 
 def network_class(path: str) -> type[nn.Module]:
-    """The class behind module:Class. Nothing else is called because of its name."""
+    """Import the network class of module:Class. Functions are refused: a name never causes a call of one."""
     found = imported(path, "network")
     if isinstance(found, type) and issubclass(found, nn.Module):
         return found
@@ -225,7 +225,7 @@ def copy_of(network: nn.Module) -> nn.Module:
 
 
 def already_here(path: str) -> Any:
-    """The class behind module:Class if it has been imported and can be made from settings alone, otherwise None."""
+    """The class of module:Class if it is imported already and can be made from settings alone; otherwise None."""
     found, gymnasium = in_memory(path), sys.modules.get("gymnasium")
     if not isinstance(found, type):
         return None
@@ -238,7 +238,7 @@ def already_here(path: str) -> Any:
 
 
 def can_be_named(network: str) -> bool:
-    """Whether --network could make a network, as far as can be told: not one made by a function or with arguments."""
+    """Whether --network can recreate this network: not if a function or arguments made it."""
     found = in_memory(network)
     imported_already = network.partition(":")[0] in sys.modules
     if only_in_its_script(network):
@@ -253,7 +253,7 @@ def can_be_named(network: str) -> bool:
 
 
 def in_memory(path: str) -> Any:
-    """What module:Name leads to if the module has been imported; otherwise None."""
+    """The object that module:Name refers to if the module is imported already; otherwise None."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -262,19 +262,19 @@ def in_memory(path: str) -> Any:
 
 
 def named_by_file(path: str, source: object, what: str, argument: str) -> Any:
-    """What a saved run calls by its import path, if it is here; otherwise an error that asks for it."""
+    """The object that a saved run names by its import path, if imported already; otherwise UsageError asks for it."""
     found = already_here(path)
     if found is not None and issubclass(found, nn.Module) == (argument == "network"):
         return found
     name = path.partition(":")[2]
     if only_in_its_script(path):
-        hidden = f"{source} {what} {name}, of a script, notebook or function, where no file can find it"
+        hidden = f"{source} {what} {name}, which was defined in a script, notebook or function"
         raise UsageError(f"{hidden}: define it again and pass it, tr.load(path, {argument}=...)")
     hint = f"or --{argument} {path}" if argument != "network" else f"or, for a class, --{argument} {path}"
     raise UsageError(f"{source} {what} {path}: pass it, tr.load(path, {argument}=...) {hint}")
 
 
 def needs_import(env: str) -> bool:
-    """Whether an id of Gymnasium's kind, module:Name-v0, names a module that has not been imported."""
+    """Whether an id such as module:Name-v0 names a module that is not imported yet."""
     module, _ = module_and_name(env)
     return bool(module) and not is_import_path(env) and module not in sys.modules

@@ -223,14 +223,14 @@ def test_a_run_half_way_is_not_told_to_train_longer() -> None:
 def test_the_presets_raise_no_alarm(algo: str, settings: dict[str, Any]) -> None:
     agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]("CartPole-v1", device="cpu", **settings)
     rows = list(agent.phases())
-    settings, target = agent.config.flat(), target_of(agent.config)
+    settings, target = agent.config.to_flat_dict(), target_of(agent.config)
     assert [f.what for f in health_findings(Columns(rows), settings) if f.level == "warning"] == []
-    (solved,) = health_findings(Columns(rows), settings, target)
+    (solved,) = health_findings(Columns(rows), settings, target, score=rows[-1].get("eval/episodic_return"))
     assert solved.level == "good"
 
 
 def test_a_learning_rate_far_too_high_is_found() -> None:
     agent = tr.PPO("CartPole-v1", device="cpu", learning_rate=0.3, total_timesteps=50_000)
     rows = list(agent.phases())
-    warnings = [f for f in health_findings(Columns(rows), agent.config.flat()) if f.level == "warning"]
+    warnings = [f for f in health_findings(Columns(rows), agent.config.to_flat_dict()) if f.level == "warning"]
     assert any("lower learning_rate (now 0.3)" in f.advice for f in warnings)

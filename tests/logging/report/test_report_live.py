@@ -146,7 +146,7 @@ def test_training_goes_on_without_a_report(
     html._packed_library.cache_clear()
     assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True).steps == 96
     assert capsys.readouterr().err.splitlines() == [
-        "warning: the report failed and is left out from here on: report.html needs plotly, which is not installed: "
+        "warning: the report failed and is disabled: report.html needs plotly, which is not installed: "
         "pip install plotly"
     ]
 

@@ -13,7 +13,7 @@ import pytest
 from tightrope.files import Place
 from tightrope.logging import RunInfo
 from tightrope.logging.metrics import Columns
-from tightrope.logging.report import CheckpointFile, RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, run_page
+from tightrope.logging.report import CheckpointSummary, RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, run_page
 from tightrope.logging.report.charts import charts, main_chart
 from tightrope.logging.report.html import format_duration, format_number, table
 
@@ -74,7 +74,7 @@ def test_a_page_holds_everything(tmp_path: Path) -> None:
         usual={"learning_rate": 0.015, "seed": 1},
         command="tightrope train CartPole-v1 --seed 1",
         scores=[ScoreRecord(5000, 499.5, 500.0, 2.5, 480.0, 500.0, 100)],
-        checkpoints=[CheckpointFile("0001-steps-5000", 5000, 499.5)],
+        checkpoints=[CheckpointSummary("0001-steps-5000", 5000, 499.5)],
     )
     page = run_page(record(tmp_path / "run", found), tmp_path / "run")
     Tags(page)
@@ -99,7 +99,7 @@ def test_nothing_in_a_page_comes_from_elsewhere(tmp_path: Path) -> None:
 def test_what_is_hostile_stays_text(tmp_path: Path) -> None:
     settings = {"env": HOSTILE, "algo": HOSTILE, HOSTILE: HOSTILE, "list": [HOSTILE], "map": {HOSTILE: HOSTILE}}
     info = RunInfo(HOSTILE, settings, [HOSTILE], 0, 5000, tmp_path / "run", {HOSTILE: HOSTILE})
-    found = RunFiles({HOSTILE: 1}, HOSTILE, [], [], [CheckpointFile(HOSTILE, 1)])
+    found = RunFiles({HOSTILE: 1}, HOSTILE, [], [], [CheckpointSummary(HOSTILE, 1)])
     rows = columns(**{HOSTILE: np.linspace(0, 1, 50)})
     page = run_page(RunRecord(info, rows, RunStatus("failed", HOSTILE), found), tmp_path)
     tags = Tags(page).found

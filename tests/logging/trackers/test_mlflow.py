@@ -186,7 +186,7 @@ def test_a_server_shows_the_run_and_may_go_away(tmp_path: Path) -> None:
         assert float(seconds) < 20, "a server that is not there held up training"
         warnings = warnings_in(done.stderr)
         assert len(warnings) == 2, done.stderr
-        assert all(line.startswith("warning: MLflow failed and is left out") for line in warnings), warnings
+        assert all(line.startswith("warning: MLflow failed and is disabled") for line in warnings), warnings
         assert "Connection refused" in warnings[1]
 
 

@@ -60,7 +60,7 @@ def test_every_scalar_comes_back_with_its_step(watched: tuple[tr.PPO, Path]) -> 
 
 def test_and_so_it_does_under_sb3_s_names(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", **SMALL, tags="sb3").learn(run_dir=tmp_path, quiet=True)
-    check_scalars(tmp_path, "sb3", agent.config.flat())
+    check_scalars(tmp_path, "sb3", agent.config.to_flat_dict())
     assert read_back(tmp_path).Scalars("train/entropy_loss")[0].value < 0
     assert "losses/entropy" in rows_of(tmp_path)[0], "metrics.jsonl keeps its own names"
 
@@ -134,9 +134,7 @@ def test_a_full_disk_stops_nothing(
     monkeypatch.setattr(RecordWriter, "write", full)
     assert tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path, quiet=True).steps == 12 * 32
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        "warning: TensorBoard failed and is left out from here on: OSError: [Errno 28] No space left"
-    )
+    assert line.startswith("warning: TensorBoard failed and is disabled: OSError: [Errno 28] No space left")
 
 
 def test_a_run_that_goes_on_within_the_second_has_a_later_file(tmp_path: Path) -> None:

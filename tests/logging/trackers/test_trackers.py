@@ -120,7 +120,7 @@ def test_one_that_breaks_or_hangs_is_named_once_and_stops_nothing(
     assert tr.PPO("CartPole-v1", **SMALL, log=["tensorboard"]).learn(quiet=True).steps == 192
     assert time.monotonic() - began < 10
     (line,) = capsys.readouterr().err.splitlines(keepends=True)
-    assert line.startswith(f"warning: a diary failed and is left out from here on: {says}")
+    assert line.startswith(f"warning: a diary failed and is disabled: {says}")
 
 
 @pytest.mark.parametrize("algo", ["ppo", "vpg"])
@@ -163,7 +163,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
     ("settings", "message"),
     [
         (dict(log=["tensorbord"]), "log 'tensorbord' is not a choice: give one of tensorboard, wandb, mlflow"),
-        (dict(watch=True), "watch means nothing without a tracker"),
+        (dict(watch=True), "watch needs a tracker"),
         (dict(tags="rllib"), "tags 'rllib' is not a choice: give one of tightrope, sb3"),
     ],
 )

@@ -53,4 +53,4 @@ def process(words: list[str], folder: Path, **environment: str) -> "subprocess.C
 
 def warnings_in(said: str) -> list[str]:
     """Lines that warn, but for one on settings that a resumed run has anyway."""
-    return [line for line in said.splitlines() if "warning" in line and "saved settings say so" not in line]
+    return [line for line in said.splitlines() if "warning" in line and "as saved in its settings" not in line]

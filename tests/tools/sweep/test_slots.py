@@ -14,7 +14,7 @@ import pytest
 from optuna.trial import TrialState
 
 from tightrope.tools.sweep import slots as ts
-from tightrope.tools.sweep.slots import SLOT, WORKER, TrialSlots, is_alive, process_id, start_time
+from tightrope.tools.sweep.slots import SLOT, WORKER, TrialSlots, is_alive, process_id, process_start_time
 from tightrope.tools.sweep.storage import close_storage, open_storage, silence_optuna
 
 
@@ -141,7 +141,10 @@ def test_a_slot_is_given_up_after_deaths_and_failures_together(slots: TrialSlots
         slots.fail(claimed(slots)._trial_id, reason)
     assert slots.claim() is None
     assert slots.done() == 1
-    assert slots.trials()[-1].user_attrs[ts.OUTCOME] == f"{ts.GIVEN_UP} after {ts.MOST_FAILURES} attempts: {ts.DEAD}"
+    assert (
+        slots.trials()[-1].user_attrs[ts.OUTCOME]
+        == f"{ts.GIVEN_UP} after {ts.MAX_FAILURES_OF_SLOT} attempts: {ts.DEAD}"
+    )
 
 
 @pytest.mark.parametrize("kind", ["{}/a.journal", "sqlite:///{}/a.db"])
@@ -181,7 +184,7 @@ def test_processes_are_known_by_more_than_their_number() -> None:
         stat = Path(f"/proc/{child.pid}/stat")
         while stat.read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
-        assert not is_alive(me | {"pid": child.pid, "born": start_time(child.pid)})  # a zombie
+        assert not is_alive(me | {"pid": child.pid, "born": process_start_time(child.pid)})  # a zombie
         child.wait()
 
 
@@ -191,5 +194,5 @@ def test_processes_on_this_machine_are_counted(slots: TrialSlots) -> None:
     claimed(slots, process_id() | {"machine": "another", "pid": 7})
     last = claimed(slots, dead_process())
     assert slots.local_workers() == 1
-    last.set_user_attr(WORKER, {**process_id(), "pid": os.getppid(), "born": start_time(os.getppid())})
+    last.set_user_attr(WORKER, {**process_id(), "pid": os.getppid(), "born": process_start_time(os.getppid())})
     assert slots.local_workers() == 2

@@ -39,11 +39,11 @@ def test_every_draw_from_our_ranges_is_a_run(env: str, algo: str) -> None:
     for _ in range(15):
         trial = study.ask()
         settings = decode({name: dimension.suggest(trial, name) for name, dimension in space.items()}, space)
-        assert config.changed(**fit_divisors(settings, config.flat())).algorithm.phases >= 1
+        assert config.changed(**fit_divisors(settings, config.to_flat_dict())).algorithm.phases >= 1
 
 
 def test_the_first_trial_is_the_preset_as_near_as_the_ranges_allow() -> None:
-    point = nearest_point(default_search_space(CARTPOLE, [], images=False), CARTPOLE.flat())
+    point = nearest_point(default_search_space(CARTPOLE, [], images=False), CARTPOLE.to_flat_dict())
     assert (point["learning_rate"], point["num_steps"], point["hidden_sizes"]) == (0.015, 16, "32 32")
     assert point["ent_coef"] == 1e-6  # 0 has no logarithm
 
@@ -114,7 +114,7 @@ def test_a_mistake_in_a_file_is_one_line(text: str, said: str, tmp_path: Path) -
 
 
 def test_counts_of_parts_are_lowered_until_they_divide() -> None:
-    whole = CARTPOLE.flat() | {"num_envs": 10, "num_steps": 6}
+    whole = CARTPOLE.to_flat_dict() | {"num_envs": 10, "num_steps": 6}
     assert fit_divisors({"num_minibatches": 32}, whole) == {"num_minibatches": 30}
     assert fit_divisors({"num_minibatches": 64, "num_steps": 4}, whole)["num_minibatches"] == 40
     assert fit_divisors({"gamma": 0.9}, whole) == {"gamma": 0.9}

@@ -53,7 +53,7 @@ def test_it_leaves_a_preset_that_train_takes_and_a_page(sweep: Command, tightrop
     assert tightrope(f"train --config {FOLDER}/best.yaml --seed 452 --run-dir again --quiet").code == 0
     again = tr.load("again")
     assert again.evaluate(3).mean == best.user_attrs[SCORES][1]
-    assert {name: again.config.flat()[name] for name in preset} == preset
+    assert {name: again.config.to_flat_dict()[name] for name in preset} == preset
 
     page = (FOLDER / "sweep.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])  # type: ignore[index]
@@ -122,7 +122,7 @@ def test_if_no_trial_is_completed_there_is_no_preset(sweep: Command) -> None:
         ("--trials 3 --storage ftp://x", "storage ftp://x"),
         ("--trials 3 --storage postgresql:/me:word@host/db", "storage postgresql:***@host/db is not a URL"),
         ("--trials 3 --sweep-dir search.yaml", "sweep_dir search.yaml is a file"),
-        ("--trials 3 more", "one word too many"),
+        ("--trials 3 more", "one argument too many"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_nothing(words: str, message: str, sweep: Command) -> None:

@@ -14,14 +14,14 @@ import torch
 from optuna.trial import FrozenTrial, TrialState
 
 from tightrope.errors import EnvError
-from tightrope.tools.sweep.slots import FAILED, GIVEN_UP, MOST_FAILURES, OUTCOME, SLOT, TrialSlots
+from tightrope.tools.sweep.slots import FAILED, GIVEN_UP, MAX_FAILURES_OF_SLOT, OUTCOME, SLOT, TrialSlots
 from tightrope.tools.sweep.space import Range
-from tightrope.tools.sweep.worker import DIVERGED, INVALID, MOST_IN_A_ROW, Objective, TooManyFailures, Worker
+from tightrope.tools.sweep.worker import DIVERGED, INVALID, MAX_FAILURES_IN_A_ROW, Objective, TooManyFailures, Worker
 from tightrope.training.config import configure
 from tightrope.training.signals import Interrupted, Interrupts
 from tightrope.types import Settings
 
-DEFAULTS = configure("CartPole-v1", "ppo").flat()
+DEFAULTS = configure("CartPole-v1", "ppo").to_flat_dict()
 MakeWorker = Callable[..., Worker]
 
 
@@ -104,9 +104,9 @@ def test_what_fails_each_time_is_given_up_and_all_others_are_done(make_worker: M
     assert worker.work() is None
     assert worker.slots.done() == 4
     for slot in (0, 1):
-        assert [trial.state for trial in trials_in(worker, slot)] == MOST_FAILURES * [TrialState.FAIL]
+        assert [trial.state for trial in trials_in(worker, slot)] == MAX_FAILURES_OF_SLOT * [TrialState.FAIL]
         last = trials_in(worker, slot)[-1].user_attrs[OUTCOME]
-        assert last.startswith(f"{GIVEN_UP} after {MOST_FAILURES} attempts: {FAILED}: Runtime")
+        assert last.startswith(f"{GIVEN_UP} after {MAX_FAILURES_OF_SLOT} attempts: {FAILED}: Runtime")
     assert outcomes(worker).count("COMPLETE") == 2
 
 
@@ -140,9 +140,11 @@ def test_a_process_in_which_everything_fails_stops_and_leaves_the_rest(
     error: Exception, make_worker: MakeWorker
 ) -> None:
     worker = make_worker(raising(error, lambda attempt: attempt >= 2), 9)
-    with pytest.raises(TooManyFailures, match=f"{MOST_IN_A_ROW} trials in a row failed, the last with .*{error}"):
+    with pytest.raises(
+        TooManyFailures, match=f"{MAX_FAILURES_IN_A_ROW} trials in a row failed, the last with .*{error}"
+    ):
         worker.work()
-    assert len(worker.slots.free()) >= 9 - 2 - MOST_IN_A_ROW
+    assert len(worker.slots.free()) >= 9 - 2 - MAX_FAILURES_IN_A_ROW
     assert not [trial for trial in worker.slots.trials() if trial.state == TrialState.RUNNING]
 
 
@@ -150,7 +152,7 @@ def test_failures_that_are_not_in_a_row_stop_nobody(make_worker: MakeWorker) -> 
     worker = make_worker(raising(RuntimeError("now and then"), lambda attempt: attempt % 3 > 0), 4)
     assert worker.work() is None
     assert worker.slots.done() == 4
-    assert sum(outcome.startswith(FAILED) for outcome in outcomes(worker)) > MOST_IN_A_ROW
+    assert sum(outcome.startswith(FAILED) for outcome in outcomes(worker)) > MAX_FAILURES_IN_A_ROW
 
 
 def test_an_environment_that_does_not_close_spoils_no_score(make_worker: MakeWorker) -> None:

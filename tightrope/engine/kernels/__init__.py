@@ -1,7 +1,7 @@
 """PPO's learning and acting as a few Triton kernels, for small networks on CUDA.
 
-A minibatch is then three launches: the gradient of actor and critic, the sum of its parts, clipping and Adam. They hold the
-same equations as `engine.closed_form`, and are tested against autograd like it.
+A minibatch takes three launches: the gradients of actor and critic, the sum of their parts, then clipping and Adam. The
+equations are those of `engine/closed_form.py`, and tests compare the kernels with autograd.
 """
 
 from .fused import FusedGradient, FusedPolicy, clip_and_adam, fused_policy, fused_standardized

@@ -1,8 +1,8 @@
-"""What the kernels are built from: layers, trunks and heads of a tile of rows, on chip. Triton's dialect of Python.
+"""Building blocks of the Triton kernels: layers and heads for a tile of rows, in on-chip memory.
 
-Sizes in capitals are compile-time constants: IN inputs, WIDTH of both hidden layers, OUT outputs of the policy head, and the
-same with PAD_ in front, rounded up to powers of two that tensor cores accept. What is padded is zero, in weights and in
-activations alike, and stays zero on the way back.
+Names in capitals are compile-time constants: IN inputs, WIDTH of both hidden layers, OUT outputs of the policy head, and
+PAD_IN, PAD_WIDTH, PAD_OUT, the same rounded up to powers of two for tensor cores. Padding is zero in weights, activations and
+gradients.
 """
 
 import math
@@ -17,12 +17,12 @@ HALF_LOG_2PI = tl.constexpr(LOG_2PI / 2)
 MINUS_2_LOG2_E = tl.constexpr(-2 * math.log2(math.e))
 OBS_CLIP = tl.constexpr(CLIP)
 OBS_EPS = tl.constexpr(EPS)
-EVERYWHERE = tl.constexpr(tl.PropagateNan.ALL)  # a number that is none must be seen, as torch shows it
+EVERYWHERE = tl.constexpr(tl.PropagateNan.ALL)  # propagate NaN, as torch does
 
 
 @triton.jit
 def load_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
-    """The layer that starts at `at`: its weight transposed (in, out) and its bias, which lies right behind."""
+    """Load the layer at offset `at`: its weight, transposed to (in, out), and its bias, which follows the weight."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)
     inside = (i < IN) & (o[None, :] < OUT)
     weight = tl.load(flat + at + o[None, :] * IN + i, mask=inside, other=0.0)
@@ -31,20 +31,20 @@ def load_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.conste
 
 @triton.jit
 def first_linear(flat, at, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr):
-    """The same, with the bias as the weight of the constant that `load_observations` puts behind each of them."""
+    """Load the first layer, with the bias as the weight of the constant input 1 that `load_observations` appends."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)[None, :]
     return tl.load(flat + first_entry(at, i, o, IN, OUT), mask=(i <= IN) & (o < OUT), other=0.0)
 
 
 @triton.jit
 def first_entry(at, i, o, IN: tl.constexpr, OUT: tl.constexpr):
-    """Where the weight of input i for output o lies, input IN being the constant."""
+    """Return the offset of the weight of input i for output o. Input IN is the constant 1, whose weight is the bias."""
     return at + tl.where(i < IN, o * IN + i, IN * OUT + o)
 
 
 @triton.jit
 def column(flat, at, IN: tl.constexpr, PAD_IN: tl.constexpr):
-    """A layer with a single output, too narrow for tensor cores to be worth it."""
+    """Load a layer with a single output, which is too narrow for tensor cores."""
     i = tl.arange(0, PAD_IN)
     return tl.load(flat + at + i, mask=i < IN, other=0.0), tl.load(flat + at + IN)
 
@@ -53,7 +53,7 @@ def column(flat, at, IN: tl.constexpr, PAD_IN: tl.constexpr):
 def write_linear(
     part, at, weight, bias, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr
 ):
-    """A gradient (in, out) and its bias's, to where the layer's is."""
+    """Write the gradients of a layer's weight (in, out) and bias."""
     i, o = tl.arange(0, PAD_IN)[:, None], tl.arange(0, PAD_OUT)
     tl.store(part + at + o[None, :] * IN + i, weight, mask=(i < IN) & (o[None, :] < OUT))
     tl.store(part + at + IN * OUT + o, bias, mask=o < OUT)
@@ -63,7 +63,7 @@ def write_linear(
 def write_first_linear(
     part, at, weight, IN: tl.constexpr, OUT: tl.constexpr, PAD_IN: tl.constexpr, PAD_OUT: tl.constexpr
 ):
-    """A gradient (out, in) with the bias's among it."""
+    """Write the gradient (out, in) of the first layer, which includes the bias."""
     i, o = tl.arange(0, PAD_IN)[None, :], tl.arange(0, PAD_OUT)[:, None]
     tl.store(part + first_entry(at, i, o, IN, OUT), weight, mask=(i <= IN) & (o < OUT))
 
@@ -73,7 +73,7 @@ def load_observations(
     obs, mean, variance, first, rows, IN: tl.constexpr, PAD_IN: tl.constexpr, NORMALIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A tile of observations from row `first` on, normalised where the policy does so, with a constant 1 behind each."""
+    """Load a tile of observations that starts at row `first`, normalise it if NORMALIZE, and append the constant 1."""
     r, i = tl.arange(0, BLOCK)[:, None], tl.arange(0, PAD_IN)[None, :]
     inside = (r < rows - first) & (i < IN)
     x = tl.load(obs + first.to(tl.int64) * IN + r * IN + i, mask=inside, other=0.0)
@@ -98,7 +98,7 @@ def activate(x, RELU: tl.constexpr):
 
 @triton.jit
 def slope(out, RELU: tl.constexpr):
-    """The activation's derivative, from what it gave."""
+    """Return the activation's derivative, computed from its output."""
     if RELU:
         return tl.where(out > 0, 1.0, 0.0)
     return 1 - out * out
@@ -106,10 +106,10 @@ def slope(out, RELU: tl.constexpr):
 
 @triton.jit
 def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.constexpr):
-    """The matrix product, either factor transposed.
+    """Return the matrix product, with either factor transposed.
 
-    For float32's accuracy each factor is taken apart into three bfloat16 and the six products that matter are added up,
-    smallest first. Tensor cores read bfloat16 from either side, so a weight lies on chip once for both directions.
+    For float32 accuracy each factor is split into three bfloat16, and the six largest products are added, smallest first.
+    Tensor cores can transpose bfloat16, so forward and backward share one copy of a weight.
     """
     if PRECISION == "bf16x6" or PRECISION == "bf16x3":
         a0, a1, a2 = pieces(a, TRANS_A)
@@ -126,7 +126,7 @@ def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.co
 
 @triton.jit
 def pieces(x, TRANS: tl.constexpr):
-    """Three bfloat16 whose sum is x, largest first."""
+    """Split x into three bfloat16 whose sum is x, largest first."""
     high = x.to(tl.bfloat16)
     rest = x - high.to(tl.float32)
     middle = rest.to(tl.bfloat16)
@@ -138,19 +138,19 @@ def pieces(x, TRANS: tl.constexpr):
 
 @triton.jit
 def first_hidden(x, weight, RELU: tl.constexpr, PRECISION: tl.constexpr):
-    """The first hidden layer, whose bias is in its weight."""
+    """Compute the first hidden layer, whose bias is part of its weight."""
     return activate(product(x, weight, False, False, PRECISION), RELU)
 
 
 @triton.jit
 def hidden(x, weight, bias, RELU: tl.constexpr, PRECISION: tl.constexpr):
-    """The second hidden layer."""
+    """Compute the second hidden layer."""
     return activate(product(x, weight, False, False, PRECISION) + bias[None, :], RELU)
 
 
 @triton.jit
 def log_softmax(logits, OUT: tl.constexpr, PAD_OUT: tl.constexpr):
-    """Log-probabilities and probabilities; both 0 where there is no such action."""
+    """Return log-probabilities and probabilities, both 0 in the padding."""
     exists = tl.arange(0, PAD_OUT)[None, :] < OUT
     shifted = logits - tl.max(tl.where(exists, logits, float("-inf")), 1)[:, None]
     weight = tl.where(exists, tl.exp(shifted), 0.0)
@@ -160,7 +160,7 @@ def log_softmax(logits, OUT: tl.constexpr, PAD_OUT: tl.constexpr):
 
 @triton.jit
 def chosen(action, first, rows, BLOCK: tl.constexpr, PAD_OUT: tl.constexpr):
-    """The action taken in each row, as one-hot booleans."""
+    """Return the action of each row as one-hot booleans."""
     r = tl.arange(0, BLOCK)
     taken = tl.load(action + first + r, mask=r < rows - first, other=0)
     return tl.arange(0, PAD_OUT)[None, :] == taken[:, None]
@@ -168,14 +168,14 @@ def chosen(action, first, rows, BLOCK: tl.constexpr, PAD_OUT: tl.constexpr):
 
 @triton.jit
 def log_deviations(flat, LOG_STD: tl.constexpr, OUT: tl.constexpr, PAD_OUT: tl.constexpr):
-    """The Gaussian's log standard deviations."""
+    """Load the log standard deviations of the Gaussian."""
     o = tl.arange(0, PAD_OUT)
     return tl.load(flat + LOG_STD + o, mask=o < OUT, other=0.0)
 
 
 @triton.jit
 def deviations(mean, action, log_std, first, rows, BLOCK: tl.constexpr, OUT: tl.constexpr, PAD_OUT: tl.constexpr):
-    """How far each action lies from its mean, in standard deviations."""
+    """Return (action - mean) / std for each action."""
     r, o = tl.arange(0, BLOCK)[:, None], tl.arange(0, PAD_OUT)[None, :]
     inside = (r < rows - first) & (o < OUT)
     taken = tl.load(action + first.to(tl.int64) * OUT + r * OUT + o, mask=inside, other=0.0)

@@ -1,6 +1,6 @@
-"""The kernels under the names the engine knows: a gradient, a step, a policy that acts and evaluates actions.
+"""Python entry points of the Triton kernels: a gradient, an optimizer step, and a policy that acts and evaluates actions.
 
-Triton is imported when one of them is first made. None of them reads a tensor on the host, so all can be captured.
+Triton is imported on first use. No function reads a tensor on the host, so CUDA graphs can capture all of them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor
 from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
 from ...types import Batch
+from ..closed_form import TERMS
 from ..optimize import BETAS, EPS, Optimizer
 from ..precision import KernelPrecision
 from .layout import Launch, Layout, fits, has_device, launch_for, normalizer_moments
 
-TERMS = len(PPOTerms._fields)
 SUM_BLOCK, SUM_ROWS = 32, 64
 ADAM_BLOCK, ADAM_CHUNK = 256, 1024
 STANDARDIZE_BLOCK = 2048
 
 
 class FusedGradient:
-    """The gradient of PPOLoss for one policy in two kernels, called like the closed form.
+    """The gradient of PPOLoss for one policy in two kernels, called like ClosedForm.
 
-    `squares` holds what each block of the last gradient adds to its squared norm, for `clip_and_adam`.
+    `squares` holds the squared norm of each block of the last gradient, for `clip_and_adam`.
     """
 
-    compiles = False  # whether torch.compile makes it quicker
+    compiles = False  # whether torch.compile makes it faster
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class FusedGradient:
         self.constants = Layout.of(policy, optimizer.parameters).constants(precision, self.flat.device)
         self.mean, self.variance = normalizer_moments(policy, self.flat)
         self.size = self.flat.numel()
-        self.stride = -(-(self.size + TERMS) // SUM_BLOCK) * SUM_BLOCK
+        self.stride = -(-(self.size + len(TERMS)) // SUM_BLOCK) * SUM_BLOCK
         self.squares = torch.zeros(self.stride // SUM_BLOCK, device=self.flat.device)
 
     @torch.no_grad()
@@ -55,7 +55,7 @@ class FusedGradient:
         stored = isinstance(clip, Tensor) and clip.device == self.flat.device
         programs, block, warps = self.launch or launch_for(rows, self.flat.device, learning=True)
         parts = torch.empty(programs, self.stride, device=self.flat.device)
-        terms = torch.empty(TERMS, device=self.flat.device)
+        terms = torch.empty(len(TERMS), device=self.flat.device)  # the kernels write all of them
         columns = (batch.action, batch.log_prob, batch.value, batch.advantage, batch.target)
         gradient_kernel[programs, 2](
             batch.obs.contiguous(), self.mean, self.variance, *(column.contiguous() for column in columns),
@@ -65,7 +65,7 @@ class FusedGradient:
         )  # fmt: skip
         sum_kernel[self.squares.numel(),](
             parts, self.grad, terms, self.squares, programs,
-            SIZE=self.size, STRIDE=self.stride, TERMS=TERMS, ROWS=SUM_ROWS, BLOCK=SUM_BLOCK,
+            SIZE=self.size, STRIDE=self.stride, TERMS=len(TERMS), ROWS=SUM_ROWS, BLOCK=SUM_BLOCK,
         )  # fmt: skip
         return PPOTerms(*terms.unbind())
 
@@ -74,10 +74,9 @@ class FusedGradient:
 def clip_and_adam(
     optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None, squares: Tensor | None = None
 ) -> Tensor:
-    """What `clipped_adam` does, in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
+    """Do the same as `clipped_adam` in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
 
-    With the `squares` of a fused gradient, if nothing has touched that gradient since, the norm costs nothing. The flat
-    gradient itself is left as it was, unclipped.
+    `squares` of the FusedGradient that wrote the gradient saves computing the norm. The flat gradient stays unclipped.
     """
     from .step import adam_kernel
 
@@ -85,8 +84,8 @@ def clip_and_adam(
     norm = torch.empty((), device=o.flat.device)
     source = o.grad if squares is None else squares
     adam_kernel[-(-size // ADAM_BLOCK),](
-        o.flat, o.grad, o.first_moment, o.second_moment, o.step, o.learning_rate, o.step if stopped is None else stopped,
-        source, norm, o.arrivals, max_grad_norm or 0.0, source.numel(),
+        o.flat, o.grad, o.first_moment, o.second_moment, o.step_count, o.learning_rate,
+        o.step_count if stopped is None else stopped, source, norm, o.arrivals, max_grad_norm or 0.0, source.numel(),
         SIZE=size, BETA1=BETAS[0], BETA2=BETAS[1], LOG_BETA1=math.log(BETAS[0]), LOG_BETA2=math.log(BETAS[1]), EPS=EPS,
         SQUARED=squares is not None, CLIPS=max_grad_norm is not None, STOPS=stopped is not None,
         CHUNK=ADAM_CHUNK, BLOCK=ADAM_BLOCK,
@@ -109,10 +108,10 @@ def fused_standardized(x: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 class FusedPolicy:
-    """A policy that acts, or evaluates actions, in one kernel, with the parameters that the optimizer keeps in `flat`."""
+    """A policy that acts, or evaluates actions, in one kernel. Its parameters are in the optimizer's buffer `flat`."""
 
     evaluates_in_act = False
-    choose = None  # it acts over tensors alone
+    choose = None  # it cannot act on NumPy arrays
 
     def __init__(
         self, policy: ActorCritic, flat: Tensor, precision: KernelPrecision = "fp32", launch: Launch | None = None
@@ -124,7 +123,7 @@ class FusedPolicy:
 
     @torch.no_grad()
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """The action sampled for each observation (N, ...), with the noise that the distribution's `sample` takes."""
+        """Sample an action for each observation (N, ...), with the noise that the distribution's `sample` takes."""
         from .play import act_kernel
 
         rows = obs.shape[0]
@@ -137,15 +136,17 @@ class FusedPolicy:
         return (action,)
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """How likely each action was, and what each observation is worth."""
+        """Return the log-probability of each action and the value of each observation."""
         log_prob, value = torch.empty(2, obs.shape[0], device=obs.device)
         self._evaluate(obs, action.contiguous(), log_prob, value, columns=2)
         return log_prob, value
 
     def value(self, obs: Tensor) -> Tensor:
-        """What each observation is worth."""
+        """Return the value of each observation."""
         value = torch.empty(obs.shape[0], device=obs.device)
-        self._evaluate(obs, self.flat, value, value, columns=1)  # the second column is for action and log_prob
+        self._evaluate(
+            obs, self.flat, value, value, columns=1
+        )  # the missing second column would use action and log_prob
         return value
 
     @torch.no_grad()
@@ -161,7 +162,7 @@ class FusedPolicy:
 
 
 def fused_policy(policy: ActorCritic, precision: KernelPrecision) -> FusedPolicy | None:
-    """The policy in kernels, if they know it and its parameters lie in one buffer."""
+    """Return the policy as kernels, or None if they do not handle it or its parameters are not in one buffer."""
     parameters = list(policy.parameters())
     starts = [0, *accumulate(p.numel() for p in parameters)]
     if not has_device(parameters[0].device) or not fits(policy):

@@ -1,4 +1,4 @@
-"""Which networks the kernels know, how their parameters lie in memory, and how a piece of work is cut into programs."""
+"""Which networks the kernels handle, where their parameters are in the flat buffer, and how many programs to launch."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...functional import PPOLoss
+from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
 from ...models.actor_critic import GaussianHead
-from ..closed_form import is_written_out
+from ..closed_form import TERMS, has_known_network
 from ..precision import KernelPrecision
 
 SPLITS = {
     "fp32": "bf16x6",
     "tf32": "bf16x3",
-}  # products of bfloat16 pieces: as exact as float32, and more exact than tf32
-MOST_INPUTS, MOST_UNITS, MOST_OUTPUTS = 63, 64, 32  # what fits on chip
-HOPPER = (9, 0)  # the compute capability the kernels were written and measured for
-INTERPRETED_PROCESSORS = 2  # stands for a device's multiprocessors where Triton's interpreter runs the kernels
+}  # number of products of bfloat16 pieces: 6 are as accurate as float32, 3 more accurate than tf32
+MAX_INPUTS, MAX_UNITS, MAX_OUTPUTS = 63, 64, 32  # limits of on-chip memory
+HOPPER = (9, 0)  # compute capability that the kernels are tuned and measured for
+INTERPRETED_PROCESSORS = 2  # number of multiprocessors assumed when Triton's interpreter runs the kernels
 
 
 def has_fused(loss: object, policy: nn.Module) -> bool:
-    """Whether this loss of this policy can be differentiated, and the step taken, by the kernels, here and now."""
-    return type(loss) is PPOLoss and fits(policy) and has_device(next(policy.parameters()).device)
+    """Whether the kernels can compute the gradient of this loss for this policy on its device."""
+    known = type(loss) is PPOLoss and PPOTerms._fields == TERMS
+    return known and fits(policy) and has_device(next(policy.parameters()).device)
 
 
 def fits(policy: nn.Module) -> bool:
-    """Whether it is a network the kernels know: an actor and a critic on trunks of their own, both with two hidden layers,
-    all of one width of at most 64, with one activation, tanh or relu; at most 63 inputs; at most 32 actions to choose from,
-    or dimensions of a Gaussian with a free deviation. All of it float32 and all of it trained."""
-    if not is_written_out(policy) or policy.critic is policy.actor:
+    """Whether the kernels handle this network: separate actor and critic trunks, each with two hidden layers of the same width
+    (at most 64) and the same activation (tanh or relu); at most 63 inputs; at most 32 discrete actions, or 32 dimensions of a
+    Gaussian with a free log_std. All parameters are float32 and trained."""
+    if not has_known_network(policy) or policy.critic is policy.actor:
         return False
     trunks = linears(policy.actor), linears(policy.critic)
     if any(len(trunk) != 2 for trunk in trunks) or activation(policy.actor) is not activation(policy.critic):
@@ -44,9 +45,9 @@ def fits(policy: nn.Module) -> bool:
     widths = {layer.out_features for trunk in trunks for layer in trunk}
     return (
         len(widths) == 1
-        and max(widths) <= MOST_UNITS
-        and trunks[0][0].in_features <= MOST_INPUTS
-        and policy_output(policy).out_features <= MOST_OUTPUTS
+        and max(widths) <= MAX_UNITS
+        and trunks[0][0].in_features <= MAX_INPUTS
+        and policy_output(policy).out_features <= MAX_OUTPUTS
         and (policy.normalizer is None or policy.normalizer.real is None)
         and all(layer.bias is not None for trunk in trunks for layer in trunk)
         and all(p.requires_grad and p.dtype == torch.float32 for p in policy.parameters())
@@ -55,7 +56,7 @@ def fits(policy: nn.Module) -> bool:
 
 @cache
 def has_device(device: torch.device) -> bool:
-    """Whether Triton is there and the device is one the kernels fit."""
+    """Whether Triton is installed and the device has the compute capability of the kernels."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) == HOPPER
@@ -70,15 +71,16 @@ def activation(trunk: Any) -> type[nn.Module]:
 
 
 def policy_output(policy: Any) -> nn.Linear:
-    """The layer that gives the logits or the means."""
+    """Return the layer that computes the logits or the means."""
     return policy.head.mean if isinstance(policy.head, GaussianHead) else policy.head.logits
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A policy as the kernels see it, under the names of their compile-time constants.
+    """The compile-time constants of the kernels for one policy.
 
-    First where each layer's weight starts in the flat buffer, with its bias right behind; then sizes, plain and padded.
+    ACTOR_1 to LOG_STD are offsets in the flat buffer: each layer's weight, followed by its bias. The sizes follow, plain and
+    padded, then the options.
     """
 
     ACTOR_1: int
@@ -120,7 +122,7 @@ class Layout:
             IN=actor[0].in_features,
             WIDTH=actor[0].out_features,
             OUT=output.out_features,
-            PAD_IN=padded(actor[0].in_features + 1),  # with room for a constant
+            PAD_IN=padded(actor[0].in_features + 1),  # one more input: the constant 1
             PAD_WIDTH=padded(actor[0].out_features),
             PAD_OUT=padded(output.out_features),
             RELU=activation(policy.actor) is nn.ReLU,
@@ -129,17 +131,17 @@ class Layout:
         )
 
     def constants(self, precision: KernelPrecision, device: torch.device) -> dict[str, Any]:
-        """By name, as every kernel takes them. The interpreter multiplies nothing but float32."""
+        """Return all constants by name. Triton's interpreter multiplies only in float32."""
         return asdict(self) | {"PRECISION": SPLITS[precision] if device.type == "cuda" else "ieee"}
 
 
 def padded(size: int) -> int:
-    """The next power of two that tensor cores accept."""
+    """Return the next power of two, at least 16, the smallest size that tensor cores accept."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 class Launch(NamedTuple):
-    """How many programs share the rows, and how many rows and warps each takes at a time."""
+    """Number of programs, rows of a tile, and warps of a program."""
 
     programs: int
     block: int
@@ -147,9 +149,11 @@ class Launch(NamedTuple):
 
 
 def launch_for(rows: int, device: torch.device, learning: bool = False) -> Launch:
-    """A fixed rule, found by measurement and not by the clock, so that sums are always taken in the same order: tiles as
-    large as registers allow, and two programs a multiprocessor. Learning leaves a row of partial sums for each program,
-    so that two pay only where there is much to do."""
+    """Choose tile size and number of programs from the number of rows alone, so that sums always have the same order.
+
+    Tiles are as large as registers allow, with two programs per multiprocessor. When learning, each program leaves a row of
+    partial sums to be added up, so a second program pays off only for large batches.
+    """
     processors = multiprocessors(device)
     block = 64 if rows > 32 * processors else 32
     tiles = -(-rows // block)
@@ -164,7 +168,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def normalizer_moments(policy: ActorCritic, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the observations; any pointers will do where nothing is normalised."""
+    """Return mean and variance of the observations; `otherwise`, which is never read, if the policy does not normalise."""
     if policy.normalizer is None:
         return otherwise, otherwise
     return policy.normalizer.mean, policy.normalizer.variance

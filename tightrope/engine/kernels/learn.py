@@ -1,7 +1,7 @@
 """The kernel of PPO's gradient.
 
-Each program walks over tiles of rows and keeps the weight gradients of its network on chip; what it leaves in memory is one
-row of partial sums, with its share of the loss's terms behind them. Rows are then added up in a fixed order, so the same
+Each program iterates over tiles of rows, with the weight gradients of its network in on-chip memory. It writes one row of
+partial sums: its part of the gradient, then of the loss's terms. `sum_kernel` adds the rows in a fixed order, so that the same
 shapes give the same bits.
 """
 
@@ -41,7 +41,7 @@ def gradient_kernel(
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
     CLIP_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One column of programs for the actor, one for the critic; each program fills its row of `parts`."""
+    """Run programs (i, 0) for the actor and (i, 1) for the critic. Both fill row i of `parts`."""
     epsilon = tl.load(clip) if CLIP_IS_STORED else clip
     part = parts + tl.program_id(0) * STRIDE
     if tl.program_id(1) == 0:
@@ -66,7 +66,7 @@ def actor(
     PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr, PAD_OUT: tl.constexpr,
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The surrogate and the entropy bonus, by the actor's parameters."""
+    """Compute the gradient of surrogate and entropy bonus with respect to the actor's parameters."""
     w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = load_linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = load_linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
@@ -82,38 +82,38 @@ def actor(
     share = 1.0 / rows
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
-        real = r < rows - first
+        valid = r < rows - first
         x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         y = product(h2, w3, False, False, PRECISION) + b3[None, :]
-        old = tl.load(old_log_prob + first + r, mask=real, other=0.0)
-        worth = tl.load(advantage + first + r, mask=real, other=0.0)
+        old = tl.load(old_log_prob + first + r, mask=valid, other=0.0)
+        worth = tl.load(advantage + first + r, mask=valid, other=0.0)
 
-        # down to the head's output
+        # gradient with respect to the head's output
         if GAUSSIAN:
             z = deviations(y, action, log_std, first, rows, BLOCK, OUT, PAD_OUT)
             log_ratio = gaussian_log_prob(z, log_std, OUT, PAD_OUT) - old
             weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
-            weight = tl.where(real, weight * share, 0.0)[:, None]
+            weight = tl.where(valid, weight * share, 0.0)[:, None]
             gy = weight * z * tl.exp(-log_std)[None, :]
-            g_log_std += tl.sum(weight * (z * z - 1) - tl.where(real, ent_coef * share, 0.0)[:, None], 0)
+            g_log_std += tl.sum(weight * (z * z - 1) - tl.where(valid, ent_coef * share, 0.0)[:, None], 0)
             exists = tl.arange(0, PAD_OUT) < OUT
-            entropies += tl.where(real, tl.sum(tl.where(exists, log_std + 0.5 + HALF_LOG_2PI, 0.0), 0), 0.0)
+            entropies += tl.where(valid, tl.sum(tl.where(exists, log_std + 0.5 + HALF_LOG_2PI, 0.0), 0), 0.0)
         else:
             log_probs, probs = log_softmax(y, OUT, PAD_OUT)
             taken = chosen(action, first, rows, BLOCK, PAD_OUT)
             log_ratio = tl.sum(tl.where(taken, log_probs, 0.0), 1) - old
             weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
-            weight = tl.where(real, weight * share, 0.0)
+            weight = tl.where(valid, weight * share, 0.0)
             entropy = -tl.sum(probs * log_probs, 1)
-            bonus = tl.where(real, ent_coef * share, 0.0)
+            bonus = tl.where(valid, ent_coef * share, 0.0)
             gy = weight[:, None] * (tl.where(taken, 1.0, 0.0) - probs)
             gy += bonus[:, None] * probs * (log_probs + entropy[:, None])
-            entropies += tl.where(real, entropy, 0.0)
-        losses += tl.where(real, loss, 0.0)
-        divergences += tl.where(real, divergence(log_ratio), 0.0)
-        outside += tl.where(real & clipped, 1.0, 0.0)
+            entropies += tl.where(valid, entropy, 0.0)
+        losses += tl.where(valid, loss, 0.0)
+        divergences += tl.where(valid, divergence(log_ratio), 0.0)
+        outside += tl.where(valid & clipped, 1.0, 0.0)
 
         # and through the layers
         gw3 += product(h2, gy, True, False, PRECISION)
@@ -130,7 +130,7 @@ def actor(
     if GAUSSIAN:
         o = tl.arange(0, PAD_OUT)
         tl.store(part + LOG_STD + o, g_log_std, mask=o < OUT)
-    terms = part + SIZE  # in the order of PPOTerms; the value loss is the critic's
+    terms = part + SIZE  # in the order of closed_form.TERMS; the critic writes the value loss
     tl.store(terms, tl.sum(losses, 0) * share)
     tl.store(terms + 2, tl.sum(entropies, 0) * share)
     tl.store(terms + 3, tl.sum(divergences, 0) * share)
@@ -139,7 +139,7 @@ def actor(
 
 @triton.jit
 def surrogate(log_ratio, advantage, epsilon):
-    """The derivative of each row's loss by its log-probability, the loss, and whether the ratio has left its interval."""
+    """Return for each row d loss / d log-probability, the loss, and whether the ratio is outside its interval."""
     ratio = tl.exp(log_ratio)
     plain = ratio * advantage
     kept = clamp(ratio, 1 - epsilon, 1 + epsilon) * advantage
@@ -148,7 +148,7 @@ def surrogate(log_ratio, advantage, epsilon):
 
 @triton.jit
 def divergence(x):
-    """e^x - 1 - x, by its series where the difference would be all rounding."""
+    """Return e^x - 1 - x, for small x by its series, to avoid cancellation."""
     series = x * x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
     return tl.where(tl.abs(x) < 0.25, series, tl.exp(x) - 1 - x)
 
@@ -160,7 +160,7 @@ def critic(
     IN: tl.constexpr, WIDTH: tl.constexpr, PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr,
     RELU: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The value loss, by the critic's parameters."""
+    """Compute the gradient of the value loss with respect to the critic's parameters."""
     w1 = first_linear(flat, CRITIC_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = load_linear(flat, CRITIC_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = column(flat, VALUE_HEAD, WIDTH, PAD_WIDTH)
@@ -173,22 +173,22 @@ def critic(
     share = 1.0 / rows
     for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
         first = tile * BLOCK
-        real = r < rows - first
+        valid = r < rows - first
         x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         value = tl.sum(h2 * w3[None, :], 1) + b3
-        goal = tl.load(target + first + r, mask=real, other=0.0)
+        goal = tl.load(target + first + r, mask=valid, other=0.0)
         error = value - goal
         loss = error * error
-        gy = tl.where(real, error * (vf_coef * share), 0.0)
+        gy = tl.where(valid, error * (vf_coef * share), 0.0)
         if CLIP_VALUE:
-            old = tl.load(old_value + first + r, mask=real, other=0.0)
+            old = tl.load(old_value + first + r, mask=valid, other=0.0)
             near = old + clamp(value - old, -epsilon, epsilon) - goal
-            # within the interval both errors are one, whichever of them rounding makes the larger
+            # within the interval the two errors are equal up to rounding
             gy = tl.where((loss >= near * near) | (tl.abs(value - old) <= epsilon), gy, 0.0)
             loss = tl.maximum(loss, near * near, EVERYWHERE)
-        losses += tl.where(real, loss, 0.0)
+        losses += tl.where(valid, loss, 0.0)
         gb3 += gy
 
         gw3 += tl.sum(h2 * gy[:, None], 0)

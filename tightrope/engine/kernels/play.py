@@ -1,4 +1,4 @@
-"""Kernels of the rollout: acting, and evaluating what was done."""
+"""Kernels for the rollout: acting, and evaluating actions and observations."""
 
 import triton
 import triton.language as tl
@@ -29,7 +29,7 @@ def act_kernel(
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The actor's answer to each observation, sampled with the noise given, by the rules of `models.distributions`."""
+    """Sample an action for each observation with the given noise, like `sample` in models/distributions.py."""
     w1 = first_linear(flat, ACTOR_1, IN, WIDTH, PAD_IN, PAD_WIDTH)
     w2, b2 = load_linear(flat, ACTOR_2, WIDTH, WIDTH, PAD_WIDTH, PAD_WIDTH)
     w3, b3 = load_linear(flat, HEAD, WIDTH, OUT, PAD_WIDTH, PAD_OUT)
@@ -39,19 +39,19 @@ def act_kernel(
         x = load_observations(obs, mean, variance, first, rows, IN, PAD_IN, NORMALIZE, BLOCK)
         features = hidden(first_hidden(x, w1, RELU, PRECISION), w2, b2, RELU, PRECISION)
         y = product(features, w3, False, False, PRECISION) + b3[None, :]
-        real = r < rows - first
+        valid = r < rows - first
         if GAUSSIAN:
             at = first.to(tl.int64) * OUT + r[:, None] * OUT + o[None, :]
-            inside = real[:, None] & (o[None, :] < OUT)
+            inside = valid[:, None] & (o[None, :] < OUT)
             std = tl.exp(log_deviations(flat, LOG_STD, OUT, PAD_OUT))
             tl.store(action + at, y + std[None, :] * tl.load(noise + at, mask=inside, other=0.0), mask=inside)
         else:
             _, probs = log_softmax(y, OUT, PAD_OUT)
             cumulative = tl.cumsum(probs, 1)
             total = tl.sum(tl.where(o[None, :] == OUT - 1, cumulative, 0.0), 1)
-            threshold = tl.load(noise + first + r, mask=real, other=0.0) * total
+            threshold = tl.load(noise + first + r, mask=valid, other=0.0) * total
             passed = (cumulative <= threshold[:, None]) & (o[None, :] < OUT)
-            tl.store(action + first + r, tl.sum(passed.to(tl.int64), 1), mask=real)
+            tl.store(action + first + r, tl.sum(passed.to(tl.int64), 1), mask=valid)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -64,7 +64,7 @@ def evaluate_kernel(
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The value of each observation and, by a second column of programs, how likely each action was."""
+    """Programs (i, 0) write the values of observations, programs (i, 1) the log-probabilities of actions."""
     if tl.program_id(1) == 0:
         values(
             obs, mean, variance, flat, value, rows, CRITIC_1, CRITIC_2, VALUE_HEAD, IN, WIDTH, PAD_IN, PAD_WIDTH,

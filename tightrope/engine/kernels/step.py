@@ -1,4 +1,4 @@
-"""Kernels of what comes after the gradient's parts: their sum, clipping and Adam; and the advantage before them."""
+"""Kernels that sum the partial gradients, clip and take the Adam step, and standardise advantages."""
 
 import triton
 import triton.language as tl
@@ -11,7 +11,7 @@ def sum_kernel(
     parts, grad, terms, squares, count,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, TERMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add up the rows of `parts`: the gradient, the terms, and each block's share of the gradient's squared norm."""
+    """Sum the rows of `parts` into the gradient and the terms, and write each block's part of the squared gradient norm."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     r = tl.arange(0, ROWS)[:, None]
     total = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -32,10 +32,10 @@ def adam_kernel(
     EPS: tl.constexpr, SQUARED: tl.constexpr, CLIPS: tl.constexpr, STOPS: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Clip by the global norm, then one step of Adam.
+    """Clip by the global norm, then take one Adam step.
 
-    Every program works out the norm for itself, from `source`: the squares that the gradient left behind, or the gradient.
-    The last program to arrive moves the step count on, when all the others have read it.
+    Every program computes the norm itself from `source`: the parts of the squared norm (SQUARED), or the gradient. The last
+    program to finish increases the step count, after all others have read it.
     """
     total = tl.zeros((CHUNK,), tl.float32)
     for start in range(0, count, CHUNK):
@@ -45,7 +45,7 @@ def adam_kernel(
     length = tl.sqrt(tl.sum(total, 0))
     scale = tl.minimum(max_grad_norm / (length + 1e-6), 1.0, EVERYWHERE) if CLIPS else 1.0
 
-    moving = tl.where(tl.load(stopped) == 1, 0, SIZE) if STOPS else SIZE  # entries, from the front
+    moving = tl.where(tl.load(stopped) == 1, 0, SIZE) if STOPS else SIZE  # number of entries to update
     steps = tl.load(step) + 1
     rate = tl.load(learning_rate) / (1 - tl.exp(steps.to(tl.float64) * LOG_BETA1)).to(tl.float32)
     correction = tl.sqrt((1 - tl.exp(steps.to(tl.float64) * LOG_BETA2)).to(tl.float32))
@@ -61,7 +61,7 @@ def adam_kernel(
     tl.store(second_moment + at, v, mask=mine)
     tl.store(flat + at, p, mask=mine)
 
-    tl.debug_barrier()  # all of this program has read the step
+    tl.debug_barrier()  # all threads of this program have read the step
     if tl.atomic_add(arrivals, 1) == tl.num_programs(0) - 1:
         tl.store(step, tl.where(moving > 0, steps, steps - 1))
         tl.store(norm, length)
@@ -70,7 +70,7 @@ def adam_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def moments_kernel(x, means, squares, rows, BLOCK: tl.constexpr):
-    """Mean and sum of squared deviations of each block of numbers."""
+    """Write mean and sum of squared deviations of each block of numbers."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < rows
     some = tl.load(x + at, mask=inside, other=0.0)
@@ -82,7 +82,7 @@ def moments_kernel(x, means, squares, rows, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def standardize_kernel(x, means, squares, out, rows, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
-    """Every program joins the blocks' moments for itself (Chan et al. 1983), then standardises its block."""
+    """Combine the moments of all blocks (Chan et al. 1983) in every program, then standardise the program's block."""
     b = tl.arange(0, BLOCKS)
     sizes = clamp((rows - b * BLOCK).to(tl.float32), 0.0, BLOCK)
     block_mean = tl.load(means + b, mask=sizes > 0, other=0.0)

@@ -1,1 +1,1 @@
-"""Adapters for environments of other engines: Gymnasium, ale-py, EnvPool, Brax and MuJoCo Playground."""
+"""Adapters for environments of other libraries: Gymnasium, ale-py, EnvPool, Brax and MuJoCo Playground."""

@@ -1,14 +1,14 @@
-"""Atari games through ale-py's vector engine, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
+"""Atari games by ale-py's vector environment, in C++ threads. Ids: ALE/Breakout-v5, Breakout-v5 or BreakoutNoFrameskip-v4.
 
 All three mean the same here, the usual preparation for PPO: up to 30 no-ops after a reset, FIRE where a game or a life
 starts, each action held for 4 frames of which the last two are merged by maximum, 84 x 84 grey pixels, 4 frames stacked, as
-bytes. Actions are not sticky (repeat_action_probability 0, where Gymnasium's ALE/...-v5 has 0.25): ask by env_kwargs.
+bytes. Actions are not sticky (repeat_action_probability 0, while Gymnasium's ALE/...-v5 has 0.25): set it by env_kwargs.
 
-The engine resets in the same step. It is not told of lives, so that its `terminated` is the end of the game and nothing
-else; a life is lost where `lives` went down without that. Its own time limit would hand out a last observation that
-contains an older frame, so games are cut off by a clock here, and reset by mask.
+ale-py resets in the same step. Its `episodic_life` is off, so that `terminated` always means the end of a game; a lost life is
+seen in `lives`. With its own time limit, the last observation would contain an older frame, so this adapter applies the limit
+and resets these rows by mask.
 
-Nor does it show its screens. Where they are to be seen, as in recordings, a second engine plays the same games in colour.
+ale-py does not return its screens. For recordings, a second simulator plays the same games in colour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from ...draw import magnified
+from ...draw import upscaled
 from ..registry import EnvOptions
 from ..step_arrays import Array, StepArrays
 from .atari import (
@@ -78,10 +78,10 @@ class AleEnv(ThreadedEnv):
 
 
 class AleScreens(AleEnv):
-    """Whole games, to be watched in colour.
+    """Whole games, drawn in colour.
 
-    The engine hands out grey frames or coloured ones, never both. So a second one is given the same seeds and the same
-    actions: its games are the same, sticky actions and no-ops included.
+    ale-py returns grey frames or coloured ones, never both. So a second simulator gets the same seeds and actions: its games
+    are the same, including sticky actions and no-ops.
     """
 
     screens: Any = None
@@ -105,7 +105,7 @@ class AleScreens(AleEnv):
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> Array:
         """(K, 210, 160, 3): the screens as they are now."""
-        return np.stack([magnified(stack[-1]) for stack in self._frames[: len(obs)]])
+        return np.stack([upscaled(stack[-1]) for stack in self._frames[: len(obs)]])
 
     def close(self) -> None:
         super().close()

@@ -1,13 +1,13 @@
-"""What the two Atari engines share: the ids of games, the rules that a learner sees, and pictures of games.
+"""Code shared by the two Atari backends: the ids of games, the rules that a learner sees, and pictures of games.
 
-Both play a game whole and never touch it when a life is lost: the learner is told that its episode is over, the emulator
-goes on. (The engines' own `episodic_life` does touch it: ale-py starts a new game, EnvPool plays up to 30 unseen frames
-and drops their reward.) So training and scoring play by the same rules, and what is reported is the raw score of whole
-games. A game is cut off by a clock here, not by the engine's, whose last frame or whose cause of death is then unreliable.
+A lost life ends the episode for the learner, while the emulator continues the game. (The backends' own `episodic_life` changes
+the game: ale-py starts a new one, EnvPool plays up to 30 unseen frames and drops their reward.) So training and scoring play by
+the same rules, and reported scores are raw scores of whole games. The time limit is applied here: with the backends' own, the
+last frame or the reason of the end is unreliable.
 
-Some games wait for FIRE before each life: Breakout serves no ball without it. The engines press it where a game starts. On
-the first step of every further life it is pressed here, in place of the player's action, or a greedy policy that has not
-learned to press it would wait until the time limit. The step is an ordinary transition in all other respects.
+Some games wait for FIRE before each life, such as Breakout. The backends press it at the start of a game. On the first step of
+every further life it is pressed here instead of the player's action; otherwise a greedy policy that has not learned to press
+it would wait until the time limit. In all other respects this step is an ordinary transition.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ RAW = Rules(clip_reward=False, life_is_episode=False)
 
 
 class EngineFactory(Protocol):
-    """Makes an engine with as many environments as there are seeds, with changed settings where there are some."""
+    """Makes a simulator with one environment for each seed, with some settings changed if given."""
 
     def __call__(self, seeds: Array, **changes: object) -> VectorEnv: ...
 
 
 class ThreadedEnv(HostEnv):
-    """N environments of an engine with threads of its own, cut off by a clock. With `rules`, they are Atari games.
+    """N environments of a simulator with its own threads and a time limit. With `rules`, they are Atari games.
 
-    The engine has one thread per environment, at most one per core; results do not depend on how many.
+    There is one thread per environment, at most one per core; results do not depend on their number.
     """
 
     engine: Any = None  # made by `factory`, at the first reset
@@ -99,7 +99,7 @@ class ThreadedEnv(HostEnv):
         raise NotImplementedError
 
     def _spawn(self, num_envs: int, drawn: bool) -> Any:
-        """For scoring and pictures: of Atari whole games and raw scores."""
+        """A new adapter for scoring and pictures; Atari games are then whole games with raw scores."""
         spaces, rules = (self._observation, self._action), None if self._rules is None else RAW
         limit, kind = self.max_episode_steps, type(self) if self.drawn_by is None or not drawn else self.drawn_by
         twin = kind(self._factory, spaces, num_envs, self.device, self.name, limit, rules, self._fires)
@@ -107,7 +107,7 @@ class ThreadedEnv(HostEnv):
         return twin
 
     def _note_start(self, rows: Any, info: Mapping[str, Any]) -> None:
-        """Note that the games in these rows, or slice of them, start anew. The engine's info is about the same rows."""
+        """Record that new games start in these rows. `info` is about the same rows."""
         self._clock[rows] = 0
         if self._rules is not None:
             self._lives[rows] = info["lives"]

@@ -1,9 +1,9 @@
 """EnvPool's C++ thread pools: Atari games, MuJoCo, Box2D and classic control, by the ids that Gymnasium has for them.
 
-EnvPool resets a finished row in the step after: the action is ignored and the row is no transition. Here that step is
-taken at once and for the finished rows alone, so that every row of every Step is real. It also has no name for an episode
-that ends by itself on the last step before the time limit, which it calls truncated; so the pool's limit is one step
-longer than ours and is never reached. Seeds exist only when a pool is made: a seeded reset makes a new one.
+EnvPool resets a finished row in the next step, which ignores the action and is not a transition. This adapter takes that step
+at once and only for the finished rows, so that every row of every Step is real. EnvPool calls an episode truncated if it ends
+by itself on the last step before the time limit; so the limit of the pool is one step longer than ours and is never reached. A
+pool takes a seed only when it is made: a seeded reset makes a new pool.
 
 Atari is prepared as in `ale`, but for how a game starts: no-ops come before FIRE, and the first stack repeats its only
 frame where ale-py leaves the others black.

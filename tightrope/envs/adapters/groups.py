@@ -1,4 +1,4 @@
-"""Environments of one kind in groups, each with an engine of its own: while the policy acts for one group, the others step.
+"""Split environments into groups with separate simulators: while the policy acts for one group, the others step.
 
 Each row has the seed that it would have without groups, so its episodes are the same.
 """
@@ -32,7 +32,7 @@ def in_groups(make: Callable[[int], HostEnv], num_envs: int, device: str | torch
 
 
 class Grouped(HostEnv):
-    """Several engines of one kind as one environment; the rows of the first come first."""
+    """Several adapters of one kind as one environment; the rows of the first come first."""
 
     def __init__(self, members: Sequence[HostEnv]) -> None:
         self.members = members
@@ -58,7 +58,7 @@ class Grouped(HostEnv):
         """Not available: each group has arrays of its own."""
 
     def seed(self, seed: int, first: int = 0) -> None:
-        """Let the next reset start from this seed, each row from the one that it would have without groups."""
+        """Set the seed of the next reset; each row gets the same seed as without groups."""
         seeds = row_seeds(seed, first + self.num_envs)[first:]
         for member in self.members:
             member._seeds = seeds[member.first_row : member.first_row + member.num_envs]
@@ -112,6 +112,6 @@ class Grouped(HostEnv):
 
 def concatenated(steps: Sequence[Step]) -> Step:
     """The rows of several steps as one, in memory of its own."""
-    *fields, real = zip(*steps, strict=True)
+    *fields, valid = zip(*steps, strict=True)
     obs, reward, terminated, truncated, final_obs = (torch.cat(field) for field in fields)
-    return Step(obs, reward, terminated, truncated, final_obs, None if real[0] is None else torch.cat(real))
+    return Step(obs, reward, terminated, truncated, final_obs, None if valid[0] is None else torch.cat(valid))

@@ -1,4 +1,4 @@
-"""Ways to Gymnasium's environments: an id, an environment, a factory of environments, or a vector environment."""
+"""Make Gymnasium environments from an id, an environment, a factory, or a vector environment."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ...errors import UsageError, near_matches, one_line
 from ..registry import EnvOptions, gymnasium_ids, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
+from .gym_masks import mask_source, with_masks
 from .gym_workers import SingleEnv, Workers
 from .host import HostEnv
 from .mujoco import choose_opengl, quieten_warnings
@@ -72,7 +73,7 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
 
     def workers(count: int) -> GymVectorEnv:
         try:
-            engine = Workers(lambda: factory(False), count, name)
+            engine = Workers(lambda: exposed(factory(False)), count, name)
         except OSError as error:  # of the system: what a constructor raises comes as UsageError
             raise UsageError(
                 f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "
@@ -81,6 +82,11 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
         return GymVectorEnv(engine, device, name)
 
     return in_groups(workers, num_envs, device)
+
+
+def exposed(env: SingleEnv) -> SingleEnv:
+    """An environment whose observations have its action masks, if it has some."""
+    return with_masks(env, mask_source(env))
 
 
 def from_object(
@@ -122,7 +128,7 @@ def from_object(
 
 
 def fresh_copy(env: SingleEnv, drawn: bool) -> SingleEnv:
-    """Another environment like this one: made again from its spec, otherwise copied."""
+    """A new environment like this one: made from its spec, or copied if that is not possible."""
     if env.spec is not None:
         spec = env.spec
         changes: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
@@ -138,7 +144,7 @@ def fresh_copy(env: SingleEnv, drawn: bool) -> SingleEnv:
 
 
 def checked_make(name: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns, if that is an environment; whatever goes wrong is a UsageError of one line."""
+    """Call `make` and return its environment; any failure is a UsageError of one line."""
     try:
         env = make()
     except gymnasium.error.DependencyNotInstalled as error:

@@ -1,11 +1,11 @@
-"""Gymnasium's environments as ours: single ones stepped one after the other, and vector environments of any kind.
+"""Adapters for Gymnasium: single environments, stepped one after the other, and vector environments of any kind.
 
-Whichever auto-reset a vector environment declares is converted to ours:
+The auto-reset mode of a vector environment is converted to same-step:
 
     same-step   final observations are in the infos
     disabled    finished rows are reset by mask in the same step
-    next-step   likewise where the engine can reset some of its rows (Gymnasium's own two); where it cannot, the row that
-                only resets is marked as not real, and nothing learns from it
+    next-step   the same if some rows can be reset alone (Gymnasium's own two classes); otherwise the step that only
+                resets is marked as not real, and training ignores it
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ... import activity
 from ...draw import shrink
 from ...errors import EnvError, UsageError, one_line
 from ..step_arrays import NO_ROWS, Array, StepArrays
+from .gym_masks import check_mask_rows, mask_source, with_masks
 from .gym_workers import (
     PIPE_ERRORS,
     SingleEnv,
@@ -56,9 +57,11 @@ class GymEnv(HostEnv):
         self, factory: Factory, num_envs: int, device: str | torch.device, name: str, drawn: bool = False
     ) -> None:
         self.name, self._factory, self._drawn = name, factory, drawn
-        self.envs = []
-        for _ in range(max(num_envs, 1)):
-            self.envs.append(factory(drawn))
+        one = factory(drawn)
+        masks = mask_source(one)
+        self.envs = [with_masks(one, masks)]
+        for _ in range(1, num_envs):
+            self.envs.append(with_masks(factory(drawn), masks))
             activity.mark()
         one = self.envs[0]
         self._set_spaces(observation_reader(one.observation_space), action_writer(one.action_space), num_envs, device)
@@ -118,6 +121,8 @@ class GymEnv(HostEnv):
             raise EnvError(
                 f"env {self.name!r} number {row} shows {shown}, which is not in {space_text(space)}: `tightrope check` it"
             )
+        if rows is None:  # no action follows the others, which end an episode
+            check_mask_rows(self, batch)
         return batch
 
     def _spawn(self, num_envs: int, drawn: bool) -> Self:
@@ -200,7 +205,9 @@ class GymVectorEnv(HostEnv):
         per_row = isinstance(self.engine.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         seed: object = None if seeds is None else [int(s) for s in seeds] if per_row else int(seeds[0])
         obs, self.info = self._call(lambda: self.engine.reset(seed=seed), None)
-        return self._read(obs)
+        rows = self._read(obs)
+        check_mask_rows(self, rows)
+        return rows
 
     def _send(self, action: Array) -> None:
         if self._in_background:
@@ -213,11 +220,11 @@ class GymVectorEnv(HostEnv):
         terminated = np.array(terminated, bool)
         truncated = np.asarray(truncated, bool) & ~terminated
         reward, done = np.array(reward, np.float32), terminated | truncated
-        real = None
+        valid = None
         if self.skips:
-            real = ~self._pending
-            reward, done = np.where(real, reward, 0.0), done & real
-            terminated, truncated = terminated & real, truncated & real
+            valid = ~self._pending
+            reward, done = np.where(valid, reward, 0.0), done & valid
+            terminated, truncated = terminated & valid, truncated & valid
             self._pending = done
         obs, rows = self._read(batch).copy(), np.flatnonzero(done)
         final_obs = obs[rows]
@@ -226,7 +233,9 @@ class GymVectorEnv(HostEnv):
         elif len(rows) and self._resets_rows:
             fresh, _ = self._call(lambda: self.engine.reset(options={"reset_mask": done}), action)
             obs[rows] = self._read(fresh)[rows]
-        return StepArrays(obs, reward, terminated, truncated, rows, final_obs, real)
+        if not self.skips:
+            check_mask_rows(self, obs)
+        return StepArrays(obs, reward, terminated, truncated, rows, final_obs, valid)
 
     def _final_rows(self, info: Mapping[str, Any], rows: Array) -> Array:
         """The last observations of finished episodes: one object per row, or a batch of which these rows count."""
@@ -238,7 +247,7 @@ class GymVectorEnv(HostEnv):
         return self._read(stacked(space, list(final[rows])) if singles else take_rows(space, final, rows), rows)
 
     def _call(self, function: Callable[[], Any], action: Array | None) -> Any:
-        """What the engine returns. An EnvError says which environment failed on which action; then no process is left."""
+        """Call the vector environment. On a failure, end its processes; EnvError names the environment and its action."""
         with capture_errors() as messages:
             try:
                 return function()

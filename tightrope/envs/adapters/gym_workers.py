@@ -1,4 +1,4 @@
-"""Gymnasium environments in processes of their own, with time limits for their replies."""
+"""Run Gymnasium environments in worker processes, with time limits for their replies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WorkerTimeout(Exception):
 
 
 class FailedEnv(SingleEnv):
-    """Stands in a worker for an environment that could not be made: it hands the reason to the main process."""
+    """Replaces an environment that could not be made in a worker, and passes the reason to the main process."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(1)
 

@@ -1,8 +1,8 @@
-"""The base of engines that run outside torch and speak NumPy: it reads and writes their spaces, copies each step to the
-device once, counts episodes, and names the environment that failed.
+"""The base class of adapters for simulators outside torch, which use NumPy arrays on the host.
 
-An engine defines `_reset(seeds)`, `_recv()` and `_spawn(num_envs, drawn)`, and `_send(action)` if it works in the background.
-Everything it returns is in Tightrope's one convention: same-step auto-reset with the true final observation.
+It converts observations and actions, copies each step to the device once, counts episodes, and names an environment that fails.
+A subclass defines `_reset(seeds)`, `_recv()` and `_spawn(num_envs, drawn)`, and `_send(action)` if the simulator works in the
+background. All steps follow one convention: same-step auto-reset with the true final observation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HostEnv:
-    """N environments of an engine that lives on the host."""
+    """N environments of a simulator that runs outside torch, on the host."""
 
     backend: str
     name: str
@@ -39,19 +39,19 @@ class HostEnv:
     pace = 30
     groups = 1
     solved_at: float | None = None
-    game_limit: int | None = None  # steps after which a game is cut that would go on
-    first_row = 0  # the number of the first row, where these environments are rows of something larger
-    info: Mapping[str, Any] = MappingProxyType({})  # of the last reset or step, where the engine has one
+    game_limit: int | None = None  # steps after which an unfinished game is cut off
+    first_row = 0  # the number of the first row, if these are part of a larger batch
+    info: Mapping[str, Any] = MappingProxyType({})  # of the last reset or step, if the simulator has one
     _started = False
     _unread = False  # whether a step was sent and not yet received
     _sent: Array  # the actions sent last
-    _buffer: DeviceBuffer | None = None  # where steps arrive on the device; made with the first one
-    _seeds: Array | None  # for the next reset; None: the random streams go on
+    _buffer: DeviceBuffer | None = None  # receives steps on the device; made at the first step
+    _seeds: Array | None  # for the next reset; None to continue the random streams
 
     def _set_spaces(
         self, observation: ObservationReader, action: ActionWriter, num_envs: int, device: str | torch.device
     ) -> None:
-        """Called once by each constructor: the spaces, the number of rows and where tensors live."""
+        """Set the spaces, the number of rows and the device. Each constructor calls this once."""
         check_positive("num_envs", num_envs)
         self._observation, self._action = observation, action
         self.observation, self.action = observation.spec, action.spec
@@ -62,27 +62,27 @@ class HostEnv:
         self._totals = np.zeros(3)  # episodes, their returns, their lengths
         self.seed(0)
 
-    # what an engine defines ------------------------------------------------------------------------------------------
+    # defined by a subclass -------------------------------------------------------------------------------------------
 
     def _reset(self, seeds: Array | None) -> Array:
-        """Start every environment anew, from these seeds if there are any; returns rows of observations."""
+        """Reset every environment, with these seeds if given, and return rows of observations."""
         raise NotImplementedError
 
     def _send(self, action: Array) -> None:
-        """Start the step, if the engine works in the background."""
+        """Start the step, if the simulator works in the background."""
 
     def _recv(self) -> StepArrays:
-        """The step that the actions `_sent` lead to."""
+        """Finish the step with the actions `_sent` and return it."""
         raise NotImplementedError
 
     def _spawn(self, num_envs: int, drawn: bool) -> Self:
-        """Another engine of the same kind."""
+        """A new adapter of the same kind."""
         raise NotImplementedError
 
     def _abandon(self) -> None:
-        """Leave no process behind: environments of the same batch have failed."""
+        """End all processes after a failure in the same batch."""
 
-    # what the base does ----------------------------------------------------------------------------------------------
+    # shared methods --------------------------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
         """Start every environment anew, finished or not; running episodes are forgotten."""
@@ -98,20 +98,20 @@ class HostEnv:
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
         self.send(action)
-        obs, reward, terminated, truncated, final_obs, real = self.recv()
-        real = None if real is None else real.clone()
-        return Step(obs.clone(), reward.clone(), terminated.clone(), truncated.clone(), final_obs.clone(), real)
+        obs, reward, terminated, truncated, final_obs, valid = self.recv()
+        valid = None if valid is None else valid.clone()
+        return Step(obs.clone(), reward.clone(), terminated.clone(), truncated.clone(), final_obs.clone(), valid)
 
     def send(self, action: Tensor, group: int = 0) -> None:
         """Start a step of every environment. `recv` returns it."""
         self._send_arrays(action.cpu().numpy())
 
     def recv(self, group: int = 0) -> Step:
-        """The step sent last. The next `recv` overwrites it; `final_obs` may be `obs` itself."""
+        """Receive the step that was sent. The next `recv` overwrites it; `final_obs` may be `obs` itself."""
         return self._to_device(self._recv_arrays())
 
     def in_arrays(self) -> ArrayStepper | None:
-        """A function that steps over arrays, for callers who copy what they keep; None where a device needs tensors."""
+        """A function that steps over arrays, which the next call overwrites; None if the device is not the CPU."""
         return self._step_arrays if self.device.type == "cpu" else None
 
     def _step_arrays(self, action: Array, noise: Array) -> StepArrays:
@@ -135,20 +135,20 @@ class HostEnv:
         return arrays
 
     def _discard_unread(self) -> None:
-        """Receive a step that nobody came for, as when a rollout was broken off: an engine must not be sent to twice."""
+        """Receive a pending step, left by an interrupted rollout: a simulator must not be sent two steps."""
         if self._unread:
             self.recv()
 
     def _to_device(self, arrays: StepArrays) -> Step:
-        """Tensors on the device; final observations are copied only where they differ from `obs`."""
+        """Copy a step to tensors on the device; final observations only if they differ from `obs`."""
         if self._buffer is None or self._buffer.device != self.device:
             self._buffer = DeviceBuffer(arrays.arrays, self.device)
-        obs, reward, terminated, truncated, *real = self._buffer(arrays.arrays)
+        obs, reward, terminated, truncated, *valid = self._buffer(arrays.arrays)
         final_obs = obs
         if len(arrays.rows):
             final_obs = obs.clone()
             final_obs[self._tensor(arrays.rows)] = self._tensor(arrays.final_obs)
-        return Step(obs, reward, terminated, truncated, final_obs, *real)
+        return Step(obs, reward, terminated, truncated, final_obs, *valid)
 
     def _tensor(self, array: Array) -> Tensor:
         """A copy on the device."""
@@ -157,8 +157,8 @@ class HostEnv:
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
     def _read(self, obs: object, rows: Array | list[int] | None = None) -> Array:
-        """Rows of the engine's observations. A value outside its space is an EnvError with the environment's number;
-        `rows` are these numbers if not all environments are there."""
+        """Convert observations to rows. A value outside its space is an EnvError with the environment's number; `rows` has the
+        numbers if only some environments are given."""
         from .spaces import NotInSpace
 
         try:
@@ -178,11 +178,11 @@ class HostEnv:
     def _count(self, arrays: StepArrays) -> None:
         score = arrays.reward if arrays.score is None else arrays.score
         self._taken += 1
-        if arrays.real is None:
+        if arrays.valid is None:
             self._return += score
         else:
-            self._return += np.where(arrays.real, score, 0.0)
-            self._began += ~arrays.real
+            self._return += np.where(arrays.valid, score, 0.0)
+            self._began += ~arrays.valid
         over = arrays.over
         if over is None and len(arrays.rows):
             over = arrays.terminated | arrays.truncated
@@ -197,7 +197,7 @@ class HostEnv:
         return totals
 
     def seed(self, seed: int, first: int = 0) -> None:
-        """Let the next reset start from this seed, as the environments from number `first` on of a larger batch."""
+        """Set the seed of the next reset. `first` is the number of the first environment within a larger batch."""
         self._seeds = row_seeds(checked_seed(seed), first + self.num_envs)[first:]
 
     @property
@@ -206,7 +206,7 @@ class HostEnv:
         return self._taken * self.num_envs
 
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
-        """Another environment of the same kind and settings, with random streams of its own; `drawn` if it must draw."""
+        """A new environment of the same kind and settings, with its own random streams; `drawn` if it must draw."""
         twin = self._spawn(num_envs, drawn)
         twin.seed(seed)
         return twin
@@ -217,7 +217,7 @@ class HostEnv:
         raise UsageError(f"env {self.name!r} cannot be drawn in this form: {fix}")
 
     def encode(self, obs: object) -> tuple[Tensor, bool]:
-        """(rows, whether it was a single one) of observations in the form of the environment's own space."""
+        """Convert observations of the environment's own space to (rows, whether it was a single observation)."""
         from .space_members import has_shape_of, shape_mismatch, space_text, stacked
         from .spaces import NotInSpace
 
@@ -239,7 +239,7 @@ class HostEnv:
         return self._tensor(rows), single
 
     def decode(self, action: Tensor) -> Array:
-        """Actions in the form of the environment's own space."""
+        """Convert actions to the environment's own space."""
         return self._action.batch(action.cpu().numpy())
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -251,7 +251,7 @@ class HostEnv:
 
 
 class SpacesOnlyEnv(HostEnv):
-    """The spaces of an environment that runs outside torch, where it cannot be run."""
+    """A stand-in with the spaces of an environment outside torch, which cannot be run here."""
 
     backend = "none"
 
@@ -269,7 +269,7 @@ class SpacesOnlyEnv(HostEnv):
 
 
 class SpacesOnlyTensorEnv:
-    """The spaces of an environment that takes and returns tensors, where it cannot be run."""
+    """A stand-in with the spaces of a tensor environment, which cannot be run here."""
 
     def __init__(self, name: str, observation: Spec, action: Spec, device: torch.device) -> None:
         self.name, self.observation, self.action, self.device = name, observation, action, device

@@ -1,4 +1,4 @@
-"""Members of Gymnasium's spaces, one by one and in batches; and the spaces as text, for messages, and as JSON.
+"""Handle members of Gymnasium's spaces, single and in batches, and write spaces as text for messages and as JSON.
 
 A checkpoint may come from a stranger: its description of spaces is checked before anything is built from it.
 """
@@ -18,8 +18,8 @@ from ..step_arrays import MAX_SPACE_SIZE, Array
 
 Space = gs.Space[Any]
 Observation = Any  # a number, an array, or a dict or tuple of these: a member of a space, or a batch of them
-MAX_BOUNDS = 1 << 12  # that are written one by one
-MAX_DEPTH = 16  # Dict within Dict
+MAX_BOUNDS = 1 << 12  # different bounds of one space
+MAX_DEPTH = 16  # of nested Dicts
 MAX_INTEGER = 2**62
 SPACES: dict[str, type[Space]] = {
     kind.__name__: kind for kind in (gs.Box, gs.Discrete, gs.MultiDiscrete, gs.MultiBinary, gs.Dict, gs.Tuple)
@@ -42,7 +42,7 @@ def leaves(space: Space, obs: Observation) -> Iterator[Array]:
 
 
 def nested_like(space: Space, arrays: Iterator[Array]) -> Observation:
-    """An observation made of these, in the order of `leaves`."""
+    """An observation made of these values, in the order of `leaves`."""
     if isinstance(space, gs.Dict):
         return {key: nested_like(entry, arrays) for key, entry in space.spaces.items()}
     if isinstance(space, gs.Tuple):
@@ -51,7 +51,7 @@ def nested_like(space: Space, arrays: Iterator[Array]) -> Observation:
 
 
 def space_text(space: object) -> str:
-    """A space for messages. Bounds at the limits of a float are shown as infinite: engines write no bound that way."""
+    """A space as text for messages. Bounds at the limits of a float are shown as infinite, as libraries mean them."""
     if isinstance(space, gs.Dict):
         return f"Dict({', '.join(f'{key!r}: {space_text(entry)}' for key, entry in space.spaces.items())})"
     if isinstance(space, gs.Tuple):
@@ -79,7 +79,7 @@ def has_shape_of(space: Space, obs: Observation) -> bool:
 
 
 def shape_mismatch(space: Space, obs: Observation, place: str = "it", batches: bool = True) -> str | None:
-    """Why `obs` has not the structure and shape of a member of the space, nor of a batch of them; None if it has."""
+    """Why `obs` is neither like a member of the space nor like a batch of members; None if it is."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
         named = isinstance(space, gs.Dict)
         parts = dict(entries_of(space))
@@ -117,7 +117,7 @@ def take_rows(space: Space, batch: Observation, rows: Array) -> Observation:
 
 
 def described(space: Space) -> Settings:
-    """A plain space in values that JSON has. A bound is one number where all are the same, null where there is none."""
+    """A plain space as JSON values. A bound is one number if all are the same, and null if there is none."""
     values: Settings = {"space": type(space).__name__, "shape": list(space.shape or ()), "dtype": dtype_of(space).name}
     if isinstance(space, (gs.Discrete, gs.MultiDiscrete)):
         n = space.n if isinstance(space, gs.Discrete) else space.nvec
@@ -131,7 +131,7 @@ def described(space: Space) -> Settings:
 
 
 def spaces_to_json(env: Any) -> Settings | None:
-    """Both spaces of a HostEnv as a checkpoint keeps them; None if one has no such form."""
+    """Both spaces of a HostEnv for a checkpoint; None if one of them cannot be written as JSON."""
     try:
         return {"observation": space_to_json(env._observation.space), "action": space_to_json(env._action.space)}
     except ValueError:
@@ -139,7 +139,7 @@ def spaces_to_json(env: Any) -> Settings | None:
 
 
 def space_to_json(space: Space) -> Settings:
-    """A space in values that JSON has; a ValueError where that is not possible."""
+    """A space as JSON values; ValueError if that is not possible."""
     kind = next((name for name, kind in SPACES.items() if isinstance(space, kind)), None)
     if isinstance(space, (gs.Dict, gs.Tuple)):
         entries = list(entries_of(space))
@@ -161,7 +161,7 @@ def space_from_json(values: object, depth: int = 0) -> Space:
     if not isinstance(values, dict) or not isinstance(kind, str) or kind not in SPACES or depth > MAX_DEPTH:
         raise ValueError(f"{str(values)[:40]!r} is not a space")
     if kind in ("Dict", "Tuple"):
-        return entries_from_json(kind, values.get("entries"), depth)
+        return dict_or_tuple_space_from_json(kind, values.get("entries"), depth)
     shape, dtype = values.get("shape"), values.get("dtype")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 32:
         raise ValueError(f"{kind} has no shape")
@@ -182,12 +182,12 @@ def space_from_json(values: object, depth: int = 0) -> Space:
     return gs.Box(low, high, dtype=number.type)
 
 
-def entries_from_json(kind: str, entries: object, depth: int) -> Space:
-    """A Dict or a Tuple."""
+def dict_or_tuple_space_from_json(kind: str, entries: object, depth: int) -> Space:
+    """Read a Dict or Tuple space."""
     if not isinstance(entries, list) or not all(isinstance(entry, list) and len(entry) == 2 for entry in entries):
-        raise ValueError(f"{kind} has no entries")
+        raise ValueError(f"the saved {kind} space has no valid list of entries")
     if not all(type(key) in (str, int) for key, _ in entries):
-        raise ValueError(f"{kind} has an entry without a name")
+        raise ValueError(f"the saved {kind} space has an entry without a name")
     inner = OrderedDict((key, space_from_json(values, depth + 1)) for key, values in entries)
     checked_size(kind, sum(map(size_of, inner.values())))
     return gs.Dict(inner) if kind == "Dict" else gs.Tuple(tuple(inner.values()))
@@ -200,7 +200,7 @@ def checked_size(kind: str, size: int) -> int:
 
 
 def size_of(space: Space) -> int:
-    """How many numbers a member has."""
+    """The number of values in a member of a space."""
     if isinstance(space, (gs.Dict, gs.Tuple)):
         return sum(size_of(entry) for _, entry in entries_of(space))
     return math.prod(space.shape or ())
@@ -210,7 +210,7 @@ def integers(values: object, size: int, least: int = -MAX_INTEGER) -> Array:
     """`size` integers."""
     flat = np.asarray(values, object).flatten().tolist()
     if len(flat) != size or not all(type(n) is int and least <= n < MAX_INTEGER for n in flat):
-        raise ValueError("a choice has no whole number of options")
+        raise ValueError("the number of choices in a saved space is not a positive whole number")
     return np.array(flat, np.int64)
 
 

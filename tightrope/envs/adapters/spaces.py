@@ -1,10 +1,10 @@
-"""Gymnasium's spaces to ours and back: an engine's observations become rows of numbers, the policy's choices its actions.
+"""Convert between Gymnasium's spaces and ours: observations to rows of numbers, outputs of the policy to actions.
 
 Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them
 (whose frames become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions:
 Discrete, MultiDiscrete, MultiBinary and Box. Anything else is a UsageError.
 
-Arrays are converted as they come from an engine; `traced` does the same to tensors, for graphs that are exported.
+Arrays from a simulator are converted with NumPy; `traced` does the same to tensors, for exported graphs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def in_shape(batch: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class NotInSpace(EnvError):
-    """An observation with a value that its space does not have: a network would fail on it without a message."""
+    """An observation has a value outside its space, on which a network would fail silently."""
 
     def __init__(self, row: int, value: object, label: str, space: Space) -> None:
         part = label.removeprefix(OBSERVATIONS)
@@ -61,7 +61,7 @@ class Part:
     unit: int = 1  # 255 for pixels of what is too small for an image, which are read as numbers in [0, 1]
 
     def rows(self, obs: Array) -> Array:
-        """A batch from an engine to rows. NotInSpace where a value is not a member of the space."""
+        """Convert a batch from a simulator to rows; NotInSpace if a value is outside the space."""
         values = np.asarray(obs) if self.whole is None else self._integers(np.asarray(obs), self.whole)
         shape = self.spec.shape
         if values.shape[1:] == self.space.shape != shape:
@@ -76,7 +76,7 @@ class Part:
         return values if self.unit == 1 else values.astype(np.float32) / self.unit
 
     def _integers(self, values: Array, kind: type[np.integer[Any]]) -> Array:
-        """Values of that type. NotInSpace where one would change: 0.5 would become 0, 256 would become 0 in a byte."""
+        """Convert values to a whole-number type; NotInSpace if one would change, as 0.5 or, in a byte, 256."""
         with np.errstate(invalid="ignore"):
             numbers = values.astype(kind, copy=False)
         if values.dtype != kind and not np.array_equal(numbers, values):
@@ -85,7 +85,7 @@ class Part:
         return numbers
 
     def traced(self, shown: Tensor) -> Tensor:
-        """What `rows` does, on tensors and without checks."""
+        """Do the same as `rows`, on tensors and without checks."""
         numbers = shown if self.axes is None else shown.permute(self.axes)
         numbers = in_shape(numbers.to(self.spec.dtype), self.spec.shape)
         if self.start is not None:
@@ -93,7 +93,7 @@ class Part:
         return numbers if self.unit == 1 else numbers / self.unit
 
     def show(self, rows: Array) -> Array:
-        """Rows to what an engine would have shown, to the nearest member of the space; float bounds are not respected."""
+        """Convert rows back to the nearest observation of the space; float bounds are not applied."""
         kind, shape = dtype_of(self.space), self.space.shape or ()
         numbers = rows if self.start is None else rows + self.start
         if self.axes is None:
@@ -117,7 +117,7 @@ class ObservationReader:
     parts: tuple[Part, ...]
 
     def rows(self, obs: Observation) -> Array:
-        """A batch as an engine returns it to (N, *spec.shape)."""
+        """Convert a batch from a simulator to (N, *spec.shape)."""
         if not isinstance(self.spec, Composite):
             return np.ascontiguousarray(self.parts[0].rows(obs), NUMPY[self.spec.dtype])
         pieces = zip(self.parts, leaves(self.space, obs), strict=True)
@@ -141,7 +141,7 @@ class ObservationReader:
         ]
 
     def nested(self, shown: Sequence[Array]) -> Observation:
-        """Batches of all parts in the form in which an engine shows them."""
+        """Combine batches of all parts to a batch as a simulator returns it."""
         return nested_like(self.space, iter(shown))
 
 
@@ -227,14 +227,14 @@ class ActionWriter:
     start: Array | None = None  # of choices, which may not count from 0
 
     def batch(self, actions: Array) -> Array:
-        """(N, *spec.shape) to what an engine's step expects: a copy, which it may write into."""
+        """Convert actions (N, *spec.shape) for a simulator's step: a copy, which it may write into."""
         space, kind = self.space, self.space.dtype
         if isinstance(space, gs.Box):  # clipped where conversion may round beyond a bound
             return actions.copy() if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
         return (actions.reshape(-1, *(space.shape or ())) + (0 if self.start is None else self.start)).astype(kind)
 
     def traced(self, actions: Tensor) -> Tensor:
-        """What `batch` does, on tensors."""
+        """Do the same as `batch`, on tensors."""
         space, kind = self.space, dtype_of(self.space)
         dtype = torch.from_numpy(np.empty(0, kind)).dtype
         if isinstance(space, gs.Box):

@@ -1,8 +1,8 @@
-"""Finds mistakes in an environment before anyone trains on it: `check(target)` returns a `CheckReport`.
+"""Find mistakes in an environment before training on it: `check(target)` returns a `CheckReport`.
 
-Gymnasium's environments are checked as they are, before an adapter converts anything; ours through the Env protocol. An
-`EnvUnderTest` plays an environment of one of these kinds and checks the form of everything it returns; the checks in `CHECKS`
-compare what was observed. An exception in the environment becomes a finding, and the other checks go on.
+Gymnasium environments are checked directly, without an adapter; ours through the Env protocol. An `EnvUnderTest` wraps an
+environment, plays it, and checks the form of all return values; the checks in `CHECKS` compare the results. An exception in the
+environment becomes a finding, and the other checks continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
-from ..adapters.gym import ALIASES, checked_make
+from ..adapters.gym import ALIASES, checked_make, exposed
 from ..adapters.gym_envs import signature_parameters
 from ..random_streams import SavedStreams
 from ..registry import choose, construct, id_or_path, make
@@ -25,12 +25,12 @@ from ..validate import describe_value
 from . import trajectories
 from .env_under_test import CheckAborted, CheckFinding, CheckReport, EnvUnderTest
 from .gym_under_test import SingleUnderTest, VectorUnderTest
+from .protocol_under_test import ProtocolUnderTest, TensorUnderTest
 from .random_play import play_at_random
-from .tensor_under_test import ProtocolUnderTest, TensorUnderTest
 
 __all__ = ["CheckFinding", "CheckReport", "check"]
 
-TOTAL_SECONDS = 5.0  # after which no further check is begun
+TOTAL_SECONDS = 5.0  # after which no further check starts
 CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by name: the check, and for which kind
     "random play": (play_at_random, EnvUnderTest),
     "aliases and global streams": (trajectories.aliases_and_streams, EnvUnderTest),
@@ -47,8 +47,8 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
 def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> CheckReport:
     """Check an environment, with at most `steps` random steps and for a few seconds.
 
-    `target` is an id (made by `backend`), an environment, a vector environment, one of ours, or a class or factory of
-    these; `num_envs` is for what can be made with a number of rows.
+    `target` is an id (made by `backend`), a Gymnasium environment or vector environment, an Env of ours, or a class or factory
+    of these. `num_envs` is the number of rows, if it can be chosen.
     """
     if not (isinstance(target, str) or callable(target) or hasattr(target, "step")):
         raise UsageError(f"env {target!r} is invalid: give an id, an environment, or a class or factory of one")
@@ -94,7 +94,7 @@ def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> object:
     return target(num_envs=num_envs) if "num_envs" in signature_parameters(target) else target()
 
 
-def kind_under_test(env: object) -> type[EnvUnderTest]:
+def wrapper_class_for(env: object) -> type[EnvUnderTest]:
     if isinstance(env, TensorEnv):
         return TensorUnderTest
     if all(hasattr(env, name) for name in ("spawn", "finished_episodes", "num_envs")):
@@ -103,13 +103,15 @@ def kind_under_test(env: object) -> type[EnvUnderTest]:
 
 
 def run_checks(env: object, report: CheckReport, steps: int, seed: int) -> None:
-    """Run every check that applies, whatever the others find."""
+    """Run every check that applies; one failing check does not stop the others."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
         report.add("error", "make", f"it is {describe_value(env)}, without reset and step", "give an environment")
         return
+    if isinstance(env, gymnasium.Env):
+        env = exposed(env)
     done, unfinished, skipped, until = ["spaces"], [], [], time.perf_counter() + TOTAL_SECONDS
     try:
-        tested = kind_under_test(env)(env, report, steps, seed)
+        tested = wrapper_class_for(env)(env, report, steps, seed)
     except UsageError as error:
         report.add_usage_error("error", "methods", error)
         return

@@ -1,4 +1,4 @@
-"""An environment of any kind as something that the checks can reset, step and watch, and the report of what they find."""
+"""The base class of wrapped environments under test, and the report of the findings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from ...errors import EnvError, UsageError, plural, raised
+from ...models.action_mask import MaskError, forbids_all, mask_columns, next_allowed
 from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..step_arrays import Array
+from ..training_warnings import MASK_ADVICE
 from ..validate import short_text
-from .values import Trace, entry_name, limits, unequal
+from .values import Trace, limits, scalar_label, unequal
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -22,7 +24,7 @@ TRACE_SECONDS, TRACE_STEPS = 0.25, 100  # of each trajectory that is compared wi
 FIXES = {  # by check; those of tensor environments differ where TensorUnderTest says so
     "action": "use a copy of it",
     "action bounds": "give the Box the bounds that make sense",
-    "action mask": "let invalid actions do nothing, or cost a little",
+    "action mask": MASK_ADVICE,
     "alias": "return a copy of it",
     "autoreset": "declare the AutoresetMode it has, or reset as declared: otherwise what is learned at every end is wrong",
     "bounds": "give the space the bounds that are true, or clip",
@@ -40,6 +42,7 @@ FIXES = {  # by check; those of tensor environments differ where TensorUnderTest
     "global stream": "draw from self.np_random, which super().reset(seed=seed) seeds",
     "gradient": "detach it, or work under torch.no_grad()",
     "info": "return a dict, if an empty one",
+    "masked step": "forbid this action by the mask, or let step take it",
     "no reward": "pay for progress, start nearer to the goal, or be sure that longer play finds it",
     "observation scale": "set norm_obs, or bring entries to a similar size",
     "reset": "write reset(self, *, seed=None, options=None), start it with super().reset(seed=seed), return obs, info",
@@ -138,7 +141,7 @@ class ObservedStep(NamedTuple):
     terminated: Array
     truncated: Array
     final_obs: Array
-    real: Array
+    valid: Array
 
     @property
     def done(self) -> Array:
@@ -146,13 +149,15 @@ class ObservedStep(NamedTuple):
 
 
 class EnvUnderTest:
-    """N rows of an environment, played with actions such as our policies choose. Subclasses define `reset` and `step`."""
+    """Wraps an environment with N rows and plays it with actions like those of our policies. Subclasses define `reset` and
+    `step`."""
 
     engine: str
     fixes: ClassVar[Mapping[str, str]] = FIXES
     num_envs = 1
     observation: Spec | None = None
     action: Spec | None = None
+    masks: Array | None = None  # (N, options) of the observations shown last, if they have action masks
     restarts_at_once = True  # whether the observation after an end belongs to the next episode
 
     def __init__(self, env: Any, report: CheckReport, steps: int, seed: int) -> None:
@@ -182,20 +187,35 @@ class EnvUnderTest:
         self.add("error", check, message, fix)
 
     def note_mask(self, where: str | None) -> None:
-        if where is not None:
-            message = f"it offers action masks ({where}), which are not applied: a policy may choose invalid actions"
-            self.add("note", "action mask", message)
+        if where is not None and self.mask_columns is None:
+            self.add("note", "action mask", f"it offers action masks ({where}), which are not applied")
+
+    @property
+    def mask_columns(self) -> slice | None:
+        return mask_columns(self.observation, self.action) if self.observation and self.action else None
+
+    def read_masks(self, rows: Array) -> Array:
+        """Return rows of observations, after reading their action masks."""
+        if self.mask_columns is not None and self.action is not None:
+            self.masks = rows[:, self.mask_columns]
+            if forbids_all(self.masks, self.action).any():
+                self.error("action mask", f"a mask allows no action, {self.when}", "allow one option of each choice")
+        return rows
+
+    def allowed(self, action: Any) -> Any:
+        """Actions with each forbidden option replaced by the next allowed one."""
+        return action if self.masks is None or self.action is None else next_allowed(action, self.masks, self.action)
 
     @property
     def when(self) -> str:
         return f"{plural(self.age, 'step')} after reset(seed={self.last_seed})"
 
     def check_finite(self, name: str, rows: Array) -> Array:
-        """The rows, after an error for a number in them that is not finite."""
+        """Return the rows, and report an error if a number is not finite."""
         finite = np.isfinite(rows) if rows.dtype.kind == "f" else np.ones(1, bool)
         if not finite.all():
             row, *place = (int(i) for i in np.argwhere(~finite)[0])
-            entry = f", {entry_name(self.observation, place[0])}," if place and self.observation is not None else ""
+            entry = f", {scalar_label(self.observation, place[0])}," if place and self.observation is not None else ""
             self.error("finite", f"{name}{entry} is {rows[(row, *place)]} in row {row}, {self.when}")
         return rows
 
@@ -205,7 +225,8 @@ class EnvUnderTest:
             self.returned.append((name, value, copy.deepcopy(value)))
 
     def inspect(self, step: ObservedStep) -> ObservedStep:
-        """The step, after checks and counts that all kinds of environments share."""
+        """Return the step after the checks and counts that all environments share."""
+        self.read_masks(step.obs)
         if not self.report.has("reward"):
             self.check_finite("the reward", step.reward)
         self.ends += int(step.done.sum())
@@ -214,23 +235,25 @@ class EnvUnderTest:
         self.varied = self.varied or bool(unequal(step.final_obs, self.first_obs).any())
         return step
 
-    # playing ---------------------------------------------------------------------------------------------------------
-
     def call(self, name: str, function: Callable[[], Any], action: object = None) -> Any:
-        """What the environment returns; an exception becomes an error and aborts the current check."""
+        """Call a method of the environment; an exception becomes an error and aborts the current check."""
         began = time.perf_counter()
         try:
             return function()
         except (Exception, SystemExit) as error:
             on_action = "" if action is None else f" on action {short_text(np.asarray(action).tolist())}"
-            if isinstance(error, (UsageError, EnvError)) and error.__cause__ is None:  # it names the user's method
+            if (
+                isinstance(error, (UsageError, EnvError, MaskError)) and error.__cause__ is None
+            ):  # it names what is wrong
                 message, _, fix = str(error).rpartition(": ")
-                self.error(name, f"{message}, in {name}(){on_action}, {self.when}", fix)
+                check = "action mask" if isinstance(error, MaskError) else name
+                self.error(check, f"{message}, in {name}(){on_action}, {self.when}", fix)
                 raise CheckAborted from None
             reason = raised(error)
             if name == "step" and "expected 5, got 4" in reason:
                 self.error(name, OLD_STEP, FIVE_VALUES)
-            self.error(name, f"{name}() raises{on_action}, {self.when}: {reason}")
+            mask_fix = self.fixes["masked step"] if name == "step" and self.masks is not None else None
+            self.error(name, f"{name}() raises{on_action}, {self.when}: {reason}", mask_fix)
             raise CheckAborted from None
         finally:
             self.seconds.setdefault(name, []).append(time.perf_counter() - began)
@@ -265,8 +288,8 @@ class EnvUnderTest:
         count = int(np.clip(TRACE_SECONDS / self.cost("step"), 5, TRACE_STEPS + more))
         return [self.random_actions() for _ in range(count)]
 
-    def trace(self, seed: int, actions: list[Any], between: Callable[[], Any] = lambda: None) -> Trace:
-        """Everything that is observed from a seeded reset over these actions to a reset without a seed."""
+    def play_actions(self, seed: int, actions: list[Any], between: Callable[[], Any] = lambda: None) -> Trace:
+        """Reset with a seed, take these actions, reset without a seed, and return everything observed."""
         trace: Trace = [("the observation of reset(seed)", self.reset(seed))]
         names = {"final_obs": "the observation", "reward": "the reward", "terminated": "terminated"}
         names |= {"truncated": "truncated", "obs": "the observation after the end"}

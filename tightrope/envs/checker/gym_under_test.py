@@ -1,4 +1,4 @@
-"""Gymnasium's environments under test, single and vector, before an adapter converts anything."""
+"""Gymnasium environments under test, single and vector, without an adapter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .values import same_numbers, space_violations
 
 
 class GymUnderTest(EnvUnderTest):
-    """What single and vector environments have in common."""
+    """The base of single and vector environments under test."""
 
     def __init__(self, env: object, report: CheckReport, steps: int, seed: int, seen: Any, acted: Any) -> None:
         super().__init__(env, report, steps, seed)
@@ -33,7 +33,6 @@ class GymUnderTest(EnvUnderTest):
         if isinstance(self.sampled, gs.Space):
             self.sampled.seed(seed)
         report.facts |= {"observation": short_text(space_text(seen)), "action": short_text(space_text(acted))}
-        self.note_mask(find_action_mask(env))
         try:
             self.reader = spaces.observation_reader(seen)
             self.observation = self.reader.spec
@@ -44,6 +43,7 @@ class GymUnderTest(EnvUnderTest):
             self.action = self.writer.spec
         except UsageError as error:
             report.add_usage_error("error", "spaces", error)
+        self.note_mask(find_action_mask(env))
 
     def batch(self, obs: object) -> object:
         """An observation in the form of vector environments."""
@@ -51,7 +51,7 @@ class GymUnderTest(EnvUnderTest):
 
     def encode(self, action: Any) -> Any:
         """Actions as our adapters send them; actions of unsupported spaces as they are."""
-        return action if self.action is None else self.writer.batch(action)
+        return action if self.action is None else self.writer.batch(self.allowed(action))
 
     def random_actions(self) -> object:
         if self.action is None and self.sampled is not None:
@@ -85,7 +85,7 @@ class GymUnderTest(EnvUnderTest):
         if obs is result:
             self.error("reset", f"reset() returns {describe_value(result)}, not (observation, info)", "return obs, {}")
         self._check_info("reset()", info)
-        return self.read("the observation of reset()", obs)
+        return self.read_masks(self.read("the observation of reset()", obs))
 
     def _reset(self, seed: int | None, options: dict[str, Any]) -> object:
         try:
@@ -212,7 +212,7 @@ class VectorUnderTest(GymUnderTest):
             action = np.where(self.pending.reshape(-1, *(1,) * (action.ndim - 1)), self.idle_actions, action)
         value, reward, terminated, truncated, info = self.raw_step(action)
         obs = final_obs = self.read("the observation of step()", value)
-        done, real = terminated | truncated, ~self.pending
+        done, valid = terminated | truncated, ~self.pending
         final = info.get("final_obs", info.get("final_observation"))
         if self.mode is AutoresetMode.SAME_STEP and done.any():
             final_obs = self._final_rows(final, np.flatnonzero(done), obs)
@@ -223,12 +223,12 @@ class VectorUnderTest(GymUnderTest):
             if len(moved):
                 seen = f"has reward {reward[moved[0]]:g} and done {bool(done[moved[0]])}, not 0 and False"
                 self.autoreset_error(f"the step after row {moved[0]} ended {seen}, as in SAME_STEP")
-            self.pending = done & real
+            self.pending = done & valid
         if self.mode is AutoresetMode.DISABLED and done.any():
             obs = self.reset(mask=done)
             if not same_numbers(obs[~done], final_obs[~done]):
                 self.autoreset_error(f"reset with reset_mask {done.tolist()} also changes rows that it leaves out")
-        return self.inspect(ObservedStep(obs, reward, terminated & real, truncated & real, final_obs, real))
+        return self.inspect(ObservedStep(obs, reward, terminated & valid, truncated & valid, final_obs, valid))
 
     def _final_rows(self, final: Any, rows: Array, obs: Array) -> Array:
         """The observations, with the last ones of episodes that ended."""

@@ -13,8 +13,8 @@ from ..step_arrays import Array
 from ..training_warnings import find_time_limit
 from .env_under_test import EnvUnderTest, ObservedStep
 from .gym_under_test import SingleUnderTest
-from .tensor_under_test import ProtocolUnderTest
-from .values import entry_name, spec_parts
+from .protocol_under_test import ProtocolUnderTest
+from .values import scalar_label, spec_parts
 
 PLAY_SECONDS = 2.0  # after which a slow environment is stopped
 ENOUGH = 100  # steps for statistics to mean something
@@ -36,7 +36,10 @@ class PlayStatistics:
         self.length = np.zeros(env.num_envs, np.int64)
         parts = [] if env.observation is None else [part for _, part in spec_parts(env.observation)]
         real = [np.full(math.prod(p.shape), isinstance(p, Box) and p.dtype != torch.uint8) for p in parts]
-        self.real = np.flatnonzero(np.concatenate(real)) if real else np.zeros(0, int)  # entries that are real numbers
+        entries = np.concatenate(real) if real else np.zeros(0, bool)
+        if env.mask_columns is not None:
+            entries[env.mask_columns] = False
+        self.real = np.flatnonzero(entries)  # entries that are real numbers
         self.count = 0  # observations; sums are of their differences from the first
         self.first = self.low = self.high = self.sum = self.squares = np.zeros(len(self.real))
 
@@ -57,17 +60,17 @@ class PlayStatistics:
         return np.sqrt(np.maximum(self.squares / self.count - (self.sum / self.count) ** 2, 0.0))
 
     def add(self, step: ObservedStep) -> None:
-        real, done = step.real, step.done
-        self.steps += int(real.sum())
+        valid, done = step.valid, step.done
+        self.steps += int(valid.sum())
         self.running = step.reward + GAMMA * self.running
-        self.rewards.append(step.reward[real])
-        self.returns.append(self.running[real])
-        self.total += np.where(real, step.reward, 0.0)
-        self.length += real
+        self.rewards.append(step.reward[valid])
+        self.returns.append(self.running[valid])
+        self.total += np.where(valid, step.reward, 0.0)
+        self.length += valid
         self.lengths += self.length[done].tolist()
         self.by_termination += step.terminated[done].tolist()
         self.running[done], self.total[done], self.length[done] = 0.0, 0.0, 0
-        self.add_observations(step.final_obs[real])
+        self.add_observations(step.final_obs[valid])
 
 
 def play_at_random(env: EnvUnderTest) -> None:
@@ -133,7 +136,7 @@ def check_observations(env: EnvUnderTest, play: PlayStatistics) -> None:
     """The size of entries that are real numbers; pixels and choices are scaled by the network."""
     if play.count < ENOUGH or env.observation is None:
         return
-    names = [entry_name(env.observation, int(i)) for i in play.real]
+    names = [scalar_label(env.observation, int(i)) for i in play.real]
     still, moving = np.flatnonzero(play.low == play.high), np.flatnonzero(play.low < play.high)
     if len(still):
         some = ", ".join(names[i] for i in still[:5]) + (", ..." if len(still) > 5 else "")

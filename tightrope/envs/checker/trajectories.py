@@ -1,4 +1,4 @@
-"""Checks that play short trajectories: which must be equal, which must differ, and which must end."""
+"""Checks that compare short trajectories: some must be equal, some must differ, and some must end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..training_warnings import find_time_limit
 from ..validate import draw_frames
 from .env_under_test import TRACE_SECONDS, CheckReport, EnvUnderTest, Level
 from .gym_under_test import SingleUnderTest, VectorUnderTest
+from .protocol_under_test import ProtocolUnderTest, TensorUnderTest
 from .random_play import WIDE
-from .tensor_under_test import ProtocolUnderTest, TensorUnderTest
 from .values import difference, global_streams, limits, own_streams, same_numbers
 
 HELD_STEPS, HELD_SECONDS = 1000, 1.0  # of one action, and of all of them
@@ -24,7 +24,7 @@ MAX_HELD = 10  # actions of a Discrete space
 
 
 def aliases_and_streams(env: EnvUnderTest) -> None:
-    """What is returned does not change later, and no random stream moves but the environment's own."""
+    """Returned values must not change later, and global random streams must not be used."""
     env.returned = []
     is_tensor = isinstance(env, TensorUnderTest)
     for t in range(12):  # a buffer, or a few in turn, is written again by then
@@ -44,18 +44,18 @@ def aliases_and_streams(env: EnvUnderTest) -> None:
 
 
 def same_seed(env: EnvUnderTest) -> None:
-    """The same seed and actions give the same, also when the reset comes in the middle of an episode."""
+    """The same seed and actions must give the same results, also after a reset in the middle of an episode."""
     actions = env.action_sequence()
     at_end = isinstance(env, SingleUnderTest) and env.ends > 0 and play_to_end(env)
-    first = env.trace(env.seed, actions)
+    first = env.play_actions(env.seed, actions)
     at_end = at_end and play_to_end(env)
-    differing = difference(first, env.trace(env.seed, actions))
+    differing = difference(first, env.play_actions(env.seed, actions))
     if differing:
         env.error("determinism", f"with seed {env.seed} and the same actions, {differing}")
     elif at_end and play_to_end(env):
         for action in actions[:7]:
             env.step(action)
-        differing = difference(first, env.trace(env.seed, actions))
+        differing = difference(first, env.play_actions(env.seed, actions))
         if differing:
             message = f"after a reset in the middle of an episode, with the same seed and actions, {differing}"
             env.error("restart", message)
@@ -70,7 +70,7 @@ def play_to_end(env: EnvUnderTest) -> bool:
 
 
 def different_seeds(env: EnvUnderTest) -> None:
-    """Seeds give different starts; a reset without a seed goes on in the stream; rows have streams of their own."""
+    """Different seeds, resets without a seed, and different rows must give different starts."""
     count = int(np.clip(2 * TRACE_SECONDS / env.cost("reset"), 3, 12))
     starts = [env.reset(env.seed + i) for i in range(count)]
     if all(same_numbers(start, starts[0]) for start in starts):
@@ -93,7 +93,7 @@ def equal_starts(env: EnvUnderTest) -> None:
         before.append(own_streams(env.env))
         env.step(actions[0])
         after = own_streams(env.env)
-        traces.append(env.trace(seed, actions))
+        traces.append(env.play_actions(seed, actions))
     if difference(*traces):
         return
     unseeded = any(one == other != later for one, other, later in zip(*before, after, strict=False))
@@ -135,7 +135,7 @@ def actions_to_hold(env: EnvUnderTest) -> list[Array]:
 
 
 def extreme_actions(env: EnvUnderTest) -> None:
-    """The environment takes the lowest and highest actions; and a note where the space is very wide."""
+    """The environment must accept the lowest and highest actions; a note is added if the space is very wide."""
     if isinstance(env.action, Box):
         low, high = limits(env.action)
         width = (high - low).max()
@@ -157,7 +157,7 @@ def actions_after_end(env: VectorUnderTest) -> None:
     actions, traces = env.action_sequence(more=env.report.facts.get("longest", 0)), []
     for side in (0, 1):
         env.idle_actions = env.extreme_actions(side)
-        traces.append(env.trace(env.seed, actions))
+        traces.append(env.play_actions(env.seed, actions))
     env.idle_actions = None
     differing = difference(*traces)
     if differing and not env.report.has("determinism"):
@@ -175,9 +175,9 @@ def spawned_copy(env: ProtocolUnderTest) -> None:
         message = f"spawn(2, seed) gives {child.num_envs} rows of {child.observation} on {child.env.device}"
         env.error("spawn", message)
     actions = env.action_sequence()
-    alone = env.trace(env.seed, actions)
+    alone = env.play_actions(env.seed, actions)
     child.reset(env.seed)
-    differing = difference(alone, env.trace(env.seed, actions, between=child.isolated_step))
+    differing = difference(alone, env.play_actions(env.seed, actions, between=child.isolated_step))
     if differing and not env.report.has("determinism"):
         env.error("spawn", f"while a spawned one is stepped too, {differing}")
 

@@ -1,4 +1,4 @@
-"""What environments return, examined and compared: members of spaces, arrays, trajectories, random streams."""
+"""Examine and compare values that environments return: members of spaces, arrays, trajectories, random streams."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spec_parts(spec: Spec) -> list[tuple[str, Spec]]:
     return [(f"[{name!r}]", part) for name, part in spec.parts] if isinstance(spec, Composite) else [("", spec)]
 
 
-def entry_name(spec: Spec, index: int) -> str:
+def scalar_label(spec: Spec, index: int) -> str:
     """The name of one number of an observation, such as obs['camera'][0, 2]."""
     for name, part in spec_parts(spec):
         size = math.prod(part.shape)

@@ -1,6 +1,7 @@
-"""Five tiny environments that localise a bug: each needs one thing more than the one before it.
+"""Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
 1 loss and optimiser; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
+MaskProbe is for action masks.
 """
 
 import numpy as np
@@ -86,3 +87,16 @@ class Probe5(ProbeEnv):
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return (action == state[:, 0]).to(state.dtype) * 2 - 1
+
+
+class MaskProbe(Probe2):
+    """Three actions, reward -1, 1 and 5; the last is forbidden, and at observation -1 the second too: the policy must take
+    action 1 at observation 1 and action 0 at observation -1."""
+
+    action = Discrete(3)
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return 2.0 * action - 1.0 + 2.0 * (action == 2)
+
+    def action_mask(self, state: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(state), state, -torch.ones_like(state)], 1) > 0

@@ -1,4 +1,4 @@
-"""The curves of a page and their points. The page's script turns them into plotly traces."""
+"""The charts of a page and their points. The page's script turns them into plotly traces."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..metrics import RETURN, SCORE, Columns
+from .data import RunRecord
 from .html import format_number
-from .record import RunRecord
 from .statistics import median, smooth, thin
 
 Trace = dict[str, Any]
@@ -24,7 +24,7 @@ class Plot:
 
     title: str
     tags: tuple[str, ...]
-    says: str  # how to read it
+    says: str  # an explanation for the reader
     limit: float | None = None  # drawn as a dashed line: beyond it something is wrong
     window: tuple[float, float] | None = None  # what is shown at first of a curve that leaves it
 
@@ -39,7 +39,7 @@ class Chart:
     summary: str = ""  # for those who do not see it
 
     def fitting(self) -> Chart:
-        """Without a limit that is far above every point, and without a window that contains all of them."""
+        """Drop a limit far above all points and a window that contains all points."""
         heights = [y for trace in self.traces for y in trace["y"]]
         limit, window = self.plot.limit, self.plot.window
         if limit is not None and max(heights, default=0.0) < limit / 2:
@@ -92,7 +92,7 @@ def main_chart(record: RunRecord) -> Chart:
 
 
 def charts(columns: Columns) -> list[Chart]:
-    """Every other curve that the run has; those of tags we do not know come last."""
+    """The charts of all other metrics; unknown tags come last."""
     known = {tag for plot in PLOTS for tag in plot.tags} | {RETURN, *NOT_DRAWN}
     others = [Plot(tag, (tag,), "") for tag in columns.tags if tag not in known][:MAX_OTHERS]
     there = [plot for plot in [*PLOTS, *others] if any(tag in columns for tag in plot.tags)]
@@ -105,7 +105,7 @@ def chart(columns: Columns, plot: Plot) -> Chart:
 
 
 def tag_traces(columns: Columns, tag: str, color: int) -> list[Trace]:
-    """A faint line of what was measured and a clear one of what it comes to; one line where there are few points."""
+    """A faint line of the measured values and a clear smoothed line; a single line if there are few points."""
     x, y = columns.curve(tag)
     name = tag.rpartition("/")[2].replace("_", " ")
     if len(x) == 0:

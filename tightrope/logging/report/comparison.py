@@ -1,4 +1,4 @@
-"""The page of several runs: those that differ in nothing but their seed are one group, and groups are compared."""
+"""The page of several runs. Runs that differ only in their seed form a group, and groups are compared."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ...types import Settings
 from ..metrics import RETURN, SCORE
 from . import html
 from .charts import PLOTS, Chart, Plot, Trace, line, rounded
+from .data import RunRecord
 from .health import health_findings
 from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
-from .record import RunRecord
 from .run import MAX_VIDEOS, curves, link, videos
 from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
 
@@ -49,7 +49,7 @@ def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
 
 
 def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) -> str:
-    """Everything about the runs on one environment; its charts are added to `drawn`."""
+    """The part of the page for one environment; its charts are added to `drawn`."""
     first, made = len(drawn), chosen_charts(groups)
     name = f"env-{first}"
     drawn += made
@@ -79,7 +79,7 @@ def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) ->
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     label: str
     number: int  # decides its colour
@@ -128,7 +128,7 @@ def chosen_charts(groups: Sequence[Group]) -> list[Chart]:
 
 
 def single_runs(groups: Sequence[Group]) -> list[Trace]:
-    """Evaluations of every run. They are few, often one, and not at the same steps, so that no mean is drawn."""
+    """The evaluations of every run. No mean is drawn: there are few, and at different steps."""
     found: list[Trace] = []
     for group in groups:
         name = text(group.label)
@@ -145,7 +145,7 @@ def seed_text(run: RunRecord) -> str:
 
 
 def group_traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
-    """Of each group its runs, faintly, a band and a mean."""
+    """For each group, its runs as faint lines, a band and a mean."""
     found: list[Trace] = []
     for group in groups:
         runs = [run for run in group.runs if len(run_curve(run, plot.tags[0])[0])]
@@ -218,7 +218,7 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
 
 
 def all_scored(groups: Sequence[Group]) -> bool:
-    """Whether all runs have greedy evaluations: what is compared must be of one kind."""
+    """Whether all runs have greedy evaluations, so that these can be compared."""
     return all(run.scores for group in groups for run in group.runs)
 
 

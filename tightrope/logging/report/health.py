@@ -1,4 +1,4 @@
-"""A run's health in plain words: what came of it, then one rule for each thing that goes wrong, with advice.
+"""Judge the health of a run in plain words: its result, then one rule for each kind of problem, with advice.
 
 "Good" means that the return has reached a known target; then no rule is applied, since low entropy, a small KL and no gradient
 are normal for a solved task. A rule takes the columns and the settings and returns a finding or None. Its thresholds are rules
@@ -75,7 +75,7 @@ def with_values(advice: str, settings: Settings) -> str:
     return re.sub(r"<(\w+)>", fill, advice)
 
 
-# what came of it --------------------------------------------------------------------------------------------------------
+# the result -------------------------------------------------------------------------------------------------------------
 
 
 def outcome(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding | None:
@@ -116,7 +116,7 @@ def outcome(columns: Columns, settings: Settings, target: Target | None, score: 
 
 
 def not_solved(what: str, target: Target | None, ended: bool) -> HealthFinding:
-    """What to say of a return that may be good or not."""
+    """The finding for a return that rose, compared with the target if there is one."""
     sentence = f"{what[0].upper()}{what[1:]}"
     if target is None:
         how = "Whether that is good depends on the task: no target is known for it."
@@ -159,11 +159,11 @@ def dead_since(columns: Columns) -> int | None:
     return since + 1 if columns.count - since >= max(MIN_PHASES, DEAD_SHARE * columns.count) else None
 
 
-# what goes wrong --------------------------------------------------------------------------------------------------------
+# problems ---------------------------------------------------------------------------------------------------------------
 
 
 def often(bad: np.ndarray, what: str, advice: str, tag: str) -> HealthFinding | None:
-    """A warning if that is so in many phases; SHARE stands for how many."""
+    """A warning if a condition holds in many phases; SHARE stands for their share."""
     share = float(np.mean(bad)) if len(bad) else 0.0
     return warning(what.replace("SHARE", f"{share:.0%} of phases"), advice, tag) if share >= OFTEN else None
 

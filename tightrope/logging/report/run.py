@@ -1,4 +1,4 @@
-"""The page of one run, and the callback that keeps it up to date while the run goes on."""
+"""The page of one run, and the callback that updates it during training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from ..metrics import RETURN, Columns, read_rows
 from . import html
 from .charts import Chart, charts, main_chart
+from .data import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
 from .health import HealthFinding, health_findings
 from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, settings_table, table, text
-from .record import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
 from .statistics import smooth
 
 REPORT, ABOUT = "report.html", "about.json"
@@ -116,8 +116,8 @@ def curves(drawn: Sequence[Chart], part: str = "", first: int = 0, note: str = "
 
 
 def videos(found: Sequence[tuple[Place, str]], beside: Path, name: str = "videos") -> str:
-    """(place, label) of videos, the most important first; they are shown in reverse, oldest first. Small ones are inside the
-    page, others are links to files beside it."""
+    """The section with videos, given as (place, label), the most important first and shown in reverse. Small ones are embedded
+    in the page, others are links to files beside it."""
     there = [(place, label) for place, label in found[:LISTED] if place.is_file()]
     if not there:
         return ""
@@ -192,11 +192,11 @@ def checkpoints(record: RunRecord) -> str:
     return section("checkpoints", "Checkpoints", content, note)
 
 
-# while a run goes on --------------------------------------------------------------------------------------------------
+# during training ------------------------------------------------------------------------------------------------------
 
 
 class ReportWriter(Callback):
-    """Keeps a run's page up to date. `find(run_dir)` gathers what its directory tells."""
+    """Updates the page of a run during training. `find(run_dir)` collects the data of its directory."""
 
     name, may_fail = "the report", True
 
@@ -240,7 +240,7 @@ class ReportWriter(Callback):
             self.failing = False
         except OSError as error:
             if not self.failing:
-                warn(f"{self.run_dir / REPORT} cannot be written ({error.strerror or error}): it is tried again later")
+                warn(f"{self.run_dir / REPORT} cannot be written ({error.strerror or error}): another attempt follows")
             self.failing = True
 
 
@@ -250,7 +250,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def write_info(info: RunInfo) -> None:
-    """What only the training process knows, for a report that is made later."""
+    """Write what only the training process knows, for a later report."""
     assert info.run_dir is not None
     content: Settings = {name: getattr(info, name) for name in ("plan", "facts", "total_steps", "traits")}
     content["target"] = None if info.target is None else asdict(info.target)

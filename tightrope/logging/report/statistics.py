@@ -1,4 +1,4 @@
-"""Numbers behind the curves: thinning, smoothing, how returns went, and what several seeds say together.
+"""Statistics for the pages: thinning and smoothing of curves, the trend of returns, scores over several seeds.
 
 The score of several runs is their interquartile mean with a percentile interval from a stratified bootstrap, as defined by
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (NeurIPS 2021), the paper of rliable:

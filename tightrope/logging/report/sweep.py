@@ -26,7 +26,7 @@ class SweepFigure:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """What a page shows of a trial."""
+    """The data of a trial."""
 
     number: int
     score: float | None
@@ -41,7 +41,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """What a page shows of a sweep. It contains no password."""
+    """The data of a sweep's page. It contains no password."""
 
     env: str
     algo: str

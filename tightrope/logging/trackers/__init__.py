@@ -16,7 +16,7 @@ TRACKERS: dict[str, type[Tracker]] = {tracker.package: tracker for tracker in (T
 
 
 def check_trackers(names: tuple[str, ...]) -> None:
-    """UsageError for a tracker that cannot work here."""
+    """Raise UsageError for a tracker that cannot work here."""
     for name in names:
         spec = find_spec(TRACKERS[name].package)
         if spec is None or spec.origin is None:  # a directory of that name is not a package

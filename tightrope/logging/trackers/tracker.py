@@ -1,4 +1,4 @@
-"""What trackers share: a thread between them and training, names of scalars, histograms, and the id of their run.
+"""The base of trackers: a thread between a tracker and training, names of scalars, histograms, and the id of the run.
 
 A tracker says what to do when a run starts (`open`), with numbers, histograms and files, and when it ends (`close`). All of
 that happens on its own thread, in order. Training itself only appends rows to a list.
@@ -177,7 +177,7 @@ def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Sca
 
 
 def saved_ids(run_dir: Path | None) -> dict[str, str]:
-    """From RUN/trackers.json: the id of this run in each tracker, so that a resumed run continues there. Anything in the
+    """Read the id of this run in each tracker from RUN/trackers.json, so that a resumed run continues there. Anything in the
     file that is not an id is ignored."""
     try:
         found = {} if run_dir is None else json.loads((Place(run_dir) / IDS_FILE).read(MAX_IDS_BYTES))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, text_width
+from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, draw_observations, text_width
 from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
 from .rollout import MAX_CELLS
 
@@ -57,7 +57,7 @@ class NotebookPicture(Callback):
     def show(self, state: StateView) -> None:
         above = np.empty((0, CURVE_WIDTH, 3), np.uint8)
         if state.env.drawable:
-            frames = state.env.draw(state.obs[:MAX_CELLS].cpu())
+            frames = draw_observations(state.env, state.obs[:MAX_CELLS].cpu())
             words = f"phase {state.phase}   {state.steps:,} steps"
             above = captioned_grid(frames, [0.0] * len(frames), words, self.title)
         below = curve_frame(self.points, self.total, above.shape[1])

@@ -1,8 +1,8 @@
-"""Draws and encodes videos of rollouts in another process, so that training does not wait.
+"""Draw and encode videos of rollouts in another process, so that training does not wait.
 
-On Linux the process is forked: it has the environment, whatever it is, and imports nothing again. It uses neither the device
-nor anything that the trainer holds, and runs at a lower priority. Elsewhere it is a thread. Training waits for a slow renderer
-as long as it draws; one that hangs is given up.
+On Linux the process is forked: it has a copy of any environment and imports nothing again. It does not use the device, and runs
+at a lower priority. On other systems it is a thread. Training waits for a slow renderer as long as it draws frames; a renderer
+that hangs is abandoned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...draw import captioned_grid, cell_scale, enlarged
+from ...draw import captioned_grid, cell_scale, draw_observations, render_scale
 from ...files import Place
 from ...processes import LOOK, Wait, fork, kill, standing_still
 from ...types import Env
@@ -42,7 +42,7 @@ STOPPED_SECONDS = 2.0  # without a frame, if its process is stopped
 
 
 class PhaseFrames(NamedTuple):
-    """What a video shows of one phase."""
+    """The data of one phase for a video."""
 
     obs: np.ndarray  # (T, K, ...)
     action: np.ndarray  # (T, K, ...) in the environment's form
@@ -85,16 +85,16 @@ class Film:
         if self.since_end is None:
             self.since_end = np.full(count, len(FLASH))
         for t, (obs, action, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
-            with enlarged(cell_scale(count)):
-                cells = self.env.draw(torch.from_numpy(obs), torch.from_numpy(action))
+            with render_scale(cell_scale(count)):
+                cells = draw_observations(self.env, torch.from_numpy(obs), torch.from_numpy(action))
             pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in self.since_end]
             words = f"phase {frames.phase}   {frames.steps + t * frames.steps_a_frame:,} steps"
             self.video.add(captioned_grid(cells, pink, words, self.title))
             self.pulse[0] = time.monotonic()
             self.since_end = np.where(done, 0, self.since_end + 1)
 
-    def close(self, place: Place) -> None:
-        """Finish the video under that name, with a page that says which phases it shows."""
+    def finish(self, place: Place) -> None:
+        """Finish the video under this name, and write a page beside it that names its phases."""
         self.video.place = place
         self.video.__exit__(None)
         write_video_page(place, f"{self.title}, {phase_range(self.phases[0], self.phases[-1])}")
@@ -120,12 +120,12 @@ def render_videos(
             try:
                 if number not in lost:
                     if number not in films:
-                        folder.mkdir()  # but not the run's directory, which a user may have removed
+                        folder.mkdir()  # the run's directory is not recreated: a user may have removed it
                         films[number] = Film(folder / f"{number}.mp4", env, title, fps, pulse)
                     for phase in order.phases:
                         films[number].add(phase)
                     if order.name:
-                        films.pop(number).close(place)
+                        films.pop(number).finish(place)
             except OSError as error:
                 lost[number] = failure_text(error)
                 if number in films:
@@ -139,7 +139,7 @@ def render_videos(
 
 
 def remove_unfinished(folder: Place) -> None:
-    """Remove what a killed run has left."""
+    """Remove unfinished videos of a killed run."""
     with contextlib.suppress(OSError):
         for name in folder.names():
             if PARTIAL_VIDEO.fullmatch(name):
@@ -189,7 +189,7 @@ class Renderer:
         self.pending += bool(order.name)
 
     def _check_works(self, wait: Wait) -> None:
-        """RuntimeError if it has ended or hangs."""
+        """Raise RuntimeError if the renderer has ended or hangs."""
         if not self.worker.is_alive():
             reasons = [answer.error for answer in iter(self._answer, None) if answer.final]
             raise self.failed(next(filter(None, reasons), DIED))
@@ -200,15 +200,15 @@ class Renderer:
             raise self.failed(f"no frame was drawn in {wait.seconds:.0f} s")
 
     def _answer(self, seconds: float = 0.0) -> RenderedVideo | None:
-        """The next answer, if it comes within so many seconds."""
+        """The next answer, if it comes within `seconds`."""
         with contextlib.suppress(queue.Empty):
             answer: RenderedVideo = self.answers.get(seconds > 0, seconds)
             return answer
         return None
 
     def finished(self, seconds: float = 0.0) -> list[RenderedVideo]:
-        """Videos that are finished, or all of them, so many seconds for each; those that could not be written have an error.
-        RuntimeError if there will be no more."""
+        """The finished videos; with `seconds`, wait for all, up to that long for each. Videos that could not be written have an
+        error. RuntimeError if the renderer has failed."""
         found: list[RenderedVideo] = []
         began, wait = time.monotonic(), Wait()
         while self.pending:
@@ -231,17 +231,17 @@ class Renderer:
     def failed(self, reason: str) -> RuntimeError:
         if isinstance(self.worker, BaseProcess):
             kill([self.worker])
-        self.close()
+        self.request_stop()
         return RuntimeError(reason)
 
-    def close(self) -> None:
-        """End the renderer once its queue is done."""
+    def request_stop(self) -> None:
+        """Queue the end marker: the renderer stops after the orders before it."""
         with contextlib.suppress(queue.Full):  # it hangs
             self.orders.put_nowait(None)
 
 
 def forked(work: Callable[..., None], *arguments: object) -> BaseProcess:
-    """A forked process. It has no threads, so OpenCV's pool is emptied first: it would wait for threads that are not there."""
+    """Fork a process. OpenCV's thread pool is emptied first: the fork would wait for threads that it does not have."""
     cv2 = sys.modules.get("cv2")
     threads = 1 if cv2 is None else cv2.getNumThreads()
     if cv2 is not None:

@@ -1,7 +1,7 @@
-"""Videos of training: what the first sixteen environments did in the rollouts.
+"""Videos of training: the first sixteen environments in the rollouts.
 
-A video shows as many consecutive phases as make a clip worth watching. Copies of the last phases stay on the device, and move
-to the host only when a video is due. Which videos there are follows from the settings and the plan alone.
+A video shows several consecutive phases, so that it is long enough to watch. Copies of the last phases stay on the device and
+move to the host only when a video is due. The settings and the plan alone determine which videos are made.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RolloutVideo(Callback):
         self.on_trained(result.state)
         if self.renderer is not None:
             self.report(self.renderer.finished(LAST_VIDEO_SECONDS))
-            self.renderer.close()
+            self.renderer.request_stop()
 
     def cannot_draw(self, state: StateView) -> bool:
         """Whether these environments cannot be drawn from observations."""
@@ -118,7 +118,7 @@ class RolloutVideo(Callback):
         return self.undrawable
 
     def remedy(self, state: StateView) -> str:
-        """Why there is no video, and what to do."""
+        """The reason why there is no video, and the remedy."""
         env = self.env
         if getattr(state.env, "backend", None) == "tensor":
             return "does not draw itself: give it a draw(obs, action) method"
@@ -162,7 +162,7 @@ class RolloutVideo(Callback):
         self.shown = state.phase
 
     def approach_the_end(self, state: StateView, left: int) -> None:
-        """Draw the last video phase by phase, so that nobody waits for it at the end."""
+        """Draw the last video phase by phase, so that the end of training does not wait for it."""
         assert self.kept is not None
         if self.last is None and left == (self.kept.maxlen or 0) - 1 > 0:
             self.last = next(self.numbers)
@@ -187,7 +187,7 @@ class RolloutVideo(Callback):
 
 
 def stride(state: StateView) -> int:
-    """Every so-many-th step is shown: all, unless there are more than MAX_FPS a second."""
+    """The n for which every n-th step is shown: 1, unless there are more than MAX_FPS steps per second."""
     return -(-state.env.pace // MAX_FPS)
 
 

@@ -1,4 +1,4 @@
-"""What works on this machine and what is missing: one line each, with the command that fixes it."""
+"""Check what works on this machine and what is missing: one line for each check, with the command that fixes it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Checks of the devices that torch finds, of what training needs there (a few phases, a compilation), and of ranks under
-torchrun: whether they are alike, and how long an all-reduce takes them."""
+"""Check the devices that torch finds, training and compilation on them, and ranks under torchrun: differences between them and
+the time of an all-reduce."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MESSAGES = [  # bytes, repeats, what is as large
 
 
 def gpus() -> Iterator[CheckResult]:
-    """Each GPU; or why torch cannot use one."""
+    """A result for each GPU, or the reason why torch cannot use one."""
     with warnings.catch_warnings(record=True) as caught:  # torch warns of a driver that is too old
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
@@ -117,7 +117,7 @@ def jax() -> CheckResult:
 
 
 def backends() -> CheckResult:
-    """How ranks can communicate."""
+    """The backends by which ranks can communicate."""
     if not dist.is_available():
         return CheckResult("torchrun", "this torch has no torch.distributed: a run is one process", "absent")
     found = [name for name, has in (("Gloo", dist.is_gloo_available()), ("NCCL", dist.is_nccl_available())) if has]
@@ -137,7 +137,7 @@ def chosen_device(device: str) -> CheckResult:
 
 
 def compilation(device: str, quick: bool) -> CheckResult:
-    """Compile a small function without a cache, in a process of its own."""
+    """Compile a small function without a cache, in a separate process."""
     kind, names = resolve_device(device).type, [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if quick:
         compiler = next(filter(None, map(shutil.which, names)), None)
@@ -155,14 +155,14 @@ def compilation(device: str, quick: bool) -> CheckResult:
 
 
 def training(device: str) -> CheckResult:
-    """Train three phases of CartPole in memory; on CUDA one as written, one captured, one replayed."""
+    """Train three phases of CartPole in memory; on CUDA the first is eager, the second captured, the third replayed."""
     start, problems = time.perf_counter(), list[str]()
     try:
         config = configure("CartPole-v1", "ppo", TINY, {"device": device}, with_preset=False)
         state = build(config)
         state.runtime.say = problems.append  # what could not be captured
         before = state.optimizer.flat.clone()
-        with torch_threads(1), state.streams.in_force():
+        with torch_threads(1), state.streams.activated():
             for _ in ALGORITHMS["ppo"].loop(state, config.algorithm):
                 pass
         change = float((state.optimizer.flat - before).abs().sum())
@@ -184,7 +184,7 @@ def training(device: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What a rank reports of itself."""
+    """The report of one rank."""
 
     rank: int
     host: str
@@ -204,7 +204,7 @@ class RankReport:
 
 
 def ranks_together() -> Iterator[CheckResult]:
-    """The ranks one by one, what differs between them, and their all-reduces; on the first rank only."""
+    """Results for each rank, for differences between ranks, and for their all-reduces; on rank 0 only."""
     too_many = too_many_ranks()
     if too_many is not None:
         yield too_many
@@ -214,7 +214,7 @@ def ranks_together() -> Iterator[CheckResult]:
 
 
 def measure_ranks() -> list[RankReport]:
-    """Join the other ranks and measure with them: on the first rank the reports of all, nothing elsewhere."""
+    """Join the other ranks and measure with them. Returns the reports of all on rank 0, nothing on others."""
     world = distributed.join()
     try:
         device = torch.device("cuda", world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -242,7 +242,7 @@ def measure_ranks() -> list[RankReport]:
 
 
 def timed(action: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
-    """Seconds of each repeat, after a few that do not count."""
+    """The seconds of each repeat, after a few warm-up repeats."""
     wait: Callable[[], None] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     times = []
     for _ in range(WARM_UP + repeats):
@@ -264,7 +264,7 @@ def too_many_ranks() -> CheckResult | None:
 
 
 def compare_ranks(found: list[RankReport]) -> Iterator[CheckResult]:
-    """The ranks one by one, then what differs between them, and which of them wait for others."""
+    """Results for each rank, then for differences between ranks and for slow ranks."""
     yield from (report.result() for report in found)
     compared = {name: [report.versions.get(name, "none") for report in found] for name in found[0].versions}
     for name, values in {**compared, "devices": [report.model for report in found]}.items():

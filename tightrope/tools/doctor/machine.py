@@ -1,4 +1,4 @@
-"""Results of checks, and checks of what is installed and of the machine: packages, processor, memory, disk, videos."""
+"""The results of checks, and checks of the packages, processor, memory, disk and videos of this machine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CheckResult:
 
 
 class Check(NamedTuple):
-    """A function that looks at something, and the verdict if it raises."""
+    """A check function, and the verdict if it raises."""
 
     part: str
     name: str
@@ -110,7 +110,7 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def requirements() -> dict[str, list[Requirement]]:
-    """What each extra needs, and '' always: by the installation's metadata, or the pyproject.toml beside the package."""
+    """The requirements of each extra, and of the package itself as '', from the metadata or the pyproject.toml."""
     from packaging.requirements import Requirement
 
     try:
@@ -155,7 +155,7 @@ def problem_with(requirement: Requirement) -> str:
 
 
 def versions() -> Iterator[CheckResult]:
-    """Tightrope, Python, torch and how it was built, and what else is required."""
+    """Results for Tightrope, Python, torch and its build, and the other required packages."""
     facts: Settings = {"version": __version__, "installed": (installed := installed_version(PACKAGE))}
     fix = "" if installed in (None, __version__) else f"install it again: pip install -e {ROOT}"
     state = f", but installed as {installed}" if fix else "" if installed else ", not installed but on the path"
@@ -202,7 +202,7 @@ def extras() -> Iterator[CheckResult]:
 
 
 def system() -> Iterator[CheckResult]:
-    """The system, its cores and those that this process may use (a container may have fewer), memory, threads, variables."""
+    """Results for the system, the cores that this process may use (fewer in a container), memory, threads, variables."""
     name = f"{platform.system()} {platform.release()}, {platform.machine()}"
     with contextlib.suppress(OSError):
         name = f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {name}"
@@ -240,7 +240,7 @@ def memory_limit(root: Path = CGROUP) -> int | None:
 
 
 def disk(folder: Path | None = None) -> CheckResult:
-    """Whether a run can be written to the working directory: files that are renamed, locks, room."""
+    """Whether a run can be written to the working directory: renaming, locks, free space."""
     folder, elsewhere = folder or Path.cwd(), "cd to a directory of yours, or train with --run-dir"
     try:
         with tempfile.TemporaryDirectory(prefix=".tightrope-doctor-", dir=folder) as scratch:
@@ -285,7 +285,7 @@ def encoder() -> CheckResult:
 
 
 def rendering() -> CheckResult:
-    """One picture by MuJoCo, in a process of its own: graphics drivers may crash."""
+    """Draw one picture with MuJoCo, in a separate process: graphics drivers may crash."""
     name = "MuJoCo pictures"
     if installed_version("mujoco") is None:
         return CheckResult(name, "not checked: mujoco is not installed", "absent")

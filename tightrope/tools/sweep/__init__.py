@@ -1,1 +1,1 @@
-"""A study over settings, shared by as many processes as join it. Only `tightrope sweep` imports it: it needs Optuna."""
+"""An Optuna study over settings that any number of processes share. Only `tightrope sweep` imports it."""

@@ -1,4 +1,4 @@
-"""The files of a sweep: the best settings for `train --config`, and a page with Optuna's plots."""
+"""Write the files of a sweep: the best settings for `train --config`, and a page with Optuna's plots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .worker import Objective
 
 BEST, PAGE = "best.yaml", "sweep.html"
 REFRESH_SECONDS = 30.0  # between pages while the sweep runs
-MOST_SLICES, MOST_AXES = 16, 8
+MAX_SLICE_PLOTS, MAX_PARALLEL_AXES = 16, 8
 PLOT_COLORS = {"blue": "#3b82c4", "orange": "#e08a2e", "red": "#d64550", "green": "#3a9d5d", "gray": "#8a8f99"}
 ENDS = (154, 163, 178), (224, 112, 31)  # grey and orange
 SCALE = [[i, "rgb({}, {}, {})".format(*color)] for i, color in enumerate(ENDS)]
@@ -41,13 +41,13 @@ class SweepOutputs:
     folder: Path
     objective: Objective
     slots: TrialSlots
-    config: Config  # before anything is searched
+    config: Config  # the settings before the search
     fixed: list[str]  # settings that the user chose
     storage: str  # without a password
     due: float = 0.0
 
     def refresh(self) -> None:
-        """Write the files if they are old. A sweep does not end if that fails; the last write reports it."""
+        """Write the files if they are old. An error is ignored here; the last write reports it."""
         if time.monotonic() >= self.due:
             with suppress(UsageError):
                 self.write("running")
@@ -59,41 +59,41 @@ class SweepOutputs:
             self.folder.mkdir(parents=True, exist_ok=True)
             if best is not None:
                 write_file(self.folder / BEST, self.preset(best).encode("utf-8", "backslashreplace"))
-            write_page(self.folder / PAGE, sweep_page(self.record(best, status)))
+            write_page(self.folder / PAGE, sweep_page(self.page_data(best, status)))
         except OSError as error:
             raise UsageError(f"sweep_dir {self.folder} cannot be written: {reason(error)}") from None
         except RuntimeError as error:  # no plotly
             raise UsageError(str(error)) from None
 
     @property
-    def command(self) -> str:
-        """The command that trains the best settings, with permission to import the code that they name."""
+    def train_best_command(self) -> str:
+        """The command that trains with the best settings, with permission to import the code that they name."""
         names = (self.config.env, self.config.run.train_env or "", self.config.network.network or "")
         modules = sorted({name.rpartition(":")[0] for name in names} - {""})
         allowed = ["--allow-import", *modules] if modules else []
         return shlex.join(["tightrope", "train", "--config", str(self.folder / BEST), *allowed])
 
     def preset(self, trial: FrozenTrial) -> str:
-        """All settings of the algorithm and the network as YAML, so that presets of later versions change nothing."""
+        """All settings of the algorithm and the network as YAML, independent of the presets of later versions."""
         config = self.config.changed(**self.objective.settings(trial.params))
         algorithm, network, _ = config_classes(config.algo)
         names = [field.name for part in (algorithm, network) for field in fields(part)]
         names += [name for name in self.fixed if name not in ("seed", "eval_episodes")]
-        flat = config.flat()
+        flat = config.to_flat_dict()
         names += ["train_env"] if flat["train_env"] is not None else []
         settings = {"env": config.env, "algo": config.algo, **{name: flat[name] for name in names}}
         scores = ", ".join(f"{score:.6g}" for score in trial.user_attrs.get(SCORES, []))
         title = f"# Trial {trial.number} of {self.slots.study.study_name}: score {trial.value:.6g}, the mean over seeds"
-        return f"{title} ({scores}).\n# {self.command} --seed 1\n{yaml.safe_dump(settings, sort_keys=False)}"
+        return f"{title} ({scores}).\n# {self.train_best_command} --seed 1\n{yaml.safe_dump(settings, sort_keys=False)}"
 
-    def record(self, best: FrozenTrial | None, status: str) -> SweepRecord:
-        """The sweep as its page shows it."""
-        objective, defaults = self.objective, self.config.flat()
+    def page_data(self, best: FrozenTrial | None, status: str) -> SweepRecord:
+        """The data of the sweep's page."""
+        objective, defaults = self.objective, self.config.to_flat_dict()
         row = None if best is None else trial_row(best, objective)
         return SweepRecord(
             env=self.config.env, algo=self.config.algo, name=self.slots.study.study_name, status=status,
             done=self.slots.done(), wanted=self.slots.count, seeds=list(objective.seeds),
-            steps=int(defaults["total_timesteps"]), storage=self.storage, command=self.command, best=row,
+            steps=int(defaults["total_timesteps"]), storage=self.storage, command=self.train_best_command, best=row,
             settings=[] if row is None else [(name, value, defaults[name]) for name, value in row.settings.items()],
             trials=[trial_row(trial, objective) for trial in self.slots.trials()],
             figures=[] if best is None else list(study_figures(self.slots.study, list(objective.space))),
@@ -102,9 +102,9 @@ class SweepOutputs:
 
 
 def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
-    """A trial as the page shows it."""
+    """The data of a trial on the page."""
     start, end, seconds = trial.datetime_start, trial.datetime_complete, None
-    with suppress(TypeError):  # only one of them has a time zone: Optuna did not write it
+    with suppress(TypeError):  # not written by Optuna: only one has a time zone
         seconds = (end - start).total_seconds() if start and end else None
     worker = trial.user_attrs.get(WORKER) or {}
     settings: Settings = objective.settings(trial.params)
@@ -125,7 +125,7 @@ def trial_row(trial: FrozenTrial, objective: Objective) -> TrialRow:
 
 
 def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure]:
-    """Optuna's plots, without those that have too little to show."""
+    """Optuna's plots, without those that need more trials."""
     from optuna import visualization as v
 
     ranked = importance(study)
@@ -141,12 +141,12 @@ def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure
         plots.append((SweepFigure("pair", "The two that matter most", "Score over both."), pair))
     if len(names) > 1:
         text = "A line is a trial: the better, the more orange."
-        parallel = partial(v.plot_parallel_coordinate, params=order[:MOST_AXES])
+        parallel = partial(v.plot_parallel_coordinate, params=order[:MAX_PARALLEL_AXES])
         plots.append((SweepFigure("parallel", "Settings that go together", text, wide=True), parallel))
     plots.append((SweepFigure("timeline", "When", "Each trial, of every process.", wide=True), v.plot_timeline))
     plots += [
         (SweepFigure(f"slice-{name}", name, "", group="slices"), partial(v.plot_slice, params=[name]))
-        for name in order[:MOST_SLICES]
+        for name in order[:MAX_SLICE_PLOTS]
     ]
     for about, plot in plots:
         if (figure := as_data(plot, study)) is not None:
@@ -154,7 +154,7 @@ def study_figures(study: optuna.Study, names: list[str]) -> Iterator[SweepFigure
 
 
 def importance(study: optuna.Study) -> dict[str, float]:
-    """How much each setting matters; empty if that cannot be told yet."""
+    """The importance of each setting; empty with too few trials."""
     with suppress(Exception):
         scores = {t.value for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE}
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
@@ -163,7 +163,7 @@ def importance(study: optuna.Study) -> dict[str, float]:
 
 
 def as_data(plot: Callable[..., Any], study: optuna.Study) -> Settings | None:
-    """A figure as plain data in the page's own style; None if the plot cannot cope with these trials."""
+    """A figure as plain data in the style of the page; None if Optuna cannot plot these trials."""
     try:
         content = json.loads(plot(study).to_json())
     except Exception:
@@ -176,7 +176,7 @@ def as_data(plot: Callable[..., Any], study: optuna.Study) -> Settings | None:
 
 
 def recolor(trace: Settings) -> None:
-    """Colors that can be seen on light and dark pages, and no color bar."""
+    """Set colours that are visible on light and dark pages, and remove the colour bar."""
     shade = str(trace.get("line", {}).get("color", ""))
     if shade.startswith("rgb("):  # from almost white, the worst trial, to dark blue
         share = 1 - float(shade[4:].split(",")[0]) / 255

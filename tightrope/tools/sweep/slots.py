@@ -1,4 +1,4 @@
-"""Which process runs which trial, so that no trial is lost and none runs twice, whichever process is killed.
+"""Assign trials to processes, so that no trial is lost and none runs twice if processes are killed.
 
 A sweep of N trials has N slots. A worker claims a slot by creating a running trial with the slot's number in it, in one write.
 Storages number trials in the order of creation: if two workers claim a slot at once, the later trial sees the earlier one and
@@ -36,8 +36,8 @@ ATTRIBUTES = {SLOT: int, WORKER: dict, OUTCOME: str, SCORES: list}
 FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be sampled
 DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes
 FAILED, GIVEN_UP = "failed", "given up"  # beginnings of outcomes
-MOST_FAILURES = 5  # in a slot, before it is given up: its settings may be what kills processes
-MOST_NAMED = 5  # malformed trials in a warning
+MAX_FAILURES_OF_SLOT = 5  # after which a slot is given up: its settings may crash processes
+MAX_TRIALS_NAMED = 5  # malformed trials in a warning
 
 
 @dataclass
@@ -46,12 +46,12 @@ class TrialSlots:
 
     study: optuna.Study
     count: int
-    first: Settings  # parameters of the first trial
+    first: Settings  # the parameters of the first trial
     space: Space | None = None  # None: parameters are not checked
     heartbeat_seconds: float = 5.0
     grace_seconds: float = 60.0  # without a heartbeat, by this machine's clock
     left_out: set[int] = field(default_factory=set)  # malformed trials
-    heartbeats: dict[int, tuple[object, float]] = field(default_factory=dict)  # the last of each trial, first seen when
+    heartbeats: dict[int, tuple[object, float]] = field(default_factory=dict)  # (last heartbeat, when first seen)
 
     @property
     def storage(self) -> BaseStorage:
@@ -64,7 +64,7 @@ class TrialSlots:
         started = [t for t in self.study.get_trials(deepcopy=False) if t.state != TrialState.WAITING]
         bad = {trial.number for trial in started if not is_well_formed(trial, self.space)}
         if bad - self.left_out:
-            names = ", ".join(map(str, sorted(bad)[:MOST_NAMED])) + ", ..." * (len(bad) > MOST_NAMED)
+            names = ", ".join(map(str, sorted(bad)[:MAX_TRIALS_NAMED])) + ", ..." * (len(bad) > MAX_TRIALS_NAMED)
             warn(f"left out of the storage, as no sweep with these settings wrote them: trials {names}")
         self.left_out |= bad
         return [trial for trial in started if trial.number not in bad]
@@ -93,7 +93,7 @@ class TrialSlots:
         return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
     def local_workers(self) -> int:
-        """How many processes on this machine work on a trial now, this one included."""
+        """The number of processes on this machine that run a trial now, including this one."""
         workers = [t.user_attrs.get(WORKER, {}) for t in self.trials() if t.state == TrialState.RUNNING]
         here = {w["pid"] for w in workers if w.get("machine") == machine_id() and is_alive(w)}
         return len(here | {os.getpid()})
@@ -101,7 +101,7 @@ class TrialSlots:
     # writing ----------------------------------------------------------------------------------------------------------
 
     def claim(self) -> optuna.Trial | None:
-        """Start a trial in a free slot; None if there is none. Where others are at work too, any of the next slots."""
+        """Start a trial in a free slot, a random one of the next if other processes are running; None if there is none."""
         while free := self.free():
             slots = self.by_slot()
             running = sum(trial.state == TrialState.RUNNING for trials in slots.values() for trial in trials)
@@ -121,7 +121,7 @@ class TrialSlots:
         if outcome.startswith((DEAD, FAILED)):
             slot = self.storage.get_trial(trial_id).user_attrs[SLOT]
             failures = 1 + sum(map(is_failure, self.by_slot()[slot]))
-            if failures >= MOST_FAILURES:
+            if failures >= MAX_FAILURES_OF_SLOT:
                 outcome = f"{GIVEN_UP} after {failures} attempts: {outcome}"
         try:
             self.storage.set_trial_user_attr(trial_id, OUTCOME, outcome)
@@ -136,7 +136,7 @@ class TrialSlots:
         return [trial.number for trial in running if self.is_dead(trial) and self.fail(trial._trial_id, DEAD)]
 
     def is_dead(self, trial: FrozenTrial) -> bool:
-        """On this machine the process tells at once, elsewhere its heartbeat."""
+        """Whether the worker of a trial is dead: by its process on this machine, by its heartbeat on others."""
         worker = trial.user_attrs.get(WORKER, {})
         if worker.get("machine") == machine_id() and os.name == "posix":
             return not is_alive(worker)
@@ -154,7 +154,7 @@ class TrialSlots:
             count = 0
             while not over.wait(self.heartbeat_seconds if count else 0.0):
                 count += 1
-                with contextlib.suppress(Exception):  # a database that is away for a moment
+                with contextlib.suppress(Exception):  # a database that is briefly unreachable
                     self.storage.set_trial_user_attr(trial._trial_id, HEARTBEAT, [os.getpid(), count])
             with contextlib.suppress(Exception):
                 self.storage.remove_session()
@@ -169,12 +169,12 @@ class TrialSlots:
 
 
 def fills_slot(trial: FrozenTrial) -> bool:
-    """Whether its slot needs no other trial."""
+    """Whether a trial fills its slot."""
     return trial.state != TrialState.FAIL or outcome_of(trial).startswith(GIVEN_UP)
 
 
 def is_failure(trial: FrozenTrial) -> bool:
-    """Whether the settings may be why it failed."""
+    """Whether a trial failed in a way that its settings may have caused."""
     return trial.state == TrialState.FAIL and outcome_of(trial).startswith((DEAD, FAILED))
 
 
@@ -184,7 +184,7 @@ def outcome_of(trial: FrozenTrial) -> str:
 
 
 def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
-    """Whether a trial can be one of this sweep: its attributes are of their types, its parameters in the space."""
+    """Whether a trial can belong to this sweep: its attributes have the right types, its parameters are in the space."""
     attributes, complete = trial.user_attrs, trial.state == TrialState.COMPLETE
     if not all(isinstance(attributes[name], kind) for name, kind in ATTRIBUTES.items() if name in attributes):
         return False
@@ -209,7 +209,7 @@ def is_well_formed(trial: FrozenTrial, space: Space | None) -> bool:
 def process_id() -> Settings:
     """This process, for processes on any machine."""
     pid = os.getpid()
-    return {"machine": machine_id(), "host": socket.gethostname(), "pid": pid, "born": start_time(pid)}
+    return {"machine": machine_id(), "host": socket.gethostname(), "pid": pid, "born": process_start_time(pid)}
 
 
 def machine_id() -> str:
@@ -224,10 +224,10 @@ def machine_id() -> str:
 def is_alive(worker: Settings) -> bool:
     """Whether a process of this machine is running. Its start time tells it from a later one with the same number."""
     pid = worker.get("pid")
-    return isinstance(pid, int) and 0 < pid < 2**31 and alive(pid) and start_time(pid) == worker.get("born")
+    return isinstance(pid, int) and 0 < pid < 2**31 and alive(pid) and process_start_time(pid) == worker.get("born")
 
 
-def start_time(pid: int) -> str | None:
+def process_start_time(pid: int) -> str | None:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

@@ -13,7 +13,7 @@ from ...training.config import Config, config_classes, setting_types, unknown_se
 from ...training.settings import coerce, read_yaml
 from ...types import Settings
 
-MOST_CHOICES = 1000
+MAX_CHOICES = 1000
 MIN_PHASES = 20  # rollouts so long that a run has fewer phases are not searched
 DIVISORS = {"num_minibatches": ("num_envs", "num_steps"), "num_batches": ("num_envs",)}  # what each has to divide
 NOT_SEARCHED = ("total_timesteps", "network", "stop_when_solved")
@@ -164,8 +164,8 @@ def read_search_space(path: Path, config: Config, fixed: Iterable[str]) -> Space
 
 
 def read_choices(name: str, entry: Any, annotation: Any) -> Choices:
-    if not 1 <= len(entry) <= MOST_CHOICES:
-        raise UsageError(f"search {name} has {plural(len(entry), 'choice')}: give 1 to {MOST_CHOICES}")
+    if not 1 <= len(entry) <= MAX_CHOICES:
+        raise UsageError(f"search {name} has {plural(len(entry), 'choice')}: give 1 to {MAX_CHOICES}")
     is_tuple = getattr(annotation, "__origin__", None) is tuple
     words = [one.split() if isinstance(one, str) and is_tuple else one for one in entry]
     values = tuple(read_value(name, one, annotation) for one in words)
@@ -205,7 +205,7 @@ def check_space(space: Space, config: Config) -> None:
     for name, dimension in space.items():
         for value in dimension.limits:
             try:
-                config.changed(**fit_divisors({name: value}, config.flat()))
+                config.changed(**fit_divisors({name: value}, config.to_flat_dict()))
             except UsageError as error:
                 raise UsageError(f"search {name} {value} is invalid: {error}") from None
 

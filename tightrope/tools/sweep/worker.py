@@ -1,4 +1,4 @@
-"""One process of a sweep: it claims a slot, trains and scores a trial there, and goes on until all slots are done."""
+"""One process of a sweep: claim a slot, train and score its trial, and repeat until all slots are done."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .storage import STORAGE_ERRORS
 THREADS = "threads"  # trial attribute
 DIVERGED, INVALID = "diverged", "does not fit"  # beginnings of outcomes
 RANDOM_TRIALS = 10  # before the sampler learns from earlier ones
-MOST_IN_A_ROW = 5  # slots in which a worker may fail one after the other
+MAX_FAILURES_IN_A_ROW = 5  # slots in which a worker may fail one after the other
 WAIT_SECONDS = 0.5
 
 
 class Learner(Protocol):
-    """What a sweep needs of an agent."""
+    """The part of an agent that a sweep uses."""
 
     @property
     def finished(self) -> bool: ...
@@ -44,11 +44,11 @@ class Learner(Protocol):
 
 
 class TrialError(Exception):
-    """The environment or the network of a trial failed, not the storage. The cause is the error itself."""
+    """The environment or network of a trial failed, not the storage; `__cause__` is the error."""
 
 
 class TooManyFailures(Exception):
-    """Trial after trial fails in this process. One line, with the last error."""
+    """Several trials in a row failed in this process; the message names the last error."""
 
 
 @contextmanager
@@ -63,22 +63,22 @@ def as_trial_error() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Objective:
-    """Trains several seeds of a trial's settings side by side and scores them together."""
+    """Trains several seeds with the settings of a trial and scores them together."""
 
     make: Callable[[Settings], Learner]  # an untrained agent; UsageError if the settings do not fit together
     defaults: Settings  # all settings, before anything is searched
     space: Space
     seeds: Sequence[int]
     evaluations: int
-    images: bool = False  # whether networks gain from several threads
+    images: bool = False  # whether observations are images, whose networks gain from several threads
 
     def settings(self, params: Settings) -> Settings:
-        """What a trial with these stored parameters changes about the defaults."""
+        """The settings that a trial with these stored parameters changes."""
         return fit_divisors(decode(params, self.space), self.defaults)
 
     def score(self, trial: optuna.Trial, interrupts: Interrupts, workers: int = 1) -> float:
-        """The mean of the seeds' last evaluations. TrialPruned if others were better at that point, or if the settings do
-        not fit or diverge; Interrupted on a signal. `workers` processes share the cores of this machine."""
+        """Train a trial and return the mean of its seeds' last evaluations. TrialPruned if other trials were better at some
+        point, or if the settings are invalid or diverge; Interrupted on a signal. `workers` processes share the cores."""
         settings = self.settings({name: dimension.suggest(trial, name) for name, dimension in self.space.items()})
         if self.images and self.defaults["threads"] is None:
             settings["threads"] = shared_cores(workers)
@@ -93,7 +93,7 @@ class Objective:
             raise optuna.TrialPruned from None
         finally:
             for agent in agents:
-                with suppress(Exception):  # one that failed may not close either
+                with suppress(Exception):  # after a failure, closing may fail too
                     agent.close()
 
     def train(self, trial: optuna.Trial, agents: Sequence[Learner], interrupts: Interrupts) -> float:
@@ -113,7 +113,7 @@ class Objective:
         return score
 
     def train_one(self, agent: Learner, until: int | None, interrupts: Interrupts) -> float:
-        """An agent's score after so many steps, or at the end."""
+        """Train an agent to `until` steps, or to its end, and return its score."""
         if not agent.finished:
             signal = agent.train(quiet=True, until=until).interrupted or interrupts.received
             if signal is not None:
@@ -137,11 +137,11 @@ class Worker:
     seed: int
     log: Callable[[str], None]  # prints a line
     after_trial: Callable[[], None]
-    failed_slots: set[int] = field(default_factory=set)  # in which a trial failed here
-    in_a_row: int = 0  # of them, since the last success
+    failed_slots: set[int] = field(default_factory=set)  # slots whose trial failed in this process
+    in_a_row: int = 0  # failed slots since the last success
 
     def work(self) -> int | None:
-        """Work until all slots are done, by whichever process; returns the signal that stopped it before, if one did."""
+        """Run trials until all slots are done, by any process; returns the signal if one stopped it earlier."""
         waiting = False
         with Interrupts() as interrupts:
             while interrupts.received is None and self.slots.done() < self.slots.count:
@@ -159,9 +159,9 @@ class Worker:
         return interrupts.received
 
     def run(self, trial: optuna.Trial, interrupts: Interrupts) -> None:
-        """Run one trial. If it fails, the worker goes on; if it is stopped, its slot is free again."""
+        """Run one trial. If it fails, the worker continues; if it is interrupted, its slot becomes free."""
         began, slot, error = time.monotonic(), trial.user_attrs[SLOT], ""
-        # a sampler of its own: the same study follows from the seed, also after a stop
+        # a new sampler for each trial: the study depends only on the seed, also after a restart
         seed = stream_seed(self.seed, "sweep", slot) % 2**32
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=RANDOM_TRIALS)
         self.slots.study.sampler = sampler
@@ -171,7 +171,7 @@ class Worker:
                 self.slots.study.tell(trial, score, skip_if_finished=True)
             except optuna.TrialPruned:
                 self.slots.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-            except UpdateFinishedTrialError:  # others took this process for dead
+            except UpdateFinishedTrialError:  # other processes took this one for dead
                 pass
             except (*STORAGE_ERRORS, KeyboardInterrupt, SystemExit) as stop:
                 self.slots.fail(trial._trial_id, STOPPED)
@@ -196,7 +196,7 @@ class Worker:
         return error
 
     def count_failures(self, slot: int, error: str) -> None:
-        """Stop if one slot after the other fails: a broken machine must not use up all of them."""
+        """Raise TooManyFailures if many slots in a row failed: a broken machine must not use up all slots."""
         if not error:
             self.in_a_row = 0
             return
@@ -205,11 +205,11 @@ class Worker:
             torch.cuda.empty_cache()
         self.in_a_row += slot not in self.failed_slots
         self.failed_slots.add(slot)
-        if self.in_a_row >= MOST_IN_A_ROW:
+        if self.in_a_row >= MAX_FAILURES_IN_A_ROW:
             raise TooManyFailures(f"{self.in_a_row} trials in a row failed, the last with {error}")
 
     def summary(self, trial: FrozenTrial, seconds: float) -> str:
-        """The result of a trial in one line."""
+        """A line with the result of a trial."""
         taken = "other processes took this one for dead, and try its settings again"
         outcome = taken if outcome_of(trial) == DEAD else outcome_of(trial)
         scores = ", ".join(f"{score:.4g}" for score in trial.user_attrs.get(SCORES, []))

@@ -1,6 +1,6 @@
-"""Calls the methods of a tensor environment once, at its first reset, on a copy with few rows that leaves no trace.
+"""Call the methods of a tensor environment once at its first reset, on a copy with few rows and without side effects.
 
-It finds mistakes (see `validate`) and methods that work in place, which `TensorEnv` then calls with copies.
+The dry run finds mistakes (see `validate`) and methods that work in place, which `TensorEnv` then calls with copies.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..models.action_mask import append_mask, next_allowed
 from ..types import Box, Discrete, MultiDiscrete, Spec
 from . import validate
+from .mask_checks import check_mask, check_masks
 from .random_streams import SavedStreams, streams_lock
 from .validate import TensorEnvLike, bitwise_equal
 
-ROWS = (12, 24)  # of the copy: the first that differs from the environment's number; multiples of 2, 3 and 4
+ROWS = (12, 24)  # of the copy: the first number that is not the environment's; both are multiples of 2, 3 and 4
 
 
-class Trial:
-    """Calls the methods of a copy with copies of their arguments, and notes those that work in place."""
+class DryRun:
+    """Calls the methods of a copy with copies of their arguments, and collects the names of those that work in place."""
 
     def __init__(self, twin: TensorEnvLike) -> None:
         self.twin, self.in_place = twin, set[str]()
-        self.returned: list[tuple[str, Tensor]] = []  # kept, so that their memory is not used again
+        self.returned: list[tuple[str, Tensor]] = []  # kept, so that their memory is not reused
 
     def run(self, name: str, *arguments: Tensor) -> object:
         copies, before = [x.clone() for x in arguments], self.twin.state.clone()
@@ -31,7 +33,7 @@ class Trial:
         after = [x._version for x in (*copies, self.twin.state)]
         changed = after[-1] != versions[-1] or not bitwise_equal(self.twin.state, before)
         if changed or shares_memory(result, self.twin.state):
-            fix = "use the tensors it is given, and return new ones"
+            fix = "use its arguments, and return new tensors"
             raise validate.mistake(self.twin, name, "changes or returns self.state", fix)
         if after != versions or not all(map(bitwise_equal, copies, arguments)):
             self.in_place.add(name)
@@ -51,7 +53,7 @@ def shares_memory(one: object, other: Tensor) -> bool:
 
 
 def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
-    """Valid actions, as a policy would send them."""
+    """Random valid actions, as from a policy."""
     draw = torch.rand(rows, *spec.shape, generator=generator, device=generator.device)
     if isinstance(spec, (Discrete, MultiDiscrete)):
         return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)
@@ -63,9 +65,9 @@ def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def try_methods(env: TensorEnvLike) -> frozenset[str]:
-    """Call every method of an environment on a copy; returns the names of those that work in place.
+    """Call every method of an environment on a copy, and return the names of those that work in place.
 
-    Methods that must run exactly once a step (`pure = False`) are not called, and count as working in place.
+    With `pure = False`, methods must run exactly once per step: they are not called, and count as working in place.
     """
     validate.check_spaces(env)
     for name in validate.REQUIRED:
@@ -84,21 +86,21 @@ def try_methods(env: TensorEnvLike) -> frozenset[str]:
 
 
 def try_on_copy(env: TensorEnvLike) -> frozenset[str]:
-    """Try few rows; where a method raises, try twice the environment's rows: it may need a multiple of some number."""
+    """Try few rows; if a method raises, try twice the environment's rows, since it may need a multiple of some number."""
     try:
-        return try_two_steps(Trial(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
+        return try_two_steps(DryRun(env.spawn(ROWS[env.num_envs == ROWS[0]], 0)))
     except UsageError as error:
         if " raises " not in str(error):
             raise
         try:
-            return try_two_steps(Trial(env.spawn(2 * env.num_envs, 0)))
+            return try_two_steps(DryRun(env.spawn(2 * env.num_envs, 0)))
         except UsageError:
             raise error from None
 
 
-def try_two_steps(trial: Trial) -> frozenset[str]:
+def try_two_steps(dry_run: DryRun) -> frozenset[str]:
     """Take one step from each of two batches of start states."""
-    twin, run = trial.twin, trial.run
+    twin, run = dry_run.twin, dry_run.run
     generator = torch.Generator(twin.device).manual_seed(0)
     for _ in range(2):
         noise = torch.rand(twin.num_envs, twin.noise_size, generator=generator, device=twin.device)
@@ -106,14 +108,23 @@ def try_two_steps(trial: Trial) -> frozenset[str]:
         twin.state.copy_(state)
         obs = validate.check_observation(twin, run("observe", state))
         validate.check_finite(twin, "observe", obs, "at reset")
-        validate.check_choices(twin, obs.cpu(), UsageError, "initial")
         action = random_action(twin.action, twin.num_envs, generator)
+        if twin._masked:
+            mask = check_mask(twin, run("action_mask", state))
+            obs = append_mask(obs, mask)
+            check_masks(twin, obs.cpu(), UsageError)
+            action = torch.from_numpy(next_allowed(action.cpu().numpy(), mask.cpu().numpy(), twin.action)).to(
+                twin.device
+            )
+        validate.check_choices(twin, obs.cpu(), UsageError, "initial")
         after = validate.check_next_state(twin, run("advance", state, action), state)
         reward = validate.check_column(twin, "reward", run("reward", state, action, after), torch.float32)
         validate.check_finite(twin, "reward", reward, "after the first step")
         validate.check_column(twin, "terminated", run("terminated", after), torch.bool)
         validate.check_observation(twin, run("observe", after))
-    return frozenset(trial.in_place)
+        if twin._masked:
+            check_mask(twin, run("action_mask", after))
+    return frozenset(dry_run.in_place)
 
 
 def writes(tensor: Tensor) -> int:

@@ -1,16 +1,16 @@
-"""Checkpoints: safetensors for tensors, JSON for everything else, a SHA-256 for every byte. None of them can run code.
+"""Find, verify and read checkpoints; `checkpoint_writer` writes them. Tensors are safetensors, the rest is JSON.
 
 RUN/config.yaml                                 every setting, for people
-RUN/checkpoints/latest                          the name of the newest checkpoint and its manifest's hash
-RUN/checkpoints/0007-steps-98304/               the seventh, after 98,304 steps:
-    manifest.json          what wrote it, the settings, the spaces (the network's, and the environment's own where it runs
-                           outside torch), size and hash of each file, and its own hash
-    model.safetensors      networks and normalizers: what acting needs
-    training.safetensors   everything else that makes the run
-    rank-0001.safetensors  the state of another rank, where several trained it together
+RUN/checkpoints/latest                          name and manifest hash of the newest checkpoint; loading does not follow it
+RUN/checkpoints/0007-steps-98304/               the seventh checkpoint, after 98,304 steps:
+    manifest.json          version of the writer, settings, spaces of the network and of an environment outside torch,
+                           size and SHA-256 of each file, SHA-256 of the manifest
+    model.safetensors      networks and normalizers, which acting needs
+    training.safetensors   the rest of the state: optimiser, environments, random streams
+    rank-0001.safetensors  the state of rank 1, where several ranks trained the run
 
-This module finds and reads them. A file may come from a stranger: nothing is used before its size, its hash and its manifest
-have been checked. The newest complete checkpoint is used; damaged ones are named and skipped.
+Loading takes the checkpoint with the highest serial number that verifies; damaged ones are named and skipped. A file may come
+from a stranger: its size, hash and manifest are checked before any content is used, and loading a file runs no code.
 """
 
 from __future__ import annotations
@@ -29,29 +29,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
-from ..engine import cores, world
+from ..engine import world
 from ..errors import UsageError, one_line, plural, warn
 from ..files import Place, Unreadable, address, canonical, digest, read_canonical
 from ..version import __version__
-from .config import Config, configure
+from .config import Config, config_from
 
 SCHEMA = 1
 CONFIG, CHECKPOINTS, LATEST, MANIFEST = "config.yaml", "checkpoints", "latest", "manifest.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
 NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
-MAX_FILE_BYTES = 1 << 40  # whatever a manifest says
+MAX_FILE_BYTES = 1 << 40
 MAX_MANIFEST_BYTES = 1 << 22  # enough for 30,000 ranks
-MAX_HEADER_BYTES = 1 << 20  # of names and shapes at the beginning of a file of tensors
-MAX_COMPLAINTS, LOOKS = 3, 10  # lines about damaged checkpoints; tries where checkpoints are pruned while they are read
+MAX_HEADER_BYTES = 1 << 20  # of a safetensors file: the names and shapes of its tensors
+MAX_COMPLAINTS, LOOKS = (
+    3,
+    10,
+)  # warnings about damaged checkpoints; attempts while a training process prunes checkpoints
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files have been verified. They are kept open, so that they stay readable when it is pruned."""
+    """A verified checkpoint. Its files stay open, so that they can be read after a training process has pruned it."""
 
     place: Place
     manifest: dict[str, Any]
-    descriptors: dict[str, int] = field(default_factory=dict, compare=False)  # of the files that this rank reads
+    descriptors: dict[str, int] = field(default_factory=dict, compare=False)  # open files that this rank reads, by name
 
     def __post_init__(self) -> None:
         weakref.finalize(self, lambda opened: [*map(os.close, opened.values())], self.descriptors)
@@ -70,7 +73,7 @@ class Checkpoint:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it has the state of; 0 if that was left out."""
+        """The number of ranks whose state was saved; 0 if the state of each rank was left out."""
         return int(self.manifest.get("ranks", 1))
 
     def misfit(self, reason: object) -> UsageError:
@@ -78,7 +81,7 @@ class Checkpoint:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        """One of its files, to be read as tensors."""
+        """Open a file of the checkpoint; an error while reading becomes a UsageError."""
         try:
             with open(self.descriptors[name], "rb", closefd=False) as file:
                 file.seek(0)
@@ -87,41 +90,41 @@ class Checkpoint:
             raise UsageError(f"{self.path / name} is not a file of tensors: {one_line(error)}") from None
 
     def shapes(self, name: str) -> dict[str, list[int]]:
-        """The shapes of the tensors in one of its files, of which only the header is read."""
+        """The shapes of the tensors in a file, by name. Only the header is read."""
         with self.opened(name) as file:
             length = int.from_bytes(file.read(8), "little")
-            if length > MAX_HEADER_BYTES:  # it would take many times its size to read
-                raise ValueError(f"its header has {length:,} bytes, more than the {MAX_HEADER_BYTES:,} it may have")
+            if length > MAX_HEADER_BYTES:  # parsing takes many times its size in memory
+                raise ValueError(f"its header has {length:,} bytes, more than the limit of {MAX_HEADER_BYTES:,}")
             with safe_open(address(file, self.place / name), "pt") as tensors:
                 return {key: tensors.get_slice(key).get_shape() for key in tensors.keys()}  # noqa: SIM118
 
     def read(self, name: str) -> dict[str, Tensor]:
-        """The tensors in one of its files."""
+        """The tensors in a file, by name."""
         self.shapes(name)
         with self.opened(name) as file:
             return load(file.read())
 
 
 def files_of(rank: int) -> list[str]:
-    """The files that a rank resumes from."""
+    """The names of the files that a rank reads to resume."""
     return [MODEL, TRAINING] if rank == 0 else [MODEL, TRAINING, f"rank-{rank:04d}.safetensors"]
 
 
 def verify(place: Place) -> Checkpoint:
-    """Open a checkpoint all of whose files are as they were written; otherwise `Unreadable` says what is not."""
+    """Open a checkpoint and check the size and hash of its files; `Unreadable` names the first damage."""
     checkpoint, ours = Checkpoint(place, read_manifest(place)), files_of(world().rank)
     files = checkpoint.manifest["files"]
-    for name in files if world().is_rank0 else [name for name in ours if name in files]:  # the first rank checks all
+    for name in files if world().is_rank0 else [name for name in ours if name in files]:  # rank 0 checks all files
         with (place / name).open(files[name]["size"]) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != files[name]["sha256"]:
-                raise Unreadable(f"{name} is not as it was written (its SHA-256 differs)")
+                raise Unreadable(f"{name} is damaged (its SHA-256 differs)")
             if name in ours:
                 checkpoint.descriptors[name] = os.dup(file.fileno())
     return checkpoint
 
 
 def read_manifest(place: Place) -> dict[str, Any]:
-    """The manifest of a checkpoint, as it was written; otherwise `Unreadable` says what is wrong with it."""
+    """Read and check the manifest of a checkpoint; `Unreadable` says what is wrong with it."""
     manifest = read_canonical(place / MANIFEST, MAX_MANIFEST_BYTES)
     schema, versions = manifest.get("schema"), manifest.get("versions")
     if schema != SCHEMA:
@@ -129,7 +132,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
         by = f"schema {str(schema)[:20]!r} of tightrope {str(writer)[:20]}"
         raise Unreadable(f"{MANIFEST} has {by}; this is tightrope {__version__}, which reads schema {SCHEMA}")
     if manifest != with_hash({k: v for k, v in manifest.items() if k != "sha256"}):
-        raise Unreadable(f"{MANIFEST} is not as it was written")
+        raise Unreadable(f"{MANIFEST} is damaged (its SHA-256 differs)")
     if (problem := manifest_problem(manifest)) is not None:
         raise Unreadable(f"{MANIFEST} {problem}")
     if manifest["name"] != place.name:
@@ -138,7 +141,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
 
 
 def manifest_problem(manifest: dict[str, Any]) -> str | None:
-    """What is wrong with a manifest whose hash is right, since anybody can write one."""
+    """The first invalid entry of a manifest, or None. A right hash proves nothing: anybody can compute one."""
     counts = dict.fromkeys(("serial", "steps", "phase", "log_bytes", "ranks"), int)
     kinds = {"name": str, "config": dict, "files": dict, "versions": dict, **counts}
     manifest = {"ranks": 1, **manifest}
@@ -147,7 +150,7 @@ def manifest_problem(manifest: dict[str, Any]) -> str | None:
             return f"has no valid {key}"
     files, ranks = manifest["files"], max(manifest["ranks"], 1)
     if len(files) != ranks + 1 or {*files} != {file for rank in range(ranks) for file in files_of(rank)}:
-        return f"names other files than {MODEL}, {TRAINING} and those of its ranks"
+        return f"does not list exactly {MODEL}, {TRAINING} and one file for each further rank"
     for name, entry in files.items():
         size, sha256 = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
         if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES or not isinstance(sha256, str):
@@ -156,33 +159,21 @@ def manifest_problem(manifest: dict[str, Any]) -> str | None:
 
 
 def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with its own hash."""
+    """The manifest with its own SHA-256 added."""
     return {**manifest, "sha256": digest(canonical(manifest))}
 
 
-def config_from(flat: dict[str, Any], source: Path) -> Config:
-    """The settings that a run was saved with, without presets; errors name their source."""
-    if not isinstance(flat.get("env"), str) or not isinstance(flat.get("algo"), str):
-        raise UsageError(f"{source} does not say which env and algo it is of")
-    if isinstance(flat.get("threads"), int):
-        flat = {**flat, "threads": min(flat["threads"], cores())}  # it may have been written on a larger machine
-    try:
-        return configure(flat["env"], flat["algo"], flat, with_preset=False)
-    except UsageError as error:
-        raise UsageError(f"{source}: {error}") from None
-
-
-# finding them ---------------------------------------------------------------------------------------------------------
+# finding a checkpoint ---------------------------------------------------------------------------------------------------------
 
 
 def age(place: Place) -> tuple[int, int]:
-    """(serial number, steps) from a checkpoint's name. The newest has the largest: serial numbers stop at their maximum."""
+    """(serial number, steps) from a checkpoint's name; the newest is the largest. Steps decide at the last serial number."""
     match = NAME.fullmatch(place.name)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def list_checkpoints(run_dir: Path) -> list[Place]:
-    """The directories of a run that have a checkpoint's name, newest first. Links are left out: they may lead anywhere."""
+    """The checkpoint directories of a run, newest first. Links are ignored: they may lead outside of the run."""
     folder = Place(run_dir) / CHECKPOINTS
     try:
         return sorted((folder / name for name in folder.folders() if NAME.fullmatch(name)), key=age, reverse=True)
@@ -195,7 +186,7 @@ def newest_serial(run_dir: Path) -> int:
 
 
 def score_of(place: Place) -> float | None:
-    """The score that a checkpoint was kept for, if it was."""
+    """The evaluation score in a checkpoint's manifest, if it has one."""
     try:
         score = read_canonical(place / MANIFEST, MAX_MANIFEST_BYTES).get("score")
     except Unreadable:
@@ -204,14 +195,14 @@ def score_of(place: Place) -> float | None:
 
 
 def best_first(places: list[Place]) -> list[Place]:
-    """The checkpoints that have a score, the best first, the oldest first among equals."""
+    """The checkpoints that have a score, best first; of equal scores the oldest first."""
     scores = {place: score for place in places if (score := score_of(place)) is not None}
     return sorted(scores, key=lambda place: (-scores[place], age(place)))
 
 
 def find(run_dir: Path, which: str = "last", say: Callable[[str], None] = warn) -> Checkpoint:
-    """The newest complete checkpoint of a run (`last`), the one with the best score (`best`), or the one of that name.
-    `run_dir` may be a checkpoint itself."""
+    """Find a checkpoint of a run and verify it: the newest that verifies (`last`), the best score (`best`), or a name.
+    `run_dir` may also be the directory of a checkpoint. `say` gets a line for each damaged checkpoint."""
     run = Place(run_dir)
     if (run / MANIFEST).exists():
         return find_exactly(run)
@@ -225,35 +216,34 @@ def find(run_dir: Path, which: str = "last", say: Callable[[str], None] = warn) 
         if which == "best" and not (places := best_first(places)):
             raise UsageError(f"{run_dir} has no checkpoint 'best': it was trained without eval_every. Give 'last'")
         if not places:
-            raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` begins it anew")
+            raise UsageError(f"{run_dir} has no checkpoint yet: `tightrope resume {run_dir}` starts from the beginning")
         if which == "last" and (problem := pointer_problem(run / CHECKPOINTS)) is not None:
             problems.append(f"{run_dir / CHECKPOINTS / LATEST} is damaged ({problem}); using ")
         for place in places:
             try:
                 checkpoint = verify(place)
             except (Unreadable, OSError) as error:
-                if looks_left and not place.exists():  # a process that trains has pruned it: there are newer ones
+                if looks_left and not place.exists():  # pruned by a training process: look again for newer ones
                     break
                 problems.append(f"checkpoint {place.name}: {error}; using ")
             else:
-                return with_warnings(checkpoint, problems, say)
+                warn_of_damage(problems, checkpoint, say)
+                return checkpoint
         else:
             break
     shown = "; ".join(problem.removesuffix("; using ") for problem in problems[:MAX_COMPLAINTS])
-    raise UsageError(f"{run_dir} has no good checkpoint. {shown}")
+    raise UsageError(f"{run_dir} has no checkpoint that can be read. {shown}")
 
 
-def with_warnings(checkpoint: Checkpoint, problems: list[str], say: Callable[[str], None]) -> Checkpoint:
-    """Tell the user why this checkpoint is used and not a newer one."""
+def warn_of_damage(problems: list[str], used: Checkpoint, say: Callable[[str], None]) -> None:
     if (more := len(problems) - MAX_COMPLAINTS) > 0:
         problems = [*problems[:MAX_COMPLAINTS], f"{plural(more, 'checkpoint')} more cannot be read either; using "]
     for problem in problems:
-        say(f"{problem}{checkpoint.path.name} instead")
-    return checkpoint
+        say(f"{problem}{used.path.name} instead")
 
 
 def find_exactly(place: Place, run_dir: Path | None = None) -> Checkpoint:
-    """The checkpoint of that name and no other."""
+    """Verify one checkpoint directory; there is no other to fall back on."""
     if not NAME.fullmatch(place.name) or not place.is_dir():
         raise no_checkpoint(run_dir or place.path, place.name)
     try:
@@ -268,16 +258,16 @@ def no_checkpoint(run_dir: Path, name: str) -> UsageError:
 
 
 def pointer_problem(folder: Place) -> str | None:
-    """What is wrong with `latest`. It may be missing or one checkpoint behind: a kill came before it was written."""
+    """What is wrong with `latest`, or None. A process killed while saving may leave `latest` missing or one behind."""
     if not (folder / LATEST).exists():
         return None
     try:
         pointer = read_canonical(folder / LATEST)
         place = folder / str(pointer.get("checkpoint"))
         if not NAME.fullmatch(place.name) or not place.is_dir():
-            return "it points to nothing"
+            return "it names no checkpoint of this run"
         same = digest((place / MANIFEST).read(MAX_MANIFEST_BYTES)) == pointer.get("sha256")
-        return None if same else f"it is not of this run's {place.name}"
+        return None if same else f"its hash is not that of {place.name}"
     except Unreadable as error:
         return str(error)
 
@@ -285,13 +275,19 @@ def pointer_problem(folder: Place) -> str | None:
 def check_is_run(run_dir: Path) -> None:
     folder = Place(run_dir) / CHECKPOINTS
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is not a directory of its own: a link could lead to another run")
+        raise UsageError(f"{folder} is not a real directory: a link could lead to another run")
     if not folder.is_dir() and not (folder.parent / CONFIG).exists():
         raise not_a_run(run_dir)
 
 
 def not_a_run(path: Path) -> UsageError:
     if (Place(path) / MANIFEST).is_file():
-        return UsageError(f"{path} is not a run but one of its checkpoints: give {path.absolute().parent.parent}")
+        return UsageError(f"{path} is a checkpoint, not a run: give {path.absolute().parent.parent}")
     why = f"it has no {CONFIG}" if path.is_dir() else "it is a file" if path.exists() else "there is no such directory"
     return UsageError(f"{path} is not a run: {why}. Give a directory that train or save wrote")
+
+
+def has_checkpoints(run_dir: Path) -> bool:
+    """Whether a run has a checkpoint, damaged or not."""
+    check_is_run(run_dir)
+    return bool(list_checkpoints(run_dir))

@@ -1,4 +1,4 @@
-"""A video of what a policy does in a fresh environment: episodes one after the other, or side by side."""
+"""Record a policy in a fresh environment as an MP4 video: episodes one after the other, or side by side."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..draw import captioned_grid, cell_scale, enlarged
-from ..engine import apart, choose_threads, threads
+from ..draw import captioned_grid, cell_scale, render_scale
+from ..engine import choose_threads, isolated_rng, threads
 from ..envs import TensorEnv
 from ..envs.validate import draw_frames
 from ..errors import UsageError, plural
@@ -21,31 +21,31 @@ from ..models import ActorCritic
 from ..types import Env
 from .signals import Interrupts
 
-SIDE_BY_SIDE = 16  # episodes, unless told otherwise
-MOST_CELLS = 64
-MOST_FRAMES = 20_000
+SIDE_BY_SIDE = 16  # default number of episodes in a grid
+MAX_GRID_EPISODES = 64
+MAX_VIDEO_FRAMES = 20_000
 FASTEST = 60  # frames a second
-HOLD = 12  # frames that the end of an episode stays
-PINK = 0.3  # how much of it there is then
+HOLD = 12  # frames for which the last step of an episode is shown
+PINK = 0.3  # strength of the tint of these frames
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shot:
-    """How a video is to be taken."""
+    """Options of a video."""
 
     episodes: int | None = None
     """Episodes; one, or 16 side by side, if not given."""
     grid: bool = False
-    """Side by side instead of one after the other."""
+    """Show episodes side by side instead of one after the other."""
     every: int | None = None
-    """Show every so-many-th step, which makes time go faster; as many as make it real time if not given."""
+    """Show only every n-th step, which speeds the video up; chosen for real time if not given."""
     fps: int | None = None
-    """Frames a second; as many as make it real time, 60 at most, if not given."""
+    """Frames per second; chosen for real time, 60 at most, if not given."""
     stochastic: bool = False
-    """Draw actions at random as in training instead of taking the likeliest."""
+    """Sample actions as in training instead of taking the likeliest."""
 
     def __post_init__(self) -> None:
-        most = {"episodes": MOST_CELLS if self.grid else 1_000, "every": 1_000, "fps": 240}
+        most = {"episodes": MAX_GRID_EPISODES if self.grid else 1_000, "every": 1_000, "fps": 240}
         for name, limit in most.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or not 1 <= value <= limit):
@@ -56,18 +56,18 @@ class Shot:
         return self.episodes or (SIDE_BY_SIDE if self.grid else 1)
 
     def tempo(self, pace: int) -> tuple[int, int]:
-        """(every so-many-th step, frames a second) for an environment that takes so many steps a second."""
+        """(n to show every n-th step, frames per second) for an environment with `pace` steps per second."""
         real_time = -(-pace // (self.fps or FASTEST))
         return self.every or real_time, self.fps or max(1, round(pace / real_time))
 
 
 @dataclass(frozen=True)
 class RecordedVideo:
-    """What there is to be seen."""
+    """A video that was written."""
 
     path: Path
     frames: int
-    returns: list[float]  # of the episodes, as far as they were shown
+    returns: list[float]  # of each episode, up to the last frame shown
 
     def __str__(self) -> str:
         returns = ", ".join(f"{total:.2f}" for total in self.returns[:8]) + (", ..." if len(self.returns) > 8 else "")
@@ -78,15 +78,15 @@ class RecordedVideo:
 def record_video(
     policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot | None = None, title: str = ""
 ) -> RecordedVideo:
-    """Film a policy in fresh copies of `env`. The first signal ends it with Interrupted; left to itself, the library that many
-    environments draw with would swallow SIGTERM."""
+    """Record a policy in fresh copies of `env`. The first signal raises Interrupted: pygame, with which many environments
+    draw, would otherwise swallow SIGTERM."""
     shot = shot or Shot()
     cells = shot.count if shot.grid else 1
     with (
         Interrupts() as interrupts,
         threads(choose_threads(policy, cells)),
-        apart(seed, env.device),
-        enlarged(cell_scale(cells)),
+        isolated_rng(seed, env.device),
+        render_scale(cell_scale(cells)),
         interrupts.raised(),
     ):
         return film(policy, env.spawn(cells, seed, drawn=True), path, seed, shot, title)
@@ -100,7 +100,7 @@ def film(policy: ActorCritic, env: Env, path: Path, seed: int, shot: Shot, title
         with Video(Place.of(path), fps) as video:
             for picture in stage.pictures():
                 video.add(picture)
-                if video.frames >= MOST_FRAMES:
+                if video.frames >= MAX_VIDEO_FRAMES:
                     break
     finally:
         env.close()
@@ -129,7 +129,7 @@ class Stage:
                 self.total[:] = 0.0
 
     def play(self, obs: Tensor, number: int) -> Generator[np.ndarray, None, Tensor]:
-        """One episode of every environment; those that are over stay as they were. Returns what comes after it."""
+        """Play one episode in every environment; finished ones keep their last picture. Returns the next observation."""
         running = np.ones(self.env.num_envs, bool)
         cells: np.ndarray | None = None
         t = 0

@@ -1,4 +1,4 @@
-"""Environments that speak Tightrope's Env protocol under test, tensor environments among them."""
+"""Environments under test that implement Tightrope's Env protocol, including tensor environments."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask
 from ..validate import describe_value, short_text
 from .env_under_test import FIXES, CheckAborted, CheckReport, EnvUnderTest, ObservedStep
-from .values import entry_name, same_numbers, spec_range, unequal
+from .values import same_numbers, scalar_label, spec_range, unequal
 
 
 class ProtocolUnderTest(EnvUnderTest):
-    """An environment that speaks the Env protocol."""
+    """An environment under test that implements the Env protocol."""
 
     fixes = FIXES | {
         "bounds": "keep to the spec, or fix the spec",
@@ -44,23 +44,24 @@ class ProtocolUnderTest(EnvUnderTest):
     def reset(self, seed: int | None = None) -> Array:
         if seed is not None:
             self.age, self.last_seed = 0, seed
-        return self.read("the observation of reset()", self.call("reset", lambda: self.env.reset(seed=seed)))
+        rows = self.read("the observation of reset()", self.call("reset", lambda: self.env.reset(seed=seed)))
+        return self.read_masks(rows)
 
     def read(self, name: str, tensor: object) -> Array:
         """Rows of an observation."""
         spec = self.env.observation
-        rows = self.as_array(name, tensor, spec.dtype, spec.shape).reshape(self.num_envs, -1)
+        rows = self.checked_array(name, tensor, spec.dtype, spec.shape).reshape(self.num_envs, -1)
         low, high = spec_range(spec)
         outside = np.argwhere((rows < low) | (rows > high))
         if len(outside):
             row, column = (int(i) for i in outside[0])
             value = f"{rows[row, column]:.6g}, outside [{low[column]:g}, {high[column]:g}]"
-            message = f"{name}, {entry_name(spec, column)}, is {value}, in row {row}, {self.when}"
+            message = f"{name}, {scalar_label(spec, column)}, is {value}, in row {row}, {self.when}"
             self.add("warning" if isinstance(spec, Box) else "error", "bounds", message)
         return self.check_finite(name, rows)
 
-    def as_array(self, name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
-        """A copy of the tensor as an array, after checks of its form."""
+    def checked_array(self, name: str, tensor: object, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> Array:
+        """Check the dtype, device and shape of a tensor, and return a copy as an array."""
         if not isinstance(tensor, Tensor):
             self.error("structure", f"{name} is {describe_value(tensor)}, not a tensor")
             raise CheckAborted
@@ -79,6 +80,7 @@ class ProtocolUnderTest(EnvUnderTest):
         return tensor.detach().cpu().numpy().copy()
 
     def step(self, action: object) -> ObservedStep:
+        action = self.allowed(action)
         sent = torch.tensor(action).to(self.env.device)  # a copy, which the environment may change
         before = sent.clone()
         self.age += 1
@@ -89,11 +91,13 @@ class ProtocolUnderTest(EnvUnderTest):
             self.error("step", f"step() returns {describe_value(step)}, not a Step", "return a tightrope.types.Step")
             raise CheckAborted
         obs, final_obs = self.read("obs", step.obs), self.read("final_obs", step.final_obs)
-        reward = self.as_array("reward", step.reward, torch.float32).astype(np.float64)
-        terminated = self.as_array("terminated", step.terminated, torch.bool).astype(bool)
-        truncated = self.as_array("truncated", step.truncated, torch.bool).astype(bool)
-        real = np.ones(self.num_envs, bool) if step.real is None else self.as_array("real", step.real, torch.bool)
-        return self.inspect(ObservedStep(obs, reward, terminated, truncated, final_obs, real))
+        reward = self.checked_array("reward", step.reward, torch.float32).astype(np.float64)
+        terminated = self.checked_array("terminated", step.terminated, torch.bool).astype(bool)
+        truncated = self.checked_array("truncated", step.truncated, torch.bool).astype(bool)
+        valid = (
+            np.ones(self.num_envs, bool) if step.valid is None else self.checked_array("valid", step.valid, torch.bool)
+        )
+        return self.inspect(ObservedStep(obs, reward, terminated, truncated, final_obs, valid))
 
     def inspect(self, step: ObservedStep) -> ObservedStep:
         both = np.flatnonzero(step.terminated & step.truncated)
@@ -101,7 +105,7 @@ class ProtocolUnderTest(EnvUnderTest):
             self.error("both flags", f"row {both[0]} is terminated and truncated at once, {self.when}")
         differing = np.flatnonzero(~step.done & unequal(step.obs, step.final_obs).any(1))
         if len(differing) and not self.is_adapter:
-            self.error("final_obs", f"row {differing[0]} goes on, but its obs is not its final_obs, {self.when}")
+            self.error("final_obs", f"row {differing[0]} is not done, but its obs is not its final_obs, {self.when}")
         return super().inspect(step)
 
     def isolated_step(self) -> ObservedStep:
@@ -114,7 +118,7 @@ class ProtocolUnderTest(EnvUnderTest):
 
 
 class TensorUnderTest(ProtocolUnderTest):
-    """A TensorEnv. As in a run, every seeded reset starts from the same random streams and the same attributes."""
+    """A TensorEnv under test. As in a run, every seeded reset starts from the same random streams and attributes."""
 
     fixes = ProtocolUnderTest.fixes | {
         "alias": "return a new tensor each time",

@@ -1,4 +1,4 @@
-"""The data behind a report. `training/reports.py` fills it in, the pages show it."""
+"""The data of a report page. `training/reports.py` collects it; the modules of this package show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ StatusKind = Literal["running", "ended", "solved", "stopped", "not finite", "fai
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Whether a run is under way, or how it ended."""
+    """Whether a run is running, or how it ended."""
 
     kind: StatusKind
     details: str = ""
@@ -51,7 +51,7 @@ class VideoFile:
 
 
 @dataclass(frozen=True)
-class CheckpointFile:
+class CheckpointSummary:
     name: str
     steps: int
     score: float | None = None
@@ -59,18 +59,18 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run's settings and its directory tell."""
+    """Data from the directory of a run besides its metrics."""
 
-    usual: Settings = field(default_factory=dict)  # its settings if no flag had been given
+    usual: Settings = field(default_factory=dict)  # its settings without any flag
     command: str = ""  # trains the same run again
     scores: list[ScoreRecord] = field(default_factory=list)  # taken after training
     videos: list[VideoFile] = field(default_factory=list)  # oldest first
-    checkpoints: list[CheckpointFile] = field(default_factory=list)  # newest first
+    checkpoints: list[CheckpointSummary] = field(default_factory=list)  # newest first
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything that a page shows of a run."""
+    """All data of a run that a page shows."""
 
     info: RunInfo
     columns: Columns
@@ -86,7 +86,7 @@ class RunRecord:
         return int(self.columns.last("step") or 0)
 
     def label(self, video: VideoFile) -> str:
-        """What a video shows, as text."""
+        """The caption of a video."""
         if video.phase is None:
             return video.place.path.stem
         step = self.columns["step"][self.columns["phase"] == video.phase]
@@ -127,11 +127,11 @@ def end_status(result: TrainingResult, info: RunInfo, columns: Columns) -> RunSt
     if isinstance(error, Exception):
         return RunStatus("failed", " ".join(f"{type(error).__name__}: {error}".split())[:500])
     if result.state.solved:
-        return target_status(columns, info.settings) or RunStatus("solved")
+        return status_if_target_reached(columns, info.settings) or RunStatus("solved")
     return status_by_steps(result.steps, info.settings, info.run_dir)
 
 
-def target_status(columns: Columns, settings: Settings) -> RunStatus | None:
+def status_if_target_reached(columns: Columns, settings: Settings) -> RunStatus | None:
     """The status of a run in which an evaluation reached `stop_at_return`; None for others."""
     target = settings.get("stop_at_return")
     scores = columns[SCORE][~(columns["eval/cut_off"] > 0)]
@@ -145,4 +145,4 @@ def status_by_steps(steps: int, settings: Settings, run_dir: Path | None) -> Run
     total, phase = settings["total_timesteps"], settings["num_envs"] * settings["num_steps"]
     if steps + phase > total:
         return RunStatus("ended")
-    return RunStatus("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` goes on")
+    return RunStatus("stopped", f"after {steps:,} of {total:,} steps: `tightrope resume {run_dir}` continues")

@@ -1,0 +1,143 @@
+"""Action masks. A mask travels as a part of the observation: rollouts, minibatches, checkpoints and graphs carry it with no
+code of their own. The policy takes it out again, so that networks do not see it.
+
+A row of a mask has a 1 for each allowed option and a 0 for each forbidden one: n numbers for Discrete(n), those of every
+choice side by side for MultiDiscrete.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from ..types import Box, Composite, Discrete, MultiDiscrete, Spec
+
+ACTION_MASK, OBSERVATION = "action_mask", "observation"  # names of the parts
+MISSING_MASK = "this policy has action masks: give mask=..., or the (observation, info) of the environment"
+
+
+class MaskError(ValueError):
+    """An action mask of an environment is missing or invalid. The message ends with the fix."""
+
+
+def options(action: Spec) -> tuple[int, ...]:
+    """The number of options of each choice; empty for actions that are not choices."""
+    if isinstance(action, Discrete):
+        return (action.n,)
+    return action.n if isinstance(action, MultiDiscrete) else ()
+
+
+def with_mask(observation: Spec, action: Spec) -> Composite:
+    """Observations that carry a mask of these actions."""
+    parts = observation.parts if isinstance(observation, Composite) else ((OBSERVATION, observation),)
+    return Composite((*parts, (ACTION_MASK, Box((sum(options(action)),), 0.0, 1.0))))
+
+
+def append_mask(obs: Tensor, mask: Tensor) -> Tensor:
+    """Observations (N, ...) of the space that `with_mask` returns, from observations without a mask and bools (N, options)."""
+    return torch.cat([obs.reshape(len(obs), -1).float(), mask.float()], 1)
+
+
+def mask_columns(observation: Spec, action: Spec) -> slice | None:
+    """The columns of an observation's row that hold the action mask; None if there is no mask."""
+    count, start = sum(options(action)), 0
+    for name, part in observation.parts if isinstance(observation, Composite) and count else ():
+        size = math.prod(part.shape)
+        if name == ACTION_MASK and size != count:
+            raise UsageError(
+                f"the observation's {ACTION_MASK!r} has {size} entries, and the actions have {count} options: give one entry "
+                "for each option"
+            )
+        if name == ACTION_MASK:
+            return slice(start, start + size)
+        start += size
+    return None
+
+
+def without_mask(observation: Spec, action: Spec) -> Spec:
+    """The space of what networks see: the observation without its action mask."""
+    if mask_columns(observation, action) is None or not isinstance(observation, Composite):
+        return observation
+    rest = tuple((name, part) for name, part in observation.parts if name != ACTION_MASK)
+    if not rest:
+        raise UsageError(f"the observation has nothing but {ACTION_MASK!r}: add what the policy is to decide by")
+    return rest[0][1] if [name for name, _ in rest] == [OBSERVATION] else Composite(rest)
+
+
+def forbids_all(mask: np.ndarray, action: Spec) -> np.ndarray:
+    """Whether a row of a mask (N, options) leaves a choice without any option. (N,)"""
+    ends = np.cumsum(options(action))[:-1]
+    return np.any([~(part > 0.5).any(-1) for part in np.split(mask, ends, axis=-1)], axis=0)
+
+
+def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarray:
+    """A mask as numbers (rows, options), 0 or 1; UsageError for one of a wrong size or value, or that allows nothing.
+
+    `given` is one mask, or one for each of several `rows`. Masks of several choices are side by side, or a tuple of them.
+    """
+    counts = options(action)
+    total = sum(counts)
+    try:
+        if isinstance(given, (tuple, list)) and len(given) == len(counts) > 1 and any(np.ndim(part) for part in given):
+            given = np.concatenate([np.asarray(part) for part in given], -1)
+        mask = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise UsageError(f"mask {str(given)[:80]!r} is not numbers: give 0 or 1 for each of {total} options") from None
+    if mask.size == total and rows in (None, 1):
+        mask = mask.reshape(1, total)
+    mask = mask[None] if mask.shape == (total,) else mask
+    if mask.shape != (len(mask) if mask.ndim else 0, total):
+        bits = ", two for each bit" if {*counts} == {2} and len(counts) > 1 else ""
+        raise UsageError(f"mask has shape {mask.shape}: give one entry for each of {total} options{bits}")
+    if not np.isin(mask, (0, 1)).all():
+        raise UsageError(
+            f"mask has {mask[~np.isin(mask, (0, 1))][0]:g}: give 0 for forbidden and 1 for allowed options"
+        )
+    if forbids_all(mask, action).any():
+        raise UsageError("mask allows nothing: allow an option of each choice")
+    if len(mask) not in (1, rows or 1):
+        raise UsageError(f"mask has {len(mask)} rows for {rows or 1} observations: give one for each")
+    return np.broadcast_to(mask, (rows or 1, total))
+
+
+def next_allowed(action: np.ndarray, mask: np.ndarray, spec: Spec) -> np.ndarray:
+    """Actions (N, ...) with each forbidden option replaced by the next allowed one."""
+    chosen, start = np.array(action).reshape(len(mask), -1), 0
+    for choice, count in enumerate(options(spec)):
+        following = (chosen[:, choice, None] + np.arange(count)) % count
+        allowed = np.take_along_axis(mask[:, start : start + count], following, 1) > 0.5
+        chosen[:, choice] = np.take_along_axis(following, allowed.argmax(1)[:, None], 1)[:, 0]
+        start += count
+    return chosen.reshape(np.shape(action))
+
+
+def check_one_mask(mask: object) -> None:
+    """Refuse a second mask beside that of an observation."""
+    if mask is not None:
+        raise UsageError("mask is given twice, in the observation and beside it: drop one of them")
+
+
+class ActionMask(nn.Module):
+    """Rows of observations to (what networks see, the mask)."""
+
+    def __init__(self, observation: Spec, action: Spec, columns: slice) -> None:
+        super().__init__()
+        self.start, self.stop, self.width = columns.start, columns.stop, observation.shape[0]
+        self.seen, self.options = without_mask(observation, action), options(action)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        pieces = [rows[:, : self.start], rows[:, self.stop :]]
+        seen = torch.cat(pieces, 1) if self.start > 0 and self.stop < self.width else pieces[self.start == 0]
+        if not isinstance(self.seen, Composite):
+            seen = seen.reshape(-1, *self.seen.shape).to(self.seen.dtype)
+        return seen, rows[:, self.start : self.stop]
+
+    def with_valid_masks(self, rows: Tensor) -> Tensor:
+        """Rows of random numbers with valid masks in their place: each choice has an allowed option."""
+        masks = rows[:, self.start : self.stop].split_with_sizes(list(self.options), 1)
+        allowed = [(mask > 0) | (mask == mask.amax(1, keepdim=True)) for mask in masks]
+        return torch.cat([rows[:, : self.start], *(x.to(rows.dtype) for x in allowed), rows[:, self.stop :]], 1)
