@@ -1,4 +1,4 @@
-"""A curriculum: a lock of twenty-four digits, learned three digits at a time.
+"""A curriculum: a lock of twenty-four digits, learned from its end. The first level starts with three digits left to enter.
 
 The level is a tensor that is changed in place, so that recorded steps and CUDA graphs see the change. Attributes that have
 changed since the first reset are saved with the run.
@@ -10,7 +10,10 @@ import tightrope as tr
 
 
 class Lock(tr.envs.TensorEnv):
-    """Enter `level` binary digits; the first wrong one ends the episode. State: digits entered, whether the last was wrong."""
+    """Enter binary digits, `level` of which are left at the start; the first wrong one ends the episode.
+
+    State: digits entered, whether the last was wrong.
+    """
 
     observation = tr.types.Discrete(25)
     action = tr.types.Discrete(2)
@@ -22,7 +25,8 @@ class Lock(tr.envs.TensorEnv):
         super().__init__(num_envs, device, max_episode_steps)
 
     def initial(self, noise):
-        return torch.zeros(len(noise), 2, device=noise.device)
+        entered = (24 - self.level).expand(len(noise))
+        return torch.stack([entered, torch.zeros_like(entered)], -1)
 
     def advance(self, state, action):
         entered = state[:, 0]
@@ -34,13 +38,13 @@ class Lock(tr.envs.TensorEnv):
 
     def reward(self, state, action, next_state):
         entered, wrong = next_state.unbind(-1)
-        return (entered >= self.level) * (1 - wrong)  # only the open lock is rewarded
+        return (entered >= 24) * (1 - wrong)  # only the open lock is rewarded
 
     def terminated(self, state):
-        return (state[:, 0] >= self.level) | (state[:, 1] > 0)
+        return (state[:, 0] >= 24) | (state[:, 1] > 0)
 
 
-settings = dict(num_steps=24, learning_rate=3e-3, ent_coef=0.02, total_timesteps=300_000, seed=1)
+settings = dict(num_steps=24, learning_rate=1e-3, ent_coef=0.02, total_timesteps=300_000, seed=1)
 env = Lock(num_envs=64)
 agent = tr.PPO(env, **settings)
 env.level.fill_(3)

@@ -48,7 +48,7 @@ def test_random_env(tmp_path):
 def test_action_masks(tmp_path):
     output = example("action_masks.py", tmp_path)
     without, masked = means(output)
-    assert masked >= max(0.93, without)
+    assert masked >= max(0.93, without - 0.01)  # seeds 1 to 12 gave 0.951 to 0.961, and 0.81 to 0.957 without
     assert "with one box allowed: tensor(2)" in output
 
 
