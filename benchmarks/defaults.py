@@ -119,7 +119,6 @@ TASKS = {
     "FrozenLake8x8": Task("FrozenLake8x8-v1", "about 0.85 at best"),
     "Blackjack": Task("Blackjack-v1", "about -0.04 at best"),
     "MountainCarContinuous": Task("MountainCarContinuous-v0", "solved at 90"),
-    "BipedalWalker": Task("BipedalWalker-v3", "solved at 300"),
     "Pusher": Task("Pusher-v5", "solved at 0, about -23 known of PPO"),
     "Breakout (MinAtar)": Task(minatar("breakout")),
     "SpaceInvaders (MinAtar)": Task(minatar("space_invaders")),
@@ -132,6 +131,7 @@ TASKS = {
     # with a preset of their own, which is left out here
     "CartPole": Task(unknown("CartPole-v1"), "500 at best"),
     "Acrobot": Task(unknown("Acrobot-v1"), "about -80"),
+    "BipedalWalker": Task(unknown("BipedalWalker-v3"), "solved at 300"),
     "LunarLander": Task(unknown("LunarLander-v3"), "solved at 200"),
     "LunarLanderContinuous": Task(unknown("LunarLander-v3", continuous=True), "solved at 200"),
     "Pendulum": Task(unknown("Pendulum-v1"), "about -150"),

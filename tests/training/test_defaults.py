@@ -40,7 +40,7 @@ def test_an_environment_without_a_preset_gets_the_defaults_of_its_kind() -> None
     assert (short.num_steps, short.num_minibatches) == (128, 8)  # so that there are 100 phases at least
     vector = tr.PPO(lambda: gymnasium.make("CartPole-v1"), device="cpu").config
     assert (vector.run.defaults, vector.algorithm.num_steps, vector.algorithm.num_minibatches) == ("discrete", 128, 8)
-    walker = tr.PPO("BipedalWalker-v3", device="cpu").config
+    walker = tr.PPO("BipedalWalkerHardcore-v3", device="cpu").config
     assert (walker.run.defaults, walker.algorithm.ent_coef, walker.network.norm_obs) == ("continuous", 0.0, True)
     plain = tr.PPO("Taxi-v4", device="cpu", defaults="plain").config
     assert (plain.run.defaults, plain.algorithm) == ("plain", tr.algorithms.ppo.PPOConfig())
