@@ -109,7 +109,9 @@ def try_two_steps(dry_run: DryRun) -> frozenset[str]:
         obs = validate.check_observation(twin, run("observe", state))
         validate.check_finite(twin, "observe", obs, "at reset")
         action = random_action(twin.action, twin.num_envs, generator)
-        obs = with_parts(twin, obs, run, state)
+        width, obs = obs[0].numel(), with_parts(twin, obs, run, state)
+        if twin._privileged:
+            validate.check_finite(twin, "privileged", obs[:, width:], "at reset")
         if twin._masked:
             check_masks(twin, obs.cpu(), UsageError)
             mask = obs[:, -sum(options(twin.action)) :].cpu().numpy()

@@ -114,7 +114,8 @@ def plan(state: State, config: Config) -> TrainingPlan:
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*training_warnings(state.env), *group_notes(state), *runtime_notes(state)), device_reason=device_reason(state.env),
+        notes=(*training_warnings(state.env), *group_notes(state), *runtime_notes(state)),
+        device_reason=device_reason(state.env),
     )  # fmt: skip
 
 

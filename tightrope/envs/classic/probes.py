@@ -103,7 +103,7 @@ class MaskProbe(Probe2):
 
 
 class PrivilegedProbe(Probe2):
-    """Observation -1 or +1, reward equal to it plus a bonus of -2 or +2 that only the critic sees: the value must be the sum."""
+    """Observation -1 or +1, reward equal to it plus a bonus of -2 or +2 that only the critic sees: the value must be both."""
 
     noise_size = 2
 
