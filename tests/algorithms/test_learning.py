@@ -23,7 +23,7 @@ def test_vpg_passes_the_probes_of_the_policy(probe, seed):
 
 def test_vpg_is_judged_on_the_policy_and_ppo_on_all():
     assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0", "MaskProbe-v0"]
-    assert len(probes_for("ppo")) == 6
+    assert len(probes_for("ppo")) == 7
 
 
 @pytest.mark.parametrize("seed", [1, 2])

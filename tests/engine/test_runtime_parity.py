@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from gradient_cases import CHOICE, SEVERAL, TORQUE, Own, a_batch, a_policy, own_loss
+from gradient_cases import CHOICE, PARTS, SEVERAL, SHOWN, TORQUE, Own, a_batch, a_policy, own_loss
 from torch import Tensor, nn
 
 import tightrope as tr
@@ -29,8 +29,10 @@ class Case(NamedTuple):
     network: Callable[[], nn.Module] | None = None
     kind: type[Batch] = Batch
     config: Mapping[str, Any] = MappingProxyType({})
+    observation: Spec = SHOWN
 
 
+GROUPS = dict(actor_obs=("speed",), critic_obs=("speed", "gear"), norm_obs=True)
 CASES = {
     "ppo": Case(PPOLoss(0.2, 0.5, 0.01, False)),
     "ppo, continuous": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=dict(norm_obs=True)),
@@ -39,6 +41,8 @@ CASES = {
     "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=Own),
     "vpg": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories),
     "own loss": Case(own_loss, TORQUE),
+    "ppo, groups": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=GROUPS, observation=PARTS),
+    "vpg, groups": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories, config=GROUPS, observation=PARTS),
 }
 RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "recorded": Runtime,
@@ -66,12 +70,12 @@ def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
 def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: str) -> None:
     runtime, case = RUNTIMES[runtime_name](), CASES[case_name]
     network = None if case.network is None else case.network()
-    policy = a_policy(case.action, network=network, **case.config).to(runtime.device)
+    policy = a_policy(case.action, case.observation, network, **case.config).to(runtime.device)
     plain, optimizer = deepcopy(policy), Optimizer(policy)
     adam = torch.optim.Adam(plain.parameters(), lr=1e-3, eps=EPS)
     optimizer.learning_rate.fill_(1e-3)
     for _ in range(3):
-        batch = a_batch(plain, rows=96, kind=case.kind)
+        batch = a_batch(plain, case.observation, 96, kind=case.kind)
         advantage = standardize(batch.advantage, *moments(batch.advantage))
         with runtime.arithmetic():
             batch.advantage = runtime.standardized(batch.advantage)

@@ -113,17 +113,17 @@ def compare_gradients(name: str, loss: Any, policy: Any, optimizer: Optimizer, s
         compare(f"{name} gradient{again}", of(share), lambda: of(whole))
 
 
-def learning(algo: str, settings: dict[str, Any]) -> None:
+def learning(algo: str, settings: dict[str, Any], env: str = "CartPole-v1") -> None:
     """A whole phase's learning from one rollout: halves of it on two ranks against all of it on one."""
     settings = {"num_envs": 8, "num_steps": 16, "total_timesteps": 1280, "norm_obs": True, "device": "cpu", **settings}
     page = engine.unguarded(ALGORITHMS[algo].loop).__globals__
     with as_the_only_one():
-        whole = agents[algo]("CartPole-v1", **settings)
+        whole = agents[algo](env, **settings)
         state, config = whole.state, whole.config.algorithm
         noise = engine.draw_noise(state.env, state.policy.head.noise, 16, (1, 1), 451, 0)
         obs, _ = state.runtime.collect(state.env, state.policy, state.rollout, state.obs, noise)
         state.obs.copy_(obs)
-    agent = agents[algo]("CartPole-v1", **settings)
+    agent = agents[algo](env, **settings)
     part = slice(0, 4) if world.rank == 0 else slice(4, 8)
     before = state.optimizer.flat.clone()
     agent.state.policy.load_state_dict(state.policy.state_dict())
@@ -144,7 +144,9 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
         buffers = [x.float() for x in state.policy.buffers()]
         return state.optimizer.flat.clone(), torch.stack(numbers), *buffers
 
-    name = f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}"
+    name = (
+        f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}{env.removeprefix('CartPole-v1')}"
+    )
     together = learned(agent.state, agent.config.algorithm, shuffles[0])
     compare(name, together, lambda: learned(state, config, shuffles[1]))
     moved[algo] = apart(state.optimizer.flat, before)
@@ -168,4 +170,7 @@ def main() -> dict[str, dict[str, float]]:
     learning("ppo", {"num_minibatches": 1, "update_epochs": 6, **early_stop})
     learning("vpg", {"baseline": "timestep", "normalize_returns": True})
     learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
+    # of a policy whose critic sees more than its actor
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 3}, "PrivilegedProbe-v0")
+    learning("vpg", {"baseline": "critic", "rollout_uses": 2}, "PrivilegedProbe-v0")
     return {"found": found, "moved": moved}

@@ -113,7 +113,7 @@ def read_arguments(
         elif types[name] is bool and not equals and not (rest and rest[0].lower() in ("true", "false")):
             flags[name] = True
         else:
-            many = get_origin(types[name]) in (tuple, dict)
+            many = collection(types[name]) is not None
             values = [value] if equals else take(rest, many)
             if not values:
                 raise UsageError(f"{name} needs a value: give it after {word}")
@@ -135,12 +135,19 @@ def take(rest: list[str], many: bool) -> list[str]:
 def parse_flag_value(name: str, values: list[str], kind: Any) -> Any:
     if kind in (Path, Path | None):
         return Path(values[0])
-    if get_origin(kind) in (tuple, dict):
-        return () if values == ["none"] and get_origin(kind) is tuple else coerce(name, values, kind)
+    if (several := collection(kind)) is not None:
+        nothing = None if type(None) in get_args(kind) else ()
+        return nothing if values == ["none"] and several is tuple else coerce(name, values, kind)
     value: object = values[0]
     if kind is bool or type(None) in get_args(kind):
         value = {"none": None, "true": True, "false": False}.get(values[0].lower(), value)
     return coerce(name, value, kind)
+
+
+def collection(kind: object) -> object:
+    """tuple or dict if a flag of this type takes several values, also if it may be None; None if it takes one."""
+    inner = [one for one in get_args(kind) if one is not type(None)] if type(None) in get_args(kind) else [kind]
+    return next((origin for one in inner if (origin := get_origin(one)) in (tuple, dict)), None)
 
 
 def flag_types(options: type[object]) -> dict[str, Any]:

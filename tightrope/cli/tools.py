@@ -102,7 +102,7 @@ class ProbeOptions:
 
 @cli_command("probe", ProbeOptions)
 def probe_main(options: ProbeOptions) -> int:
-    """Train on five tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
+    """Train on tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
     config_classes(options.algo)
     checked_seed(options.seed)
     failures = 0

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from ..models.action_mask import append_mask, next_allowed
+from ..models.action_mask import next_allowed, options
 from ..types import Box, Discrete, MultiDiscrete, Spec
 from . import validate
-from .mask_checks import check_mask, check_masks
+from .mask_checks import check_masks, with_parts
 from .random_streams import SavedStreams, streams_lock
 from .validate import TensorEnvLike, bitwise_equal
 
@@ -109,21 +109,19 @@ def try_two_steps(dry_run: DryRun) -> frozenset[str]:
         obs = validate.check_observation(twin, run("observe", state))
         validate.check_finite(twin, "observe", obs, "at reset")
         action = random_action(twin.action, twin.num_envs, generator)
+        width, obs = obs[0].numel(), with_parts(twin, obs, run, state)
+        if twin._privileged:
+            validate.check_finite(twin, "privileged", obs[:, width:], "at reset")
         if twin._masked:
-            mask = check_mask(twin, run("action_mask", state))
-            obs = append_mask(obs, mask)
             check_masks(twin, obs.cpu(), UsageError)
-            action = torch.from_numpy(next_allowed(action.cpu().numpy(), mask.cpu().numpy(), twin.action)).to(
-                twin.device
-            )
+            mask = obs[:, -sum(options(twin.action)) :].cpu().numpy()
+            action = torch.from_numpy(next_allowed(action.cpu().numpy(), mask, twin.action)).to(twin.device)
         validate.check_choices(twin, obs.cpu(), UsageError, "initial")
         after = validate.check_next_state(twin, run("advance", state, action), state)
         reward = validate.check_column(twin, "reward", run("reward", state, action, after), torch.float32)
         validate.check_finite(twin, "reward", reward, "after the first step")
         validate.check_column(twin, "terminated", run("terminated", after), torch.bool)
-        validate.check_observation(twin, run("observe", after))
-        if twin._masked:
-            check_mask(twin, run("action_mask", after))
+        with_parts(twin, validate.check_observation(twin, run("observe", after)), run, after)
     return frozenset(dry_run.in_place)
 
 

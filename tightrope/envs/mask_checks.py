@@ -1,7 +1,9 @@
-"""Action masks of tensor environments: they are added to the observation's space, and checked."""
+"""What a tensor environment shows besides its observation, privileged numbers and action masks: both become parts of the
+observation's space, and are checked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,20 +11,48 @@ import torch
 from torch import Tensor
 
 from ..errors import EnvError
-from ..models.action_mask import ACTION_MASK, OBSERVATION, forbids_all, options, with_mask
+from ..models.action_mask import ACTION_MASK, OBSERVATION, append_mask, forbids_all, options, with_mask
+from ..models.observation_groups import PRIVILEGED, append_privileged, with_privileged
 from ..types import Composite, Spec
-from .validate import TensorEnvLike, check_tensor, describe_value, in_short, mistake
+from .validate import TensorEnvLike, call_method, check_tensor, describe_value, in_short, mistake
 
 
-def declare_mask(env: Any) -> None:
-    """Add the action mask of an environment, if it has one, to its observation space, once both spaces are set."""
+def declare_parts(env: Any, start: Tensor | None = None) -> None:
+    """Add the privileged numbers and the action mask of an environment, where it has them, to its observation space. The number
+    of privileged numbers is found out from start states."""
+    if start is not None:
+        env._privileged = 0
+        if env._overrides("privileged"):
+            env._privileged = check_privileged(env, call_method(env, "privileged", start)).shape[1]
     seen, action = getattr(env, "observation", None), getattr(env, "action", None)
-    if not env._masked or not isinstance(seen, Spec) or not isinstance(action, Spec) or not options(action):
+    masked = env._masked and isinstance(action, Spec) and bool(options(action))
+    added = [name for name, has in ((PRIVILEGED, env._privileged), (ACTION_MASK, masked)) if has]
+    if not added or not isinstance(seen, Spec):
         return
-    if isinstance(seen, Composite) and ACTION_MASK in dict(seen.parts):  # of earlier actions
-        parts = tuple((name, part) for name, part in seen.parts if name != ACTION_MASK)
+    if isinstance(seen, Composite) and {*added} & dict(seen.parts).keys():  # of an earlier declaration
+        parts = tuple((name, part) for name, part in seen.parts if name not in (PRIVILEGED, ACTION_MASK))
         seen = parts[0][1] if [name for name, _ in parts] == [OBSERVATION] else Composite(parts)
-    vars(env).update(_seen=seen, observation=with_mask(seen, action))
+    shown = with_privileged(seen, env._privileged) if env._privileged else seen
+    vars(env).update(_seen=seen, observation=with_mask(shown, action) if masked and action else shown)
+
+
+def with_parts(env: TensorEnvLike, obs: Tensor, call: Callable[[str, Tensor], object], state: Tensor) -> Tensor:
+    """Observations with the privileged numbers and action masks of these states. `call` calls a method by its name."""
+    if env._privileged:
+        obs = append_privileged(obs, check_privileged(env, call("privileged", state)))
+    return append_mask(obs, check_mask(env, call("action_mask", state))) if env._masked else obs
+
+
+def check_privileged(env: TensorEnvLike, value: object) -> Tensor:
+    """Return what `privileged` returned, which must be real numbers (N, K)."""
+    numbers = check_tensor(env, "privileged", value, "return real numbers (N, K)")
+    if numbers.dim() != 2 or 0 in numbers.shape or not numbers.is_floating_point():
+        fix = "return one row of real numbers for each environment, such as state[:, 2:]"
+        raise mistake(env, "privileged", f"returns {describe_value(numbers)}, wanted real numbers (N, K)", fix)
+    if env._privileged and numbers.shape[1] != env._privileged:
+        found = f"returns {numbers.shape[1]} columns, and {env._privileged} before"
+        raise mistake(env, "privileged", found, "return as many in every state")
+    return numbers
 
 
 def check_mask(env: TensorEnvLike, value: object) -> Tensor:

@@ -9,6 +9,7 @@ and the state tensor. An environment then consists of a few small pure methods o
     reward(state, action, next_state) -> (N,)
     terminated(state) -> (N,) bool
     action_mask(state) -> (N, options) bool    if some actions are forbidden
+    privileged(state) -> (N, K)                if the critic sees more than the actor
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
@@ -25,19 +26,17 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, check_positive, checked_seed
-from ..models.action_mask import append_mask
 from ..types import Spec, Step
 from . import validate
 from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
 from .dry_run import is_capturing, try_methods, writes
-from .mask_checks import check_mask, check_masks, declare_mask
+from .mask_checks import check_masks, declare_parts, with_parts
 from .recorded_step import MAX_NUMPY_ROWS, RecordedStep, record_step
 from .step_arrays import Array, ArrayStepper, StepArrays
 
-CACHES = frozenset(
-    ("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot", "_masked", "_seen")
-)
+CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
+CACHES |= {"_masked", "_privileged", "_seen"}
 SAVED = {"state": "state", "clock": "clock", "running_return": "_running_return", "finished": "_finished"}
 BASE_ATTRIBUTES = CACHES | {"device", "num_envs", "generator", *SAVED.values()}
 UNSAVED = BASE_ATTRIBUTES | {"observation", "action"}
@@ -62,8 +61,8 @@ class TensorEnv:
     capturable, resumable, skips, groups = True, True, False, 0
     _recorded_step: RecordedStep | None = None
     _first_record: Writer | None = None  # its attributes at the first reset
-    _masked = False  # whether observations hold an action mask
-    _seen: Spec | None = None  # their space without it
+    _masked, _privileged = False, 0  # whether observations hold an action mask, and how many privileged numbers
+    _seen: Spec | None = None  # their space without them
 
     def __init__(
         self, num_envs: int = 1, device: str | torch.device = "cpu", max_episode_steps: int | None = None, seed: int = 0
@@ -79,13 +78,13 @@ class TensorEnv:
         check_positive("num_envs", num_envs)
         self.num_envs = num_envs
         self._masked, self._seen = self._overrides("action_mask"), None
-        declare_mask(self)
         self.generator = torch.Generator(self.device).manual_seed(checked_seed(seed))
         self.clock = torch.zeros(num_envs, dtype=torch.int32, device=self.device)
         self._running_return = torch.zeros(num_envs, device=self.device)
         self._finished = torch.zeros(3, num_envs, device=self.device)  # episodes, their returns, their lengths
         validate.check_defined(self, "initial")
         start = validate.check_state(self, validate.call_method(self, "initial", self._noise()))
+        declare_parts(self, start.clone())
         self.state = start.detach().clone(memory_format=torch.contiguous_format)  # shared with nobody
         self._uses_arrays = self.pure and self.device.type == "cpu" and num_envs <= MAX_NUMPY_ROWS
         self._recorded_step = self._first_record = None
@@ -118,6 +117,10 @@ class TensorEnv:
 
     def action_mask(self, state: Tensor) -> Tensor:
         """Which options are allowed in these states, bool (N, options), those of several choices side by side; optional."""
+        raise NotImplementedError
+
+    def privileged(self, state: Tensor) -> Tensor:
+        """What only the critic sees of these states, real numbers (N, K); optional."""
         raise NotImplementedError
 
     def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
@@ -169,9 +172,8 @@ class TensorEnv:
         return self._checked_observe(state.clone())
 
     def _show(self, state: Tensor) -> Tensor:
-        """The observations of states, with their action masks where there are some."""
-        obs = self._apply("observe", state)
-        return append_mask(obs, check_mask(self, self._apply("action_mask", state))) if self._masked else obs
+        """The observations of states, with privileged numbers and action masks where there are some."""
+        return with_parts(self, self._apply("observe", state), self._apply, state)
 
     def _checked_observe(self, state: Tensor, final: bool = False) -> Tensor:
         """Observe a state. On the CPU, check discrete observations and masks; on a device, the guard of training does."""
@@ -224,10 +226,8 @@ class TensorEnv:
         return self._replay(*tensors) or StepArrays.from_step(self.step(*tensors))
 
     def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
-        """Step with the recording of the methods, which is faster with few rows; None if there is no recording.
-
-        A recording is verified again when an attribute was set, and at each reset and rollout: methods may read the class.
-        """
+        """Step with the recording of the methods, which is faster with few rows; None if there is none. It is verified again
+        when an attribute was set, and at each reset and rollout: methods may read the class."""
         step = self._recorded_step
         try:
             if self._uses_arrays and (step is None or not (step.verified or step.verify(self.state, action, noise))):
@@ -247,7 +247,7 @@ class TensorEnv:
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         if name in ("observation", "action"):
-            declare_mask(self)
+            declare_parts(self)
         if name not in CACHES:
             self._unverify()
 

@@ -23,6 +23,7 @@ PARAMETERS = {
     "terminated": ("state",),
     "observe": ("state",),
     "action_mask": ("state",),
+    "privileged": ("state",),
 }
 REQUIRED = {
     "initial": "it turns uniform noise (N, noise_size) into start states (N, S)",
@@ -51,6 +52,8 @@ class TensorEnvLike(Protocol):
     def pure(self) -> bool: ...
     @property
     def _masked(self) -> bool: ...
+    @property
+    def _privileged(self) -> int: ...
     @property
     def _seen(self) -> Spec | None: ...
     def _show(self, state: Tensor) -> Tensor: ...
@@ -240,7 +243,7 @@ def check_choices(
     if not isinstance(spec, (Discrete, MultiDiscrete)):
         return
     choices = np.asarray(obs)
-    if env._seen is not None:  # the action mask follows
+    if env._seen is not None:  # privileged numbers and the action mask follow
         choices = choices[:, : math.prod(spec.shape)].reshape(-1, *spec.shape)
     outside = (choices < 0) | (choices >= spec.n)
     if outside.any():

@@ -16,6 +16,7 @@ from .action_mask import ActionMask, mask_columns, without_mask
 from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical, masked_logits
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
 from .normalizer import ObservationNormalizer, RewardScaler
+from .observation_groups import GroupTrunk, check_own_trunks, group_spec, in_group, observation_groups
 
 WIDEST = 1e6  # a wider interval of actions counts as unbounded
 LOG_STD_RANGE = (-20.0, 2.0)  # limits of log_std "state"
@@ -40,6 +41,10 @@ class NetworkConfig:
     """Continuous actions: a free parameter per dimension, or an output of the network in [-20, 2]."""
     log_std_init: float = 0.0
     """Initial log standard deviation of actions, which are scaled so that their bounds are -1 and 1."""
+    actor_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the actor sees; None for all but one called privileged."""
+    critic_obs: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the critic sees; None for all."""
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
@@ -48,6 +53,9 @@ class NetworkConfig:
         if not low <= self.log_std_init <= high:
             advice = f"give a number from {low:g} to {high:g}"
             raise UsageError(f"log_std_init {self.log_std_init} is out of range: {advice}")
+        for name in ("actor_obs", "critic_obs"):
+            if getattr(self, name) == ():
+                raise UsageError(f"{name} is empty: name at least one entry of the observation, or give None")
 
 
 class CategoricalHead(nn.Module):
@@ -154,8 +162,8 @@ class ActorCritic(nn.Module):
     """
 
     def __init__(
-        self, actor: Trunk, critic: Trunk | None, head: Head, normalizer: ObservationNormalizer | None = None,
-        action_mask: ActionMask | None = None,
+        self, actor: Trunk | GroupTrunk, critic: Trunk | GroupTrunk | None, head: Head,
+        normalizer: ObservationNormalizer | None = None, action_mask: ActionMask | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.actor, self.head, self.critic = actor, head, critic
@@ -200,13 +208,21 @@ def actor_critic(
     """Build the network for a pair of spaces. A user's `network` becomes the trunk of both actor and critic."""
 
     seen, columns = without_mask(observation, action), mask_columns(observation, action)
+    groups = observation_groups(seen, config.actor_obs, config.critic_obs)
+    if critic:
+        check_own_trunks(groups, config.share_trunk, network)
+    elif config.critic_obs is not None:
+        raise UsageError("critic_obs needs a critic, and this run has none: drop it, or give VPG baseline critic")
 
-    def trunk() -> Trunk:
-        return trunk_for(seen, config.hidden_sizes, config.activation)
+    def trunk(names: tuple[str, ...], network: nn.Module | None = None) -> Trunk | GroupTrunk:
+        spec = group_spec(seen, names)
+        inner = trunk_for(spec, config.hidden_sizes, config.activation) if network is None else Custom(network, spec)
+        return in_group(inner, seen, names)
 
-    actor = trunk() if network is None else Custom(network, seen)
-    shared = config.share_trunk or sees_images(seen) or network is not None
-    own = None if not critic else actor if shared else trunk()
+    actor = trunk(groups.actor, network)
+    joint = config.share_trunk or sees_images(group_spec(seen, groups.actor)) or network is not None
+    shared = joint and groups.actor == groups.critic
+    own = None if not critic else actor if shared else trunk(groups.critic)
     real, action_mask = real_numbers(observation), None
     if columns is not None:
         real[columns], action_mask = False, ActionMask(observation, action, columns)

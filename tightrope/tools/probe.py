@@ -10,6 +10,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, threads
 from ..models import Categorical
 from ..models.action_mask import append_mask
+from ..models.observation_groups import append_privileged
 from ..training.build import build
 from ..training.config import config_classes, configure
 from ..types import Settings
@@ -31,6 +32,7 @@ class Probe:
     tolerance: float
     meaning: str
     mask: tuple[tuple[bool, ...], ...] | None = None  # of the actions, per observation
+    privileged: tuple[float, ...] | None = None  # what only the critic sees, per observation
 
 
 GAMMA = 0.99
@@ -50,6 +52,9 @@ PROBES = (
     Probe("MaskProbe-v0", (-1, 1), (-1, 1), (0, 1), 2e-3,
           "action masks: a forbidden action is taken, or the mask of another row or step is used. Check ActionMask and "
           "masked_logits, and what the environment shows after a reset", ((True, False, False), (True, True, False))),
+    Probe("PrivilegedProbe-v0", (-1, 1, -1, 1), (-3, -1, 1, 3), None, 2e-3,
+          "observation groups: what only the critic sees does not reach it, or comes from another row. Check GroupTrunk, and "
+          "what the environment shows besides its observation", privileged=(-1, -1, 1, 1)),
 )  # fmt: skip
 
 
@@ -92,6 +97,8 @@ def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
         rows = torch.tensor(probe.observations, dtype=torch.float32)[
             :, None
         ]  # the states of a probe are its observations
+        if probe.privileged is not None:
+            rows = append_privileged(rows, torch.tensor(probe.privileged)[:, None])
         if probe.mask is not None:
             rows = append_mask(rows, torch.tensor(probe.mask))
         distribution, value = state.policy(rows)

@@ -5,8 +5,8 @@ normalization of observations, the network and the scaling to bounds. The file i
 on observations of short episodes and on random ones of similar scale, in batches of several sizes. The reference is computed
 as in `Agent.predict`, with the environment's own encode and decode.
 
-Inputs   obs (B, ...); for a Dict or Tuple each part by its name, such as "camera" or "hand/0"
-Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic also value
+Inputs   obs (B, ...); for a Dict or Tuple each part that the actor sees by its name, such as "camera" or "hand/0"
+Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic that sees no more also value
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..models.actor_critic import Distribution, GaussianHead
 from ..models.distributions import RULED_OUT
 from ..types import Composite, Discrete, Env, MultiDiscrete, Settings, Spec
 from ..version import __version__
+from .actor_inputs import ActorInputs
 
 OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and steps of the test episodes
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
@@ -100,18 +101,18 @@ class Frozen(nn.Module):
     """The module to export: from observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
-        from ..envs.adapters.spaces import reader_of, writer_of
+        from ..envs.adapters.spaces import writer_of
 
         super().__init__()
-        self.policy, self.reader, self.writer, spec = policy, reader_of(env), writer_of(env), env.observation
-        self.outputs = ("action", *other_outputs(policy, *policy(torch.zeros(2, *spec.shape, dtype=spec.dtype))))
+        self.policy, self.reader, self.writer, spec = policy, ActorInputs(policy, env), writer_of(env), env.observation
+        self.outputs = ("action", *other_outputs(self, torch.zeros(2, *spec.shape, dtype=spec.dtype))[1])
         self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.reader.parts)
         self.eval()
 
     def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
-        distribution, value = self.policy(self.reader.traced(obs))
+        distribution, outputs = other_outputs(self, self.reader.traced(obs))
         action = self.writer.traced(self.policy.head.to_env(distribution.mode()))
-        return (action, *other_outputs(self.policy, distribution, value).values())
+        return (action, *outputs.values())
 
     def metadata(self, about: Settings) -> dict[str, str]:
         """The metadata of the file: version, `about`, and the spaces as JSON. If a row of an input concatenates several
@@ -127,10 +128,11 @@ class Frozen(nn.Module):
         return words | {"observation": json.dumps(shown), "action": json.dumps(described(self.writer.space))}
 
 
-def other_outputs(policy: ActorCritic, distribution: Distribution, value: Tensor) -> dict[str, Tensor]:
-    """The outputs besides the action, by name. A mean is in the environment's units and not clipped."""
+def other_outputs(frozen: Frozen, rows: Tensor) -> tuple[Distribution, dict[str, Tensor]]:
+    """The distribution, and the outputs besides the action by name. A mean is in the environment's units and not clipped."""
     outputs: dict[str, Tensor] = {}
-    head = policy.head
+    policy, head = frozen.policy, frozen.policy.head
+    distribution, value = policy(rows) if frozen.reader.has_value else (policy.distribution(rows), None)
     if isinstance(distribution, Gaussian) and isinstance(head, GaussianHead):
         mean = torch.addcmul(head.middle, head.half_range, distribution.mean)
         std = (head.half_range * distribution.log_std.exp()).expand_as(mean)
@@ -138,7 +140,7 @@ def other_outputs(policy: ActorCritic, distribution: Distribution, value: Tensor
         outputs |= {k: v if flat else v.reshape(-1, *head.shape) for k, v in (("mean", mean), ("std", std))}
     elif not isinstance(distribution, Gaussian):
         outputs["logits"] = distribution.logits
-    return outputs if policy.critic is None else {**outputs, "value": value}
+    return distribution, outputs if value is None else {**outputs, "value": value}
 
 
 @torch.no_grad()
@@ -240,7 +242,7 @@ def differences(content: bytes, frozen: Frozen, env: Env, rows: Tensor) -> dict[
     shown = [frozen.reader.show(batch.numpy()) for batch in batches]
     got = run_graph(content, [dict(zip(frozen.inputs, arrays, strict=True)) for arrays in shown])
     pairs = zip(got, shown, strict=True)
-    errors = [output_errors(outputs, expected(frozen.policy, env, arrays)) for outputs, arrays in pairs]
+    errors = [output_errors(outputs, expected(frozen, env, arrays)) for outputs, arrays in pairs]
     return {name: max(error[name] for error in errors) for name in frozen.outputs}
 
 
@@ -258,14 +260,12 @@ def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
         raise ExportError(f"onnxruntime cannot run the graph, so nothing was written: {one_line(error)}") from error
 
 
-def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
+def expected(frozen: Frozen, env: Env, shown: Sequence[Array]) -> Outputs:
     """The outputs of torch for one batch."""
-    on_host = env if isinstance(env, HostEnv) else None
-    rows = on_host.encode(on_host._observation.nested(shown))[0].cpu() if on_host else torch.from_numpy(shown[0])
-    distribution, value = policy(rows)
-    action = policy.head.to_env(distribution.mode())
-    outputs = {name: tensor.numpy() for name, tensor in other_outputs(policy, distribution, value).items()}
-    return {"action": on_host.decode(action) if on_host else action.numpy(), **outputs}
+    distribution, others = other_outputs(frozen, frozen.reader.rows(shown))
+    action = frozen.policy.head.to_env(distribution.mode())
+    outputs = {name: tensor.numpy() for name, tensor in others.items()}
+    return {"action": env.decode(action) if isinstance(env, HostEnv) else action.numpy(), **outputs}
 
 
 def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:

@@ -14,6 +14,8 @@ from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
 from ..errors import plural
 from ..logging import Target
+from ..models.action_mask import ACTION_MASK
+from ..models.observation_groups import names_of
 from ..types import Env, Settings
 from .build import engine_for, traits_of
 from .config import Config
@@ -112,7 +114,8 @@ def plan(state: State, config: Config) -> TrainingPlan:
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*training_warnings(state.env), *runtime_notes(state)), device_reason=device_reason(state.env),
+        notes=(*training_warnings(state.env), *group_notes(state), *runtime_notes(state)),
+        device_reason=device_reason(state.env),
     )  # fmt: skip
 
 
@@ -120,6 +123,16 @@ def device_reason(env: Env) -> str:
     """Why a run uses the CPU of a machine that has a GPU; empty if it does not."""
     chosen = env.device.type == "cpu" and torch.cuda.is_available() and suits_cpu(env)
     return " (faster than cuda for an environment that runs on the CPU)" if chosen else ""
+
+
+def group_notes(state: State) -> list[str]:
+    """A note if actor and critic see different parts of the observation."""
+    actor, critic = (names_of(x, state.env.observation) for x in (state.policy.actor, state.policy.critic))
+    if state.policy.critic is None or actor == critic:
+        return []
+    masks = (ACTION_MASK,) if state.policy.action_mask is not None else ()
+    shown = (", ".join(name for name in names if name not in masks) for names in (actor, critic))
+    return ["the actor sees {}; the critic sees {}".format(*shown)]
 
 
 def runtime_notes(state: State) -> list[str]:

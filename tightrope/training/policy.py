@@ -19,10 +19,12 @@ from ..envs.adapters.host import HostEnv, SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
 from ..envs.validate import in_short
 from ..errors import UsageError, one_line, warn
-from ..models import ActorCritic, actor_critic
-from ..models.action_mask import ACTION_MASK, MISSING_MASK, ActionMask, check_one_mask, mask_rows
+from ..models import ActorCritic, NetworkConfig, actor_critic
+from ..models.action_mask import ACTION_MASK, MISSING_MASK, ActionMask, check_one_mask, mask_rows, without_mask
 from ..models.networks import is_image
+from ..models.observation_groups import group_spec, observation_groups
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
+from .actor_inputs import completed
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
 from .export import Exported, export_policy
@@ -40,9 +42,10 @@ DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64
 def predict(policy: ActorCritic, env: Env, obs: Any, deterministic: bool = True, mask: object = None) -> Any:
     """The action for one observation or a batch, in the form of the spaces of `env`; a tensor for a tensor."""
     given, obs, as_tensor = obs, without_info(env, obs), isinstance(obs, Tensor)
+    if policy.action_mask is not None and given is not obs and mask is None:
+        mask = given[1].get(ACTION_MASK)
+    obs = completed(policy, env, obs)
     if policy.action_mask is not None:
-        if given is not obs and mask is None:
-            mask = given[1].get(ACTION_MASK)
         obs = with_action_mask(policy.action_mask, env, obs, mask)
     elif mask is not None:
         raise UsageError("mask is given, and this policy was trained without action masks: drop it")
@@ -255,13 +258,19 @@ def spec_from_json(words: Any) -> Spec:
 def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     """Raise UsageError if the network for these spaces would be far larger than the one in the checkpoint."""
     numbers = sum(map(math.prod, checkpoint.shapes(MODEL).values()))
-    read = 0 if config.network.network is not None else least_weights(env.observation)
+    read = 0 if config.network.network is not None else least_weights(actor_spec(env, config.network))
     written = math.prod(env.action.shape) * (max(env.action.n) if isinstance(env.action, MultiDiscrete) else 1)
     if isinstance(env.action, Discrete):
         written = env.action.n
     largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
     if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
         raise ValueError("its spaces are far larger than its network")
+
+
+def actor_spec(env: Env, config: NetworkConfig) -> Spec:
+    """The space of what the actor sees."""
+    seen = without_mask(env.observation, env.action)
+    return group_spec(seen, observation_groups(seen, config.actor_obs, config.critic_obs).actor)
 
 
 def least_weights(spec: Spec) -> int:

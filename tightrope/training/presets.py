@@ -74,7 +74,8 @@ PRESETS: dict[tuple[str, str], Settings] = {
     ),
     ("CartPole-v1", "vpg"): dict(anneal_lr=True),
     ("DanceCart-v0", "ppo"): dict(total_timesteps=1_000_000, num_envs=64, num_steps=64, learning_rate=1e-3),
-    **{(probe, "ppo"): _PROBE for probe in (*(f"Probe{i}-v0" for i in range(1, 6)), "MaskProbe-v0")},
+    **{(f"Probe{i}-v0", "ppo"): _PROBE for i in range(1, 6)},
+    **{(f"{kind}Probe-v0", "ppo"): _PROBE for kind in ("Mask", "Privileged")},
     ("LunarLander-v3", "ppo"): _LUNAR,
     ("LunarLanderContinuous-v3", "ppo"): _LUNAR,
 }  # fmt: skip

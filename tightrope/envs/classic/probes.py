@@ -1,7 +1,7 @@
 """Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
 1 loss and optimiser; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
-MaskProbe is for action masks.
+MaskProbe is for action masks, PrivilegedProbe for a critic that sees more than the actor.
 """
 
 import numpy as np
@@ -100,3 +100,18 @@ class MaskProbe(Probe2):
 
     def action_mask(self, state: Tensor) -> Tensor:
         return torch.cat([torch.ones_like(state), state, -torch.ones_like(state)], 1) > 0
+
+
+class PrivilegedProbe(Probe2):
+    """Observation -1 or +1, reward equal to it plus a bonus of -2 or +2 that only the critic sees: the value must be both."""
+
+    noise_size = 2
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state[:, :1]
+
+    def privileged(self, state: Tensor) -> Tensor:
+        return state[:, 1:]
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state[:, 0] + 2 * state[:, 1]
