@@ -75,7 +75,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) == "functional"])
 def test_the_equations_need_nothing_but_torch(module: str) -> None:
-    allowed = {"torch", "jaxtyping", "typing", "collections.abc", "dataclasses", "tightrope.types"}
+    allowed = {"torch", "math", "jaxtyping", "typing", "collections.abc", "dataclasses", "tightrope.types"}
     for imported in imports_of(module):
         assert imported in allowed or imported.startswith("tightrope.functional"), imported
 

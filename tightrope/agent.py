@@ -35,6 +35,7 @@ from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir, resume_notes
+from .training.schedules import check_functions
 from .training.scoring import is_complete, options_of, reached
 from .training.settings import resolve_device
 from .training.signals import Interrupts
@@ -215,6 +216,7 @@ class Agent(AgentBase, metaclass=AgentType):
         config, quiet = self.config, quiet or not world().is_rank0
         if total_timesteps is not None:
             config = config.changed(total_timesteps=total_timesteps)
+        check_functions(config.values())
         set_rank_timeout(config.run.rank_timeout)
         check_same_settings(config.to_flat_dict() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if is_complete(self.state, config):

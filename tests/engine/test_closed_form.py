@@ -39,7 +39,8 @@ def test_the_gradient_and_the_terms_are_those_of_autograd(action, sizes, activat
     policy = a_policy(action, **config)
     optimizer, batch = Optimizer(policy), a_batch(policy)
     written_out = ClosedForm(policy, optimizer.grads)
-    for loss in (PPOLoss(0.2, 0.5, 0.01, clip_vloss), PPOLoss(torch.tensor(0.1), 0.7, 0.0, clip_vloss)):
+    varying = PPOLoss(torch.tensor(0.1), 0.7, torch.tensor(0.03), clip_vloss)
+    for loss in (PPOLoss(0.2, 0.5, 0.01, clip_vloss), varying, PPOLoss(torch.tensor(0.1), 0.7, 0.0, clip_vloss)):
         assert has_closed_form(loss, policy)
         expected_terms = autograd(loss, policy, batch, optimizer)
         expected = optimizer.grad.clone()

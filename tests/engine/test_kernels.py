@@ -93,6 +93,7 @@ def test_the_gradient_and_the_terms_are_those_of_autograd(device, action, activa
     batch = a_batch(policy, device, rows=100)
     compare(policy, batch, PPOLoss(0.2, 0.5, 0.01, clip_vloss))
     compare(policy, batch, PPOLoss(torch.tensor(0.1, device=device), 0.7, 0.0, clip_vloss))
+    compare(policy, batch, PPOLoss(0.1, 0.7, torch.tensor(0.05, device=device), clip_vloss))
 
 
 @pytest.mark.parametrize("action", [CHOICE, TORQUE])

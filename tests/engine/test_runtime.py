@@ -121,7 +121,7 @@ def test_a_phase_called_directly_is_that_of_the_loop(algo: str, precision: str) 
     page = unguarded(ALGORITHMS[algo].loop).__globals__
     state, config = direct.state, direct.config.algorithm
     for expected in phases(looped, 2):
-        page.get("schedule", common.schedule_learning_rate)(state, config)
+        page.get("schedule", common.schedule_settings)(state, config)
         metrics = page["phase"](state, config, common.noise_of_phase(state, config))
         assert torch.equal(torch.stack(metrics.terms), torch.stack(expected.terms))
         state.phase, state.steps = state.phase + 1, state.steps + (int(metrics.steps) if algo == "vpg" else 128)

@@ -35,10 +35,13 @@ class Case(NamedTuple):
 GROUPS = dict(actor_obs=("speed",), critic_obs=("speed", "gear"), norm_obs=True)
 CASES = {
     "ppo": Case(PPOLoss(0.2, 0.5, 0.01, False)),
+    "ppo, entropy by schedule": Case(PPOLoss(torch.tensor(0.2), 0.5, torch.tensor(0.05), False)),
+    "ppo, continuous, entropy by schedule": Case(PPOLoss(0.2, 0.5, torch.tensor(0.05), True), TORQUE),
     "ppo, continuous": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=dict(norm_obs=True)),
     "ppo, shared trunk": Case(PPOLoss(0.2, 0.5, 0.01, False), config=dict(share_trunk=True, activation="relu")),
     "ppo, several choices": Case(PPOLoss(0.2, 0.5, 0.01, False), SEVERAL),
     "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=Own),
+    "vpg, entropy by schedule": Case(VPGLoss(True, 0.2, 0.5, torch.tensor(0.05)), kind=Trajectories),
     "vpg": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories),
     "own loss": Case(own_loss, TORQUE),
     "ppo, groups": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=GROUPS, observation=PARTS),
@@ -92,6 +95,29 @@ def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: st
             adam.step()
         for mine, theirs in zip(policy.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
+@pytest.mark.parametrize(
+    "runtime_name", [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES]
+)
+@pytest.mark.parametrize("action", [CHOICE, TORQUE])
+def test_coefficients_that_are_tensors_are_read_at_each_update(runtime_name: str, action: Spec) -> None:
+    runtime = RUNTIMES[runtime_name]()
+    policy = a_policy(action).to(runtime.device)
+    plain, optimizer = deepcopy(policy), Optimizer(policy)
+    clip, bonus = (torch.zeros((), device=runtime.device) for _ in range(2))
+    loss, batch = PPOLoss(clip, 0.5, bonus, False), a_batch(plain, rows=96)
+    for values in ((0.2, 0.5), (0.1, 0.0), (0.3, 2.0)):
+        clip.fill_(values[0])
+        bonus.fill_(values[1])
+        with runtime.arithmetic():
+            runtime.backward(loss, policy, batch, optimizer)
+        plain.zero_grad()
+        total, _ = PPOLoss(values[0], 0.5, values[1], False)(plain, batch)
+        total.backward()
+        assert near(optimizer.grad, torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None]))
 
 
 @pytest.mark.parametrize("share", [False, True])

@@ -130,7 +130,7 @@ def learning(algo: str, settings: dict[str, Any], env: str = "CartPole-v1") -> N
     for name in Row._fields:
         getattr(agent.state.rollout, name).copy_(getattr(state.rollout, name)[:, part])
     agent.state.obs.copy_(state.obs[part])
-    schedule = page.get("schedule", common.schedule_learning_rate)
+    schedule = page.get("schedule", common.schedule_settings)
     schedule(state, config)
     schedule(agent.state, agent.config.algorithm)
     rows = [agent.state.env.num_envs * 16 if algo == "ppo" else 4, 128 if algo == "ppo" else 8]

@@ -5,15 +5,22 @@ A phase is one iteration: collect a rollout, then learn from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from torch import Tensor
+
 from ..engine import Noise, Optimizer, Runtime, State, draw_noise, stream_seed, world
-from ..errors import UsageError
-from ..functional import linear
+from ..errors import UsageError, one_line
+from ..functional import Schedule, linear
 from ..models import ActorCritic
 from ..types import Env, Rollout, Settings
+
+MaySchedule = float | Schedule  # the type of a setting that may be a schedule
+ANNEALED = {"learning_rate": "anneal_lr", "clip_coef": "anneal_clip"}  # a switch for a linear decay of a number
+VARYING = ("learning_rate", "clip_coef", "ent_coef")  # settings that may be schedules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +44,18 @@ class OnPolicyConfig:
     """Number of environments that run in parallel."""
     num_steps: int = 128
     """Steps of each environment in one rollout."""
-    learning_rate: float = 2.5e-4
-    """Step size of Adam in the first phase."""
+    learning_rate: MaySchedule = 2.5e-4
+    """Step size of Adam in the first phase, or a schedule such as 'cosine(3e-4, 1e-5)'."""
     learning_rate_end: float = 0.0
     """Learning rate at the end of the run, with anneal_lr."""
     anneal_lr: bool = True
-    """Decay the learning rate linearly over the run."""
+    """Decay the learning rate linearly over the run, if it is a number."""
     anneal_fraction: float = 1.0
-    """Fraction of the run over which schedules decay."""
+    """Fraction of the run over which anneal_lr and anneal_clip decay."""
     gamma: float = 0.99
     """Discount."""
-    ent_coef: float = 0.01
-    """Weight of the entropy bonus."""
+    ent_coef: MaySchedule = 0.01
+    """Weight of the entropy bonus, or a schedule such as 'linear(0.01, 0)'."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float | None = 0.5
@@ -69,6 +76,10 @@ class OnPolicyConfig:
         zero = f"anneal_fraction {self.anneal_fraction} leaves the rest of the run at learning rate 0"
         decays_early = self.anneal_lr and self.anneal_fraction < 1
         refuse(decays_early and self.learning_rate_end == 0, f"{zero}: set learning_rate_end above 0")
+        for name, switch in ANNEALED.items():
+            value, decays = getattr(self, name, None), getattr(self, switch, False)
+            both = f"{switch} decays a number, and {name} {value} is a schedule already: set {switch} false"
+            refuse(isinstance(value, Schedule) and decays, both)
 
     def check(self) -> None:
         """Raise UsageError if a setting that the algorithm itself adds is invalid."""
@@ -116,10 +127,37 @@ class OnPolicyConfig:
         return self.total_timesteps // self.batch_size
 
     @property
+    def run_steps(self) -> int:
+        """Number of environment steps of the whole run, in whole phases."""
+        return self.total_timesteps if self.by_trajectory else self.phases * self.batch_size
+
+    @property
     def decay_steps(self) -> int:
-        """Number of environment steps over which schedules decay."""
-        whole = self.total_timesteps if self.by_trajectory else self.phases * self.batch_size
-        return max(1, round(self.anneal_fraction * whole))
+        """Number of environment steps over which anneal_lr and anneal_clip decay."""
+        return max(1, round(self.anneal_fraction * self.run_steps))
+
+    def value_after(self, name: str, steps: int) -> float:
+        """The value of a setting that may vary, once this many steps of the run are done."""
+        value = getattr(self, name)
+        if isinstance(value, Schedule):
+            return checked_value(name, value, min(1.0, steps / self.run_steps))
+        last = self.learning_rate_end if name == "learning_rate" else 0.0
+        end = last if getattr(self, ANNEALED.get(name, ""), False) else value
+        return linear(value, end, steps, self.decay_steps)
+
+    def varies(self, name: str) -> bool:
+        """Whether a setting changes during the run."""
+        is_schedule = isinstance(getattr(self, name, None), Schedule)
+        return is_schedule or bool(getattr(self, ANNEALED.get(name, ""), False))
+
+    def varying(self, steps: int) -> dict[str, float]:
+        """The columns of metrics.jsonl for clip_coef and ent_coef, if they change, of a phase that began after these steps."""
+        names = [name for name in VARYING if name != "learning_rate" and self.varies(name)]
+        return {f"charts/{name}": self.value_after(name, steps) for name in names}
+
+    def entropy_weight(self, state: State) -> float | Tensor:
+        """ent_coef for a loss: a number or, for a schedule, the tensor that holds its present value."""
+        return state.ent_coef if isinstance(self.ent_coef, Schedule) else self.ent_coef
 
 
 S = TypeVar("S", bound=State)
@@ -145,11 +183,11 @@ def is_finished(state: State, config: OnPolicyConfig) -> bool:
     return (config.stops_when_solved and state.solved) or state.steps + config.batch_size > config.total_timesteps
 
 
-def schedule_learning_rate(state: State, config: OnPolicyConfig) -> None:
-    """Set the learning rate from the number of steps taken. After the last phase it is exactly the end value."""
+def schedule_settings(state: State, config: OnPolicyConfig) -> None:
+    """Set learning rate and ent_coef by the number of steps taken. After the last phase they have exactly their end values."""
     taken = config.total_timesteps if is_finished(state, config) else state.steps
-    end = config.learning_rate_end if config.anneal_lr else config.learning_rate
-    state.optimizer.learning_rate.fill_(linear(config.learning_rate, end, taken, config.decay_steps))  # [detail 4]
+    state.optimizer.learning_rate.fill_(config.value_after("learning_rate", taken))  # [detail 4]
+    state.ent_coef.fill_(config.value_after("ent_coef", taken))
 
 
 def noise_of_phase(state: State, config: OnPolicyConfig) -> Noise:
@@ -160,7 +198,7 @@ def noise_of_phase(state: State, config: OnPolicyConfig) -> Noise:
 
 
 def training_loop(
-    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_learning_rate
+    state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_settings
 ) -> Iterator[Any]:
     """Train to the end of the run and yield the metrics of each phase. Between two yields, `state` holds the whole run."""
     schedule(state, config)
@@ -184,13 +222,39 @@ def refuse(wrong: bool, message: str) -> None:
 def at_least(config: object, minimum: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
-        refuse(value is not None and not value >= minimum, f"{name} {value} is too small: give at least {minimum}")
+        low, _ = (minimum, 0) if value is None else extremes(name, value)
+        refuse(not low >= minimum, f"{name} {value} is too small: give at least {minimum}")
 
 
 def positive(config: object, *names: str) -> None:
+    """Numbers must be above 0. A schedule may be 0 in places."""
     for name in names:
         value = getattr(config, name)
-        refuse(value is not None and not value > 0, f"{name} {value} is not positive: give a number above 0")
+        low, high = (0, 1) if value is None else extremes(name, value)
+        wrong = f"{name} {value} is {'negative in places' if low < 0 < high else 'not positive'}"
+        refuse(not (low >= 0 and high > 0), f"{wrong}: give {'numbers' if low < high else 'a number'} above 0")
+
+
+def extremes(name: str, value: MaySchedule) -> tuple[float, float]:
+    """The least and the greatest value of a setting. Of a function, only its values at the start and the end are known."""
+    if not isinstance(value, Schedule):
+        return value, value
+    values = [x for _, x in value.points]
+    if value.function is not None:
+        values = [checked_value(name, value, progress) for progress in (0.0, 1.0)]
+    return min(values, default=1.0), max(values, default=1.0)
+
+
+def checked_value(name: str, schedule: Schedule, progress: float) -> float:
+    """The value of a schedule; UsageError if a function of the user fails or gives no number of at least 0."""
+    wrong, fix = f"{name} is {schedule}, which at progress {progress:.4g}", "give a finite number of at least 0"
+    try:
+        value = schedule(progress)
+    except Exception as error:
+        raised = f"{wrong} raises {type(error).__name__}: {one_line(error)}"
+        raise UsageError(f"{raised}. It is called with progress alone") from error
+    refuse(not (math.isfinite(value) and value >= 0), f"{wrong} is {value:g}: {fix}")
+    return value
 
 
 def fraction(config: object, *names: str) -> None:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, State, health, run_as, under_guard
-from ..functional import PPOLoss, PPOTerms, gae, linear, mean_of_taken, running_returns, successor_values
+from ..functional import PPOLoss, PPOTerms, gae, mean_of_taken, running_returns, successor_values
 from ..types import Batch
-from .common import OnPolicyConfig, divides, fraction, positive, schedule_learning_rate, training_loop
+from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
 from .common import start as start
 
 
@@ -49,10 +49,10 @@ class PPOConfig(OnPolicyConfig):
     """Passes over each rollout."""
     gae_lambda: float = 0.95
     """Trace decay of generalised advantage estimation."""
-    clip_coef: float = 0.2
-    """Half-width of the interval the probability ratio is clipped to."""
+    clip_coef: MaySchedule = 0.2
+    """Half-width of the interval the probability ratio is clipped to, or a schedule such as 'linear(0.2, 0.05)'."""
     anneal_clip: bool = False
-    """Decay clip_coef linearly to 0 over the run."""
+    """Decay clip_coef linearly to 0 over the run, if it is a number."""
     target_kl: float | None = None
     """Skip the remaining updates of a phase once the approximate KL divergence exceeds this, or None."""
     norm_adv: bool = True
@@ -87,10 +87,9 @@ def ppo(state: PPOState, config: PPOConfig) -> Iterator[PPOMetrics]:
 
 
 def schedule(state: PPOState, config: PPOConfig) -> None:
-    """Set the learning rate and clip_coef for the next phase. After the last phase both have their end values."""
-    schedule_learning_rate(state, config)
-    end = 0.0 if config.anneal_clip else config.clip_coef
-    state.clip_coef.fill_(linear(config.clip_coef, end, state.steps, config.decay_steps))
+    """Set learning rate, ent_coef and clip_coef for the next phase. After the last phase they have their end values."""
+    schedule_settings(state, config)
+    state.clip_coef.fill_(config.value_after("clip_coef", state.steps))
 
 
 @run_as("phase")
@@ -121,7 +120,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     policy, rollout, optimizer, runtime = state.policy, state.rollout, state.optimizer, state.runtime
     learning_rate = optimizer.learning_rate.clone()
     batch = estimate(state, config)
-    loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
+    loss = PPOLoss(state.clip_coef, config.vf_coef, config.entropy_weight(state), config.clip_vloss)
     stopped, numbers, skipped = torch.zeros_like(learning_rate), list[Tensor](), list[Tensor]()
     order = batch.order(shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; None on a single rank

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..engine import Noise, State, health, run_as, under_guard
 from ..functional import VPGLoss, VPGTerms, alive_mask, discounted_returns, last_row, standardize, successor_values
 from ..types import Rollout, Settings, Trajectories
-from .common import OnPolicyConfig, divides, fraction, positive, refuse, training_loop
+from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, refuse, training_loop
 from .common import start as start
 
 
@@ -32,13 +32,13 @@ class VPGConfig(OnPolicyConfig):
     num_envs: int = 32
     num_steps: int = 500
     """Maximum number of steps of each environment in one rollout."""
-    learning_rate: float = 1e-2
+    learning_rate: MaySchedule = 1e-2
     anneal_lr: bool = False
     baseline: Literal["timestep", "critic", "none"] = "timestep"
     """Baseline subtracted from returns: the mean over environments at the same step (needs full_reset), a critic, or none."""
     normalize_returns: bool = False
     """Standardise returns over the whole rollout."""
-    ent_coef: float = 0.0
+    ent_coef: MaySchedule = 0.0
     max_grad_norm: float | None = None
     rollout_uses: int = 1
     """Passes over each rollout; more than 1 needs use_importance_weights."""
@@ -129,7 +129,7 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished
     dead = config.dead_fraction if config.full_reset else None
     collected = runtime.collected_mask(rollout.terminated, dead)  # (T, 1) False after the end of the rollout
     batch = estimate(state, config, rollout, collected)
-    coefficients = config.vf_coef * config.has_critic, config.ent_coef
+    coefficients = config.vf_coef * config.has_critic, config.entropy_weight(state)
     loss = VPGLoss(config.use_importance_weights, config.weight_clamp, *coefficients)
     rows = []
     for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):

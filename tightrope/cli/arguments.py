@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, near_matches
+from ..functional import Schedule
 from ..training.config import setting_types, unknown_setting
 from ..training.names import ARGUMENTS, SETTINGS
 from ..training.settings import coerce, read_settings
@@ -24,7 +25,7 @@ from ..types import Settings
 
 FLAG_WIDTH, WIDEST = 26, 100
 NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # defaults that help does not show
-TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", Schedule: "SCHEDULE"}
 Options = TypeVar("Options")
 Main = Callable[[list[str]], int]
 

@@ -124,8 +124,7 @@ class ClosedForm:
             probs = log_probs.exp()
             entropies = (probs * log_probs).sum(1).neg_()
             grad = (-weight * probs).scatter_add_(1, batch.action.unsqueeze(1), weight)
-            if loss.ent_coef:
-                grad.addcmul_(probs, log_probs + entropies.unsqueeze(1), value=loss.ent_coef / rows)
+            add_entropy_gradient(grad, probs, log_probs, entropies, loss.ent_coef)
             entropy = entropies.mean()
         else:
             grad = weight * z * inverse_std
@@ -159,6 +158,17 @@ class ClosedForm:
         rows_of_terms = [-torch.minimum(plain, clipped), 0.5 * squared, log_ratio.expm1() - log_ratio, outside]
         policy_loss, value_loss, approx_kl, clip_fraction = torch.stack(rows_of_terms).mean(1).unbind()
         return PPOTerms(policy_loss, value_loss, entropy, approx_kl, clip_fraction)
+
+
+def add_entropy_gradient(
+    grad: Tensor, probs: Tensor, log_probs: Tensor, entropies: Tensor, weight: float | Tensor
+) -> None:
+    """Add the gradient of -weight times the mean entropy with respect to the logits. (B, options)"""
+    rows = len(grad)
+    if isinstance(weight, Tensor):  # a value that the host does not read
+        grad.addcmul_(probs * (weight / rows), log_probs + entropies.unsqueeze(1))
+    elif weight:
+        grad.addcmul_(probs, log_probs + entropies.unsqueeze(1), value=weight / rows)
 
 
 def has_closed_form(loss: object, policy: nn.Module) -> bool:

@@ -38,9 +38,11 @@ class State:
     unevaluated: bool = False  # whether the evaluation after the last phase was interrupted and must be repeated
     seconds: float = 0.0  # training time so far, also of earlier processes
     streams: Streams = field(init=False)  # states of the process's random generators, see noise.py
+    ent_coef: Tensor = field(init=False)  # filled in place before each phase; losses read it if ent_coef is a schedule
 
     def __post_init__(self) -> None:
         rank = world().rank
+        self.ent_coef = torch.zeros((), device=self.env.device)
         self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
 
     @classmethod

@@ -106,7 +106,7 @@ class PPOLoss:
 
     clip_coef: float | Tensor
     vf_coef: float
-    ent_coef: float
+    ent_coef: float | Tensor
     clip_vloss: bool
 
     def __call__(self, policy: Policy, batch: Batch) -> tuple[Tensor, PPOTerms]:
@@ -147,7 +147,7 @@ class VPGLoss:
     use_importance_weights: bool
     weight_clamp: float | None
     vf_coef: float
-    ent_coef: float
+    ent_coef: float | Tensor
 
     def __call__(self, policy: Policy, batch: Trajectories) -> tuple[Tensor, VPGTerms]:
         distribution, value = policy(batch.obs)

@@ -12,6 +12,7 @@ from .metrics import RETURN, SCORE
 
 SLOW_SECONDS = 2.0  # after which a phase shows how far it is
 GAP, BARS = "  ", "▁▂▃▄▅▆▇█"
+SCHEDULABLE = ("learning_rate", "clip_coef", "ent_coef")  # shown if they follow a schedule
 LOWEST = 9  # the rank of parts that are shown only if there is room for everything
 
 
@@ -30,6 +31,7 @@ class Progress:
     def __init__(self, run: RunInfo) -> None:
         self.title, self.total = run.title, max(run.total_steps, 1)
         self.batch = run.settings.get("num_envs", 0) * run.settings.get("num_steps", 0)
+        self.scheduled = [name for name in SCHEDULABLE if isinstance(run.settings.get(name), str)]
         self.steps = self.first_steps = run.steps
         self.latest: MetricsRow = {}  # the newest value of each metric
         self.returns: list[float] = []
@@ -93,6 +95,11 @@ class Progress:
         ):
             if tag in self.latest:
                 found.append(LinePart(name, form.format(self.latest[tag]), rank, short.format(self.latest[tag])))
+        found += [
+            LinePart(name, f"{name} {self.latest[tag]:.3g}", LOWEST, "")
+            for name in self.scheduled
+            if (tag := f"charts/{name}") in self.latest
+        ]
         if (evaluation := self.evaluation) is not None:
             done = "{}/{}".format(*evaluation)
             found.append(LinePart("evaluation", f"evaluating {done}", 1, f"eval {done}"))

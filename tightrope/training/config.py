@@ -6,7 +6,7 @@ Users see one flat namespace, in keywords, flags and YAML. Later layers win: def
 from __future__ import annotations
 
 import typing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +14,13 @@ from ..algorithms import ALGORITHMS, OnPolicyConfig
 from ..engine import Accelerate, Precision, cores
 from ..envs.registry import BackendName, VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
+from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
 from .names import SETTINGS, here_called
 from .presets import NO_STOP, Traits, kind_settings, preset, stop
+from .schedules import replace_annealing
 from .settings import MAPPINGS, coerce, is_section
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
@@ -116,21 +118,35 @@ class Config:
     network: NetworkConfig
     run: RunConfig
 
+    def values(self) -> Settings:
+        """All settings in one mapping, with the objects of the user."""
+        parts = (self.algorithm, self.network, self.run)
+        merged = {f.name: getattr(part, f.name) for part in parts for f in fields(part)}
+        return {"env": self.env, "algo": self.algo, **merged}
+
     def to_flat_dict(self) -> Settings:
-        """All settings in one mapping, as config.yaml has them."""
-        parts: tuple[Any, ...] = (self.algorithm, self.network, self.run)
-        settings = [asdict(part) for part in parts]
-        merged = {"env": self.env, "algo": self.algo, **{k: v for part in settings for k, v in part.items()}}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in merged.items()}
+        """All settings in one mapping of plain data, as config.yaml has them."""
+        return {name: plain(value) for name, value in self.values().items()}
 
     def changed(self, **settings: Any) -> Config:
         """A copy with some settings changed. With another length, the stop of its preset no longer applies."""
         for name in ("env", "algo"):
             if settings.pop(name, getattr(self, name)) != getattr(self, name):
                 raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
-        now, preset_stop = self.to_flat_dict(), stop(self.env, self.algo, {})
-        drops_stop = "total_timesteps" in settings and preset_stop and preset_stop.items() <= now.items()
+        now, preset_stop = self.values(), stop(self.env, self.algo, {})
+        drops_stop = (
+            "total_timesteps" in settings and preset_stop and preset_stop.items() <= self.to_flat_dict().items()
+        )
         return configure(self.env, self.algo, now, NO_STOP if drops_stop else {}, settings, with_preset=False)
+
+
+def plain(value: object) -> object:
+    """A setting as plain data: text for what is not a number, a text or a container of these."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return dict(value)
+    return str(value) if isinstance(value, Schedule) else value
 
 
 FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
@@ -166,6 +182,7 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
     annotations = setting_types(algo)
     merged: Settings = {}
     for layer in layers:
+        given: Settings = {}
         for key, value in layer.items():
             name = key.replace("-", "_")
             if name in ("env", "algo"):
@@ -174,7 +191,8 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
                 raise unknown_setting(name, algo, annotations)
             if isinstance(value, dict) and name not in MAPPINGS:
                 raise is_section(name, value)
-            merged[name] = coerce(name, value, annotations[name])
+            given[name] = coerce(name, value, annotations[name])
+        merged |= replace_annealing(given, annotations)
     return merged
 
 

@@ -184,7 +184,7 @@ def steps_too_large(evidence: Evidence, config: Config, rows: list[dict[str, flo
 
 def slower(config: Config, cause: str, instead: str = "") -> Advice:
     """Advice to lower the learning rate and clip gradients."""
-    rate = f"{min(config.algorithm.learning_rate / 10, MODERATE_RATE):.2g}"
+    rate = f"{min(config.algorithm.value_after('learning_rate', 0) / 10 or MODERATE_RATE, MODERATE_RATE):.2g}"
     fix, flags = f"try {instead}learning_rate {rate}", ("--learning-rate", rate)
     if config.algorithm.max_grad_norm is not None:
         return Advice(cause, fix, flags)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..algorithms import OnPolicyConfig
+from ..algorithms.common import VARYING
 from ..engine import State, choose_threads, cores, waits_asleep, why_not_recorded, world
 from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
 from ..errors import plural
+from ..functional import Schedule
 from ..logging import Target
 from ..models.action_mask import ACTION_MASK
 from ..models.observation_groups import names_of
@@ -48,6 +52,7 @@ class TrainingPlan:
     warning: str | None
     stop_at: str | None = None  # the condition that ends training early
     notes: tuple[str, ...] = ()  # about the environment and the network
+    schedules: tuple[str, ...] = ()  # settings that follow a schedule, with their present values
     device_reason: str = ""  # why the CPU is used on a machine with a GPU
 
     def lines(self) -> list[str]:
@@ -63,6 +68,7 @@ class TrainingPlan:
             f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
+            *([f"schedules: {'; '.join(self.schedules)}"] if self.schedules else []),
             *([f"stops earlier if {self.stop_at}"] if self.stop_at else []),
             *([f"warning: {self.warning}"] if self.warning else []),
             *(f"note: {note}" for note in self.notes),
@@ -116,7 +122,16 @@ def plan(state: State, config: Config) -> TrainingPlan:
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
         notes=(*training_warnings(state.env), *group_notes(state), *runtime_notes(state)),
         device_reason=device_reason(state.env),
+        schedules=tuple(schedule_words(algorithm, state.steps)),
     )  # fmt: skip
+
+
+def schedule_words(algorithm: OnPolicyConfig, steps: int) -> Iterator[str]:
+    """Each setting that is a schedule, with its value after these steps."""
+    for name in VARYING:
+        schedule = getattr(algorithm, name, None)
+        if isinstance(schedule, Schedule):
+            yield f"{name} {schedule}, now {algorithm.value_after(name, steps):.3g}"
 
 
 def device_reason(env: Env) -> str:

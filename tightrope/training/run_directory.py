@@ -23,6 +23,7 @@ from .checkpoint_reader import CONFIG, Checkpoint, newest_serial, not_a_run
 from .checkpoint_writer import rank_state, save_checkpoint, save_config
 from .config import Config, config_from
 from .lock import locked
+from .schedules import functions_in
 from .settings import MAX_SETTINGS_BYTES, read_settings
 from .user_objects import can_be_named, is_import_path
 
@@ -215,8 +216,12 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     """The command that resumes a run; Python code if a command cannot name its environment or its network."""
     nameless = "<locals>" in config.env or config.env.startswith("__main__:")
     network = config.network.network
-    if nameless or (network is not None and not can_be_named(network)):
+    functions = [
+        f", {name}=..." for name in functions_in(config.values()) if f"--{name.replace('_', '-')}" not in flags
+    ]
+    if nameless or functions or (network is not None and not can_be_named(network)):
         own = ", env=..." * (nameless or is_import_path(config.env)) + ", network=..." * (network is not None)
+        own += "".join(functions)
         return f'tr.load("{path}"{own}).learn()'
     words = ["tightrope", "resume", str(path)]
     words += ["--env", config.env] if is_import_path(config.env) else []

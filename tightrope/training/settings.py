@@ -18,8 +18,10 @@ import yaml
 from ..engine import world
 from ..envs.adapters.host import HostEnv
 from ..errors import UsageError, plural
+from ..functional import Schedule
 from ..models.networks import sees_images
 from ..types import Env, Settings
+from .schedules import read_schedule
 
 MAX_SETTINGS_BYTES = 1 << 20
 MAPPINGS = ("env_kwargs",)  # settings whose value is a mapping
@@ -103,6 +105,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     """Convert `value` to the type of a setting, or raise UsageError. Numbers may be text ('1e-3' in YAML is text), and several
     values one text with commas."""
     origin, options = get_origin(annotation), get_args(annotation)
+    if Schedule in options and (schedule := read_schedule(name, value)) is not None:
+        return schedule
     if origin in (types.UnionType, typing.Union):
         return None if value is None else coerce(name, value, next(o for o in options if o is not type(None)))
     if origin is Literal:
@@ -123,8 +127,8 @@ def coerce_one(name: str, value: Any, annotation: type[bool | int | float | str]
     if isinstance(value, bool) or annotation in (bool, str):
         if annotation in (bool, str) and isinstance(value, annotation):
             return value
-    elif callable(value) or (isinstance(value, str) and value.startswith("lin_")):  # a linear schedule of rl-zoo3
-        raise is_schedule(name, value)
+    elif callable(value):
+        raise UsageError(f"{name} is a function: give a number, it stays the same in a run")
     else:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if annotation is float and math.isfinite(real := float(value)):
@@ -152,14 +156,6 @@ def several(value: object) -> list[object]:
     for item in value if isinstance(value, (list, tuple)) else [value]:
         found += re.findall(r"[^\s,()\[\]]+", item) if isinstance(item, str) and "," in item else [item]
     return found
-
-
-def is_schedule(name: str, value: object) -> UsageError:
-    """The error for a schedule given where a number is needed."""
-    given = f"{name} {value!r} is a schedule" if isinstance(value, str) else f"{name} is a function"
-    anneal = {"learning_rate": "anneal_lr (to learning_rate_end)", "clip_coef": "anneal_clip (to 0)"}.get(name)
-    also = f", and {anneal} for a linear decay" if anneal else ": it stays the same in a run"
-    return UsageError(f"{given}: give the number it starts from{also}")
 
 
 def mapping(name: str, value: object) -> Settings:

@@ -136,6 +136,7 @@ class Trainer:
         stopped = self.callbacks.stopped is not None
         for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
             row, config = log.add(state, self.guard.newest), self.config
+            row |= config.algorithm.varying(steps_before)
             activity.begin("recording a phase", waits=self.on_device)
             to_score = is_due(config.run.eval_every, steps_before, state.steps)
             due = run is not None and run.seconds_since_saving >= config.run.save_seconds

@@ -51,16 +51,17 @@ class FusedGradient:
         from .learn import gradient_kernel
         from .step import sum_kernel
 
-        rows, clip = len(batch), loss.clip_coef
-        stored = isinstance(clip, Tensor) and clip.device == self.flat.device
+        rows, clip, bonus = len(batch), loss.clip_coef, loss.ent_coef
+        stored, bonus_stored = (isinstance(x, Tensor) and x.device == self.flat.device for x in (clip, bonus))
         programs, block, warps = self.launch or launch_for(rows, self.flat.device, learning=True)
         parts = torch.empty(programs, self.stride, device=self.flat.device)
         terms = torch.empty(len(TERMS), device=self.flat.device)  # the kernels write all of them
         columns = (batch.action, batch.log_prob, batch.value, batch.advantage, batch.target)
         gradient_kernel[programs, 2](
             batch.obs.contiguous(), self.mean, self.variance, *(column.contiguous() for column in columns),
-            clip if stored else float(clip), float(loss.vf_coef), float(loss.ent_coef), self.flat, parts, rows,
-            SIZE=self.size, STRIDE=self.stride, CLIP_IS_STORED=stored, CLIP_VALUE=loss.clip_vloss, BLOCK=block,
+            clip if stored else float(clip), float(loss.vf_coef), bonus if bonus_stored else float(bonus), self.flat, parts,
+            rows, SIZE=self.size, STRIDE=self.stride, CLIP_IS_STORED=stored, BONUS_IS_STORED=bonus_stored,
+            CLIP_VALUE=loss.clip_vloss, BLOCK=block,
             **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip
         sum_kernel[self.squares.numel(),](

@@ -39,14 +39,15 @@ def gradient_kernel(
     IN: tl.constexpr, WIDTH: tl.constexpr, OUT: tl.constexpr,
     PAD_IN: tl.constexpr, PAD_WIDTH: tl.constexpr, PAD_OUT: tl.constexpr,
     RELU: tl.constexpr, GAUSSIAN: tl.constexpr, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr,
-    CLIP_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
+    CLIP_IS_STORED: tl.constexpr, BONUS_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Run programs (i, 0) for the actor and (i, 1) for the critic. Both fill row i of `parts`."""
     epsilon = tl.load(clip) if CLIP_IS_STORED else clip
+    bonus = tl.load(ent_coef) if BONUS_IS_STORED else ent_coef
     part = parts + tl.program_id(0) * STRIDE
     if tl.program_id(1) == 0:
         actor(
-            obs, mean, variance, action, old_log_prob, advantage, epsilon, ent_coef, flat, part, rows,
+            obs, mean, variance, action, old_log_prob, advantage, epsilon, bonus, flat, part, rows,
             SIZE, ACTOR_1, ACTOR_2, HEAD, LOG_STD, IN, WIDTH, OUT, PAD_IN, PAD_WIDTH, PAD_OUT,
             RELU, GAUSSIAN, NORMALIZE, PRECISION, BLOCK,
         )  # fmt: skip

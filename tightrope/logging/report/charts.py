@@ -69,9 +69,12 @@ PLOTS = [
     Plot("Value loss", ("losses/value_loss",), "Of the critic; grows with the returns."),
     Plot("Gradient norm", ("losses/grad_norm",), "Before clipping. Healthy: steady."),
     Plot("Learning rate", ("charts/learning_rate",), "As scheduled."),
+    Plot("Clip coefficient", ("charts/clip_coef",), "As scheduled."),
+    Plot("Entropy coefficient", ("charts/ent_coef",), "As scheduled."),
     Plot("Reward per step", ("charts/reward",), "What training was paid, shaped or scaled."),
     Plot("Speed", ("charts/SPS",), "Environment steps per second of training."),
 ]  # fmt: skip
+SCHEDULED = ("charts/learning_rate", "charts/clip_coef", "charts/ent_coef")  # not measured, so not smoothed
 DULL = ("charts/reward", "losses/value_loss", "losses/importance_weight")  # where they are always the same
 NOT_DRAWN = (
     "step", "phase", "time", "charts/episodes", "charts/solved", SCORE, "eval/episodic_length", "eval/return_std",
@@ -110,7 +113,7 @@ def tag_traces(columns: Columns, tag: str, color: int) -> list[Trace]:
     name = tag.rpartition("/")[2].replace("_", " ")
     if len(x) == 0:
         return []
-    if len(x) < 8 or np.ptp(y) == 0 or tag == "charts/learning_rate":
+    if len(x) < 8 or np.ptp(y) == 0 or tag in SCHEDULED:
         return [line("smooth", *thin(x, y), name, color)]
     return [line("raw", *thin(x, y), f"{name}, as measured", color), line("smooth", *smooth(x, y), name, color)]
 

@@ -43,6 +43,7 @@ SB3: dict[str, tuple[str, float]] = {  # our name: (Stable-Baselines3's name, fa
     "charts/episodic_return": ("rollout/ep_rew_mean", 1),
     "charts/episodic_length": ("rollout/ep_len_mean", 1),
     "charts/learning_rate": ("train/learning_rate", 1),
+    "charts/clip_coef": ("train/clip_range", 1),
     "charts/SPS": ("time/fps", 1),
     "losses/policy_loss": ("train/policy_gradient_loss", 1),
     "losses/objective": ("train/policy_loss", -1),  # VPG's, like A2C's
@@ -170,7 +171,8 @@ def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Sca
     theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
     named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
     if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
-        entropy = settings["ent_coef"] * ours["losses/entropy"]
+        weight = ours["charts/ent_coef"] if "charts/ent_coef" in ours else settings["ent_coef"]
+        entropy = weight * ours["losses/entropy"]
         value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
         named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
     return named | {"time/total_timesteps": float(row["step"])}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...errors import UsageError, plural
-from ...training.config import Config, config_classes, setting_types, unknown_setting
+from ...functional import Schedule
+from ...training.config import Config, config_classes, plain, setting_types, unknown_setting
 from ...training.settings import coerce, read_yaml
 from ...types import Settings
 
@@ -73,7 +74,8 @@ class Choices:
     @property
     def encoded(self) -> list[Any]:
         """The values as a storage holds them: it has no tuples."""
-        return [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in self.values]
+        texts = [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in self.values]
+        return [str(value) if isinstance(value, Schedule) else value for value in texts]
 
     def nearest(self, value: Any) -> Any:
         return self.encoded[self.values.index(value) if value in self.values else 0]
@@ -88,7 +90,7 @@ class Choices:
         return self.values[self.encoded.index(stored)]
 
     def as_yaml(self) -> Any:
-        return [list(value) if isinstance(value, tuple) else value for value in self.values]
+        return [list(value) if isinstance(value, tuple) else plain(value) for value in self.values]
 
 
 Space = dict[str, Range | Choices]
@@ -100,7 +102,8 @@ Space = dict[str, Range | Choices]
 def default_search_space(config: Config, fixed: Iterable[str], images: bool) -> Space:
     """Ranges around the preset or the defaults, without the settings that the user fixed."""
     algorithm, settings = config.algorithm, {f.name for f in fields(config.algorithm)}
-    space: Space = {name: dimension_of(name, algorithm) for name in algorithm.searched.split() if name in settings}
+    is_number = {name for name in settings if not isinstance(getattr(algorithm, name), Schedule)}
+    space: Space = {name: dimension_of(name, algorithm) for name in algorithm.searched.split() if name in is_number}
     if not images and config.network.network is None:  # a network of the user's own has its own shape
         widths = [(32, 32), (64, 64), (128, 128), (256, 256)]
         space["hidden_sizes"] = choices_with(config.network.hidden_sizes, widths)
