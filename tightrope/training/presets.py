@@ -78,6 +78,10 @@ PRESETS: dict[tuple[str, str], Settings] = {
     **{(f"{kind}Probe-v0", "ppo"): _PROBE for kind in ("Mask", "Privileged")},
     ("LunarLander-v3", "ppo"): _LUNAR,
     ("LunarLanderContinuous-v3", "ppo"): _LUNAR,
+    ("BipedalWalker-v3", "ppo"): dict(
+        total_timesteps=5_000_000, num_envs=32, num_steps=256, num_minibatches=32, update_epochs=10, learning_rate=1e-3,
+        ent_coef=0.0, norm_obs=True, norm_reward=True, log_std_init=-0.5,
+    ),
 }  # fmt: skip
 
 _MUJOCO_TASKS = (
