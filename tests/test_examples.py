@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 
@@ -50,6 +52,16 @@ def test_action_masks(tmp_path):
     without, masked = means(output)
     assert masked >= max(0.93, without - 0.01)  # seeds 1 to 12 gave 0.951 to 0.961, and 0.81 to 0.957 without
     assert "with one box allowed: tensor(2)" in output
+
+
+def test_privileged_critic(tmp_path):
+    output = example("privileged_critic.py", tmp_path)
+    blind, seeing = means(output)
+    assert seeing > max(-5, blind + 1)
+    assert [float(share) for share in re.findall(r"explains (-?[\d.]+)", output)] == [
+        pytest.approx(0, abs=0.1), pytest.approx(1, abs=0.02)
+    ]  # fmt: skip
+    assert "at rest: tensor([1.])" in output
 
 
 def test_curriculum(tmp_path):

@@ -33,6 +33,7 @@ from .training.build import (
 from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
+from .training.init_from import start_from
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir, resume_notes
 from .training.schedules import check_functions
@@ -88,14 +89,17 @@ class Agent(AgentBase, metaclass=AgentType):
         agent._setup(config, env, network)
         return agent
 
-    def _setup(self, config: Config, env: Any, network: Network | None) -> None:
-        """Build the agent with random streams that depend only on the seed, also for a user's environment or network."""
+    def _setup(self, config: Config, env: Any, network: Network | None, new: bool = True) -> None:
+        """Build the agent with random streams that depend only on the seed, also for a user's environment or network. Only a
+        `new` run starts from init_from: a saved one has its own weights."""
         device = env.device if user_objects.implements_env(env) else resolve_device(config.run.device)
         seed = stream_seed(config.run.seed, "setup", rank=world().rank)
         set_rank_timeout(config.run.rank_timeout)
         try:
             with activity.during("making its agent"), isolated_rng(seed, device):
                 self._make(config, env, network)
+                # what init_from gave this run, printed when training starts
+                self.taken_over = start_from(self.state, config.run.init_from) if new else []
         except UsageError as error:
             raise error.with_traceback(None) from None  # a traceback through our code would hide the user's mistake
 
@@ -235,7 +239,9 @@ class Agent(AgentBase, metaclass=AgentType):
         if self.loaded is not None and not quiet:
             for line in resume_notes(self.loaded, self.state):
                 print_line(line)
-        self.loaded = None
+        for line in self.taken_over if self.loaded is None and not quiet else ():
+            print_line(line)
+        self.loaded, self.taken_over = None, []
         return Trainer(self.state, config, self.score_env, self.run, quiet, until, callbacks, **how)
 
     def _again(self, begun: Path) -> RunDirectory:

@@ -88,7 +88,7 @@ def begin_anew(path: Path, env: Any = None, network: Network | None = None, **se
     """A new agent with the settings of a run that was stopped before its first checkpoint."""
     join()
     config = load_config(path)
-    agent = new_agent(for_this_machine(config, settings, env), path, env, network)
+    agent = new_agent(for_this_machine(config, settings, env), path, env, network, new=True)
     agent.notes = load_notes(config, settings, env)
     agent.run = directory(path)
     return agent
@@ -181,14 +181,20 @@ def names_file(name: str, text: str) -> bool:
 
 def check_kept(before: Settings, after: Settings) -> None:
     """Raise UsageError if a setting changes the shape of the network or of the rollout."""
-    for name in ("num_envs", "num_steps", *(field.name for field in fields(NetworkConfig) if field.name != "network")):
+    for name in (
+        "num_envs",
+        "num_steps",
+        "init_from",
+        *(field.name for field in fields(NetworkConfig) if field.name != "network"),
+    ):
         if after[name] != before[name]:
             wrong = f"{name} {after[name]} cannot replace {before[name]} in a trained run"
             raise UsageError(f"{wrong}: drop it, or train a new run")
 
 
-def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> Agent:
-    """An untrained agent with the settings of a saved run, and with the environment and network that the user gave."""
+def new_agent(config: Config, path: Path, env: Any, network: Network | None, new: bool = False) -> Agent:
+    """An untrained agent with the settings of a saved run, and with the environment and network that the user gave. `new` if it
+    has no checkpoint yet, so that init_from applies."""
     env_is_users = env is not None
     if env_is_users:
         user_objects.check_env_object(env)
@@ -205,7 +211,7 @@ def new_agent(config: Config, path: Path, env: Any, network: Network | None) -> 
     try:
         kind = agent_class(config.algo)
         agent = kind.__new__(kind)
-        agent._setup(config, env, network)  # not through __init__: a saved setting must not import code
+        agent._setup(config, env, network, new)  # not through __init__: a saved setting must not import code
         return agent
     except (NotImplementedError, AttributeError, TypeError) as error:
         if env_is_users:

@@ -35,6 +35,8 @@ class RunConfig:
     """Seed of every random stream of the run."""
     defaults: Defaults = "auto"
     """Settings to start from: auto takes the env's preset or, without one, those of its kind; plain takes the algorithm's."""
+    init_from: str | None = None
+    """Run whose network and statistics a new run starts from, where they fit; counters and the optimiser start anew."""
     device: str = "auto"
     """Torch device: auto, cpu, cuda, cuda:1 for one of several GPUs, or mps; auto takes CUDA if there is any."""
     accelerate: Accelerate = "auto"

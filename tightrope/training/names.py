@@ -45,6 +45,8 @@ SETTINGS = foreign_names({
     "hidden_sizes, activation, share_trunk and log_std": "policy_kwargs",
     "hidden_sizes": "net_arch hidden_size hidden_dim",
     "activation": "activation_fn",
+    "actor_obs and critic_obs": "obs_groups",
+    "init_from": "warm_start pretrained",
     ": the network is chosen from the spaces; see hidden_sizes and activation": "policy",
     "log (log tensorboard; events are in run_dir)": "tensorboard_log",
     "run_name": "tb_log_name",

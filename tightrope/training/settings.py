@@ -124,6 +124,8 @@ def coerce_one(name: str, value: Any, annotation: type[bool | int | float | str]
     """Convert `value` to a bool, text or number, or raise UsageError."""
     if name == "device" and value is not None:
         return device_name(value)
+    if annotation is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, bool) or annotation in (bool, str):
         if annotation in (bool, str) and isinstance(value, annotation):
             return value
