@@ -26,7 +26,7 @@ from .common import start as start  # re-exported
 
 @dataclass(kw_only=True)
 class PPOState(State):
-    KEPT: ClassVar[tuple[str, ...]] = ("discounted_return",)
+    EPISODE_FIELDS: ClassVar[tuple[str, ...]] = ("discounted_return",)
 
     clip_coef: Tensor = field(init=False)  # filled in place by `schedule`, so that CUDA graphs read its current value
     discounted_return: Tensor = field(init=False)  # (N,) of each running episode so far, for norm_reward
