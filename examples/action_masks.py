@@ -12,7 +12,11 @@ BOXES, ROOM = 4, 10
 
 
 class Packing(tr.envs.TensorEnv):
-    """State and observation: the room left in each box and the size of the next package. Reward: what fits."""
+    """State and observation: the room left in each box and the size of the next package. Reward: what fits.
+
+    The first size comes from `noise`, one number per row (noise_size is 1). Later sizes follow from the state by a fixed rule,
+    so a step draws nothing.
+    """
 
     observation = tr.types.Box((BOXES + 1,))
     action = tr.types.Discrete(BOXES)
@@ -46,5 +50,5 @@ for env in (Packing, MaskedPacking):
     agent = tr.PPO(env(num_envs=64), num_steps=24, learning_rate=3e-3, total_timesteps=20_000, seed=1).learn(quiet=True)
     print(f"{env.__name__}: {agent.evaluate(100)}")
 
-full_box = torch.tensor([0.0, 10.0, 10.0, 10.0, 2.0])
-print("with one box allowed:", agent.predict(full_box, mask=[0, 0, 1, 0]))
+state = torch.tensor([0.0, 1.0, 10.0, 1.0, 2.0])  # only box 2 has room for a package of size 2
+print("with one box allowed:", agent.predict(state, mask=state[:BOXES] >= state[BOXES]))

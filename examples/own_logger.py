@@ -21,9 +21,11 @@ class CSVLogger(tr.Callback):
 
     def on_start(self, run):
         print("training", run.title, "from", run.steps, "to", run.total_steps, "steps")
-        self.write("what", "steps", "return")
+        if run.steps == 0:  # a new run starts a new file; a resumed one appends
+            self.path.unlink(missing_ok=True)
+            self.write("what", "steps", "return")
 
-    def on_update(self, state):
+    def on_update(self, state):  # before the evaluation of a phase, which is not told the number of steps
         self.steps = state.steps
 
     def on_phase(self, row):

@@ -1,4 +1,4 @@
-"""Charts, maps, tables and film strips for the notebooks: plain SVG, PNG and HTML, which every viewer shows offline."""
+"""A helper of the notebooks, not an example: charts, maps, tables and film strips as SVG, PNG and HTML, shown offline."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Randomness in a tensor environment: gusts of wind during an episode, and a motor that differs between episodes.
 
-The strength of the motor is a column of the state. `initial` draws it from its noise: this is domain randomisation. Within a
-step, `torch.rand_like` may be used: in training the global generator is seeded by the run and saved with it. On the CPU such a
-step is not recorded, and so is slower than a step without random numbers.
+The strength of the motor is a column of the state. `initial` draws it from its noise: this is domain randomisation. `advance`
+draws the gusts by `torch.rand_like`; docs/environments.md says what that costs.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Run the notebooks and write them back with their outputs, without traces of the machine.
+"""A helper of the notebooks, not an example: run them and write them back with their outputs, without traces of the machine.
 
     python examples/rerun.py [1_watch_vpg_learn.ipynb ...]
 
@@ -25,7 +25,7 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
-        "PYTHONWARNINGS": "",  # the kernel's own are none of ours
+        "PYTHONWARNINGS": "",  # hide the kernel's own warnings
         "IPYTHONDIR": str(folder / ".ipython"),
     }
     notebook = nbformat.read(path, as_version=4)

@@ -48,7 +48,7 @@ def caught(chaser, runner, games=200):
     """The share of games in which the runner is caught; a player is an agent, or None for one that moves at random."""
     env, generator = Tag(num_envs=2 * games), torch.Generator().manual_seed(0)
     obs, over = env.reset(seed=0), torch.zeros(2 * games, dtype=torch.bool)
-    for _ in range(Tag.time_limit - 1):
+    for _ in range(Tag.time_limit):
         action = torch.randint(5, (2 * games,), generator=generator)
         for player, rows in ((chaser, slice(0, None, 2)), (runner, slice(1, None, 2))):
             if player is not None:

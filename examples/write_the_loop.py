@@ -9,14 +9,14 @@ from tightrope.algorithms.ppo import PPOConfig, ppo, start
 from tightrope.envs import CartPole
 from tightrope.models import NetworkConfig, actor_critic
 
-torch.manual_seed(0)
+torch.manual_seed(0)  # of the initial weights, which actor_critic draws
 torch.set_num_threads(1)
 config = PPOConfig(
     num_envs=64, num_steps=16, num_minibatches=2, update_epochs=8, learning_rate=0.01, total_timesteps=50_000
 )
 env = CartPole(config.num_envs)
 policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(32, 32)))
-state = start(env, policy, config, seed=1)
+state = start(env, policy, config, seed=1)  # the seed of everything that training draws
 for metrics in ppo(state, config):
     if state.phase % 8 == 0:
         episodes, returns, _ = metrics.episodes.tolist()

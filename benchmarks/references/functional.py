@@ -3,7 +3,7 @@
     python benchmarks/references/functional.py --num-envs 1024 --num-steps 32 --precision fp32 --seconds 2
 
 What it is: an upper reference for the technique, in as little code as shows it, and not a part of the library. Where
-graph.py leaves backward and optimiser to PyTorch, here parameters and moments go through a pure function, so that Inductor
+graph.py leaves backward and optimizer to PyTorch, here parameters and moments go through a pure function, so that Inductor
 sees the whole update at once; a phase is again one CUDA graph. Recipe, rules and diagnostics are those of Tightrope's PPO
 (see torch_pieces.py). Prints a line of JSON for each size and precision. With --eager nothing is compiled or captured and
 it runs anywhere, which is how it is tested.
@@ -24,7 +24,7 @@ LAYER_TENSORS = 6  # weights and biases of one network; the actor's come first
 
 
 class Adam(NamedTuple):
-    """Parameters and what the optimiser remembers of them."""
+    """Parameters and what the optimizer remembers of them."""
 
     parameters: list[Tensor]
     first: list[Tensor]

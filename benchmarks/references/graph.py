@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class PPO:
-    """Networks, optimiser and environments; `phase` writes everything in place, so that it can be captured."""
+    """Networks, optimizer and environments; `phase` writes everything in place, so that it can be captured."""
 
     def __init__(self, num_envs: int, num_steps: int, compiled: bool = False) -> None:
         self.num_steps = num_steps

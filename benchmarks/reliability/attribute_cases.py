@@ -295,7 +295,7 @@ CASES = [
     changed("wrapped environment", lambda: Wrapper(Inner()), lambda x: x.step(), lambda x: x.steps),
     changed("tensor environment inside", lambda: tr.envs.CartPole(2, max_episode_steps=4), inner_step, lambda x: x.state),
     drawn("Gymnasium environment inside", gymnasium_env, gymnasium_step),
-    Case("network and optimiser", start_network, network),
+    Case("network and optimizer", start_network, network),
     changed("array in place", lambda: np.arange(4.0), bump),
     replaced("array replaced", lambda: np.arange(4.0), lambda x: np.append(x, len(x))),
     lazy("array made later", lambda: np.zeros((2, 3), np.int16), bump, there=False),

@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help="leave behind a process that holds what was open open")
     args = parser.parse_args()
     if args.silence:
-        distributed.Heartbeat = functools.partial(distributed.Heartbeat, silence=args.silence, period=args.silence / 5)
+        distributed.Heartbeat = functools.partial(
+            distributed.Heartbeat, max_silence=args.silence, period=args.silence / 5
+        )
     world = distributed.join()
     print(f"rank {world.rank} pid {os.getpid()} attempt {world.restarts}", flush=True)
     if args.child and os.fork() == 0:

@@ -16,7 +16,7 @@ import torch
 import tightrope as tr
 from tightrope.envs.attribute_kinds import class_name
 from tightrope.envs.attributes import first_record, load_attributes, unsaved_warning
-from tightrope.envs.random_streams import SavedStreams
+from tightrope.envs.random_streams import GeneratorSnapshot
 from tightrope.envs.tensor import BASE_ATTRIBUTES, UNSAVED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "reliability"))
@@ -39,7 +39,7 @@ def test_every_kind_of_attribute_is_kept_or_named(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["views of one array", "network and optimiser", "sparse tensor"],  # the rest without training, above
+    ["views of one array", "network and optimizer", "sparse tensor"],  # the rest without training, above
 )
 def test_a_resumed_run_is_the_uninterrupted_one_or_the_first_save_says_what_is_not_kept(kind: str) -> None:
     found, said = outcome(KINDS[kind])
@@ -308,9 +308,9 @@ def drawn(source: Any) -> float:
 def test_streams_that_were_drawn_from_go_back(name: str) -> None:
     env = tr.envs.CartPole(2)
     vars(env).update(generators())
-    assert SavedStreams(env).restore()
+    assert GeneratorSnapshot(env).restore()
     for draw in (random.random, np.random.rand, lambda: torch.rand(()), lambda: drawn(vars(env)[name])):
-        randomness = SavedStreams(env)
+        randomness = GeneratorSnapshot(env)
         first = float(draw())
         assert not randomness.restore()
         assert float(draw()) == first

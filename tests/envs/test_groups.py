@@ -18,7 +18,7 @@ from tightrope.envs.adapters.groups import Grouped, in_groups
 from tightrope.envs.adapters.gym import from_object
 from tightrope.envs.adapters.host import HostEnv
 from tightrope.envs.registry import BACKENDS, EnvOptions
-from tightrope.envs.step_arrays import DeviceBuffer
+from tightrope.envs.step_arrays import StepTransferBuffer
 from tightrope.errors import EnvError
 from tightrope.processes import alive
 from tightrope.types import Env
@@ -212,7 +212,7 @@ def test_a_device_buffer_keeps_values_types_and_addresses() -> None:
             random.integers(0, 9, (3, 2)),
         ]
 
-    landing = DeviceBuffer(arrays(0), torch.device("cpu"))
+    landing = StepTransferBuffer(arrays(0), torch.device("cpu"))
     addresses = set()
     for seed in range(3):
         landed = landing(arrays(seed))

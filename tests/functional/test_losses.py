@@ -83,6 +83,14 @@ def test_value_loss_is_half_the_mean_squared_error(case):
     assert same(value_loss(value, target), 0.5 * fmean(((value - target) ** 2).tolist()))
 
 
+@given(columns(REAL, REAL, (-1.0, 1.0)))
+def test_a_mask_leaves_steps_out_of_the_value_loss(case):
+    value, target, sign = case
+    mask = sign >= 0
+    errors = [0.5 * (v - goal) ** 2 for v, goal in zip(value[mask].tolist(), target[mask].tolist(), strict=True)]
+    assert same(value_loss(value, target, mask), fmean(errors) if errors else 0.0)
+
+
 @given(columns(REAL, REAL, REAL), st.floats(0.01, 5.0))
 def test_clipped_value_loss_is_the_worse_of_two_errors(case, eps):
     value, old_value, target = case

@@ -5,14 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tightrope.models.normalizer import Moments, ObservationNormalizer, RewardScaler
+from tightrope.models.normalizer import ObservationNormalizer, RewardScaler, RunningMoments
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 1000))
 def test_merging_batches_of_any_size_equals_the_two_pass_definition(sizes, seed):
     generator = torch.Generator().manual_seed(seed)
     everything = 3 + 2 * torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64)
-    moments = Moments((3,)).double()
+    moments = RunningMoments((3,)).double()
     for batch in everything.split(sizes):
         moments.merge(batch)
     assert torch.allclose(moments.mean, everything.mean(0), atol=1e-10)
@@ -23,7 +23,7 @@ def test_merging_batches_of_any_size_equals_the_two_pass_definition(sizes, seed)
 def test_rows_outside_the_mask_do_not_count():
     x, mask = torch.randn(50, 2), torch.arange(50) % 3 == 0
     x[~mask] = float("nan")
-    masked, plain = Moments((2,)), Moments((2,))
+    masked, plain = RunningMoments((2,)), RunningMoments((2,))
     masked.merge(x, mask)
     plain.merge(x[mask])
     assert torch.allclose(masked.mean, plain.mean)
@@ -32,7 +32,7 @@ def test_rows_outside_the_mask_do_not_count():
 
 
 def test_an_empty_batch_changes_nothing():
-    moments = Moments((2,))
+    moments = RunningMoments((2,))
     moments.merge(torch.randn(4, 2), torch.zeros(4, dtype=torch.bool))
     assert (moments.mean.tolist(), moments.variance.tolist(), moments.count.item()) == ([0, 0], [1, 1], 0)
 
@@ -51,7 +51,7 @@ def test_rewards_are_scaled_but_not_centred_and_clipped_to_10():
 
 
 def test_statistics_are_saved_with_the_model():
-    first, second = Moments((2,)), Moments((2,))
+    first, second = RunningMoments((2,)), RunningMoments((2,))
     first.merge(torch.randn(10, 2))
     second.load_state_dict(first.state_dict())
     assert torch.equal(first.variance, second.variance)

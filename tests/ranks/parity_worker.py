@@ -16,7 +16,7 @@ from tightrope.algorithms import ALGORITHMS, common
 from tightrope.engine import Optimizer, distributed
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
-from tightrope.models.normalizer import Moments
+from tightrope.models.normalizer import RunningMoments
 from tightrope.types import Batch, Box, Discrete, Row, Trajectories
 
 world = distributed.world()
@@ -72,7 +72,7 @@ def statistics() -> None:
         pairs = zip(engine.advantage_scales(part, 3, order), map(engine.moments, pieces), strict=True)
         found[f"scales {sizes}"] = max(apart(torch.stack(a), torch.stack(b)) for a, b in pairs if a is not None)
     rows, seen = torch.randn(40, 3) * 5 - 7, torch.rand(40) < 0.7
-    merged, alone = Moments((3,)), Moments((3,))
+    merged, alone = RunningMoments((3,)), RunningMoments((3,))
     for part in (slice(0, 20), slice(20, 40)):
         engine.merge(merged, mine(rows[part], (8, 12)), mine(seen[part], (8, 12)))
         alone.merge(rows[part], seen[part])

@@ -213,7 +213,7 @@ def test_from_a_checkout_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("extra", "packages"), [("mujoco", {"gymnasium", "mujoco"}), ("dev", {"onnx"})])
 def test_extras_of_other_packages_and_of_our_own_are_followed(extra: str, packages: set[str]) -> None:
-    assert packages <= {requirement.name for requirement in machine.expand(machine.requirements()[extra])}
+    assert packages <= {requirement.name for requirement in machine.expand_extras(machine.requirements()[extra])}
 
 
 def test_what_is_required_and_too_old(install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

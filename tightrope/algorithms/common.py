@@ -68,14 +68,14 @@ class OnPolicyConfig:
         fraction(self, "gamma", "anneal_fraction")
         self.check()
         phase = f"num_envs {self.num_envs} x num_steps {self.num_steps} = {self.batch_size}"
-        short = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}"
-        refuse(self.phases < 1, f"{short}: raise total_timesteps, or lower num_envs or num_steps")
-        unused = f"learning_rate_end {self.learning_rate_end} is used only with anneal_lr"
+        message = f"total_timesteps {self.total_timesteps} is less than one phase of {phase}"
+        refuse(self.phases < 1, f"{message}: raise total_timesteps, or lower num_envs or num_steps")
+        message = f"learning_rate_end {self.learning_rate_end} is used only with anneal_lr"
         advice = "set anneal_lr true, or drop learning_rate_end"
-        refuse(bool(self.learning_rate_end) and not self.anneal_lr, f"{unused}: {advice}")
-        zero = f"anneal_fraction {self.anneal_fraction} leaves the rest of the run at learning rate 0"
+        refuse(bool(self.learning_rate_end) and not self.anneal_lr, f"{message}: {advice}")
+        message = f"anneal_fraction {self.anneal_fraction} leaves the rest of the run at learning rate 0"
         decays_early = self.anneal_lr and self.anneal_fraction < 1
-        refuse(decays_early and self.learning_rate_end == 0, f"{zero}: set learning_rate_end above 0")
+        refuse(decays_early and self.learning_rate_end == 0, f"{message}: set learning_rate_end above 0")
         for name, switch in ANNEALED.items():
             value, decays = getattr(self, name, None), getattr(self, switch, False)
             both = f"{switch} decays a number, and {name} {value} is a schedule already: set {switch} false"

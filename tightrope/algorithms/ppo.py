@@ -1,8 +1,8 @@
 """Proximal policy optimisation (PPO): Schulman et al. 2017, arXiv:1707.06347.
 
-This file has PPO's settings, metrics and phase. A phase is one iteration: collect a rollout, then learn from it. The loop over
-phases is in algorithms/common.py, acting in engine/collect.py, GAE in functional/estimators.py, minibatches in types.py,
-the loss in functional/losses.py, gradient clipping and Adam in engine/optimize.py.
+This file has PPO's settings, metrics and phase. A phase is one iteration: collect a rollout, then learn from it. Calls of
+`state.runtime` enter engine/runtime.py. The loop over phases is in algorithms/common.py, acting in engine/collect.py, GAE in
+functional/estimators.py, minibatches in types.py, the loss in functional/losses.py, clipping and Adam in engine/optimize.py.
 
 Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
 advantages are standardised per minibatch, and the value loss has a factor 1/2. docs/details37.md lists all details.
@@ -21,12 +21,12 @@ from ..engine import Noise, State, health, run_as, under_guard
 from ..functional import PPOLoss, PPOTerms, gae, mean_of_taken, running_returns, successor_values
 from ..types import Batch
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
-from .common import start as start
+from .common import start as start  # re-exported
 
 
 @dataclass(kw_only=True)
 class PPOState(State):
-    KEPT: ClassVar[tuple[str, ...]] = ("discounted_return",)
+    EPISODE_FIELDS: ClassVar[tuple[str, ...]] = ("discounted_return",)
 
     clip_coef: Tensor = field(init=False)  # filled in place by `schedule`, so that CUDA graphs read its current value
     discounted_return: Tensor = field(init=False)  # (N,) of each running episode so far, for norm_reward
@@ -77,7 +77,7 @@ class PPOMetrics(NamedTuple):
     explained_variance: Tensor
     reward: Tensor  # mean training reward per step, before norm_reward
     episodes: Tensor  # number, sum of returns and sum of lengths of the episodes that finished in this phase
-    health: Tensor  # (ranks, parts) sums that are not finite where something in that part is not, see engine/metrics.py
+    health: Tensor  # (ranks, parts): finite only where all numbers of that part are finite, see engine/metrics.py
 
 
 @under_guard
@@ -109,8 +109,9 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
     final_value = state.runtime.final_values(policy, rollout)
     next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
     reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
-    ends, decays = (rollout.terminated, rollout.done), (config.gamma, config.gae_lambda)
-    advantage = gae(reward, rollout.value, next_value, *ends, *decays)  # [detail 5]
+    advantage = gae(  # [detail 5]
+        reward, rollout.value, next_value, rollout.terminated, rollout.done, config.gamma, config.gae_lambda
+    )
     return rollout.batch(advantage, target=advantage + rollout.value)
 
 
@@ -118,32 +119,31 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
 def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor) -> PPOMetrics:
     """Estimate advantages, take gradient steps on shuffled minibatches, then update the running statistics."""
     policy, rollout, optimizer, runtime = state.policy, state.rollout, state.optimizer, state.runtime
-    learning_rate = optimizer.learning_rate.clone()
     batch = estimate(state, config)
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.entropy_weight(state), config.clip_vloss)
-    stopped, numbers, skipped = torch.zeros_like(learning_rate), list[Tensor](), list[Tensor]()
+    stopped, rows = torch.zeros_like(state.clip_coef), list[tuple[Tensor, ...]]()
     order = batch.order(shuffle)  # (epochs, B)
-    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; None on a single rank
+    scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
     for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
         terms = runtime.backward(loss, policy, minibatch, optimizer)
-        if config.target_kl is not None and numbers:  # the first step of a phase is always taken
+        if config.target_kl is not None and rows:  # the first step of a phase is always taken
             stopped = torch.maximum(stopped, (terms.approx_kl > config.target_kl).float())
             if runtime.halted(stopped):
                 break
-        numbers += [*terms, runtime.step(optimizer, config.max_grad_norm, stopped)]
-        skipped.append(stopped)
+        rows.append((*terms, runtime.step(optimizer, config.max_grad_norm, stopped), stopped))
 
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
         runtime.merge(policy.reward_scaler, returns.flatten(), rollout.valid.flatten())
         state.discounted_return.copy_(carried)
-    *means, grad_norm = mean_of_taken(torch.stack(numbers).view(len(skipped), -1), torch.stack(skipped))
+    table = torch.stack([number for row in rows for number in row]).view(len(rows), -1)  # a row for each update
+    *means, grad_norm = mean_of_taken(table[:, :-1], skipped=table[:, -1])
     terms = PPOTerms(*means)
     return PPOMetrics(
-        terms, grad_norm, learning_rate, explained_variance=runtime.explained_variance(batch.value, batch.target),
+        terms, grad_norm, optimizer.learning_rate.clone(), runtime.explained_variance(batch.value, batch.target),
         reward=runtime.masked_mean(rollout.reward, rollout.valid), episodes=episodes,
         health=health(state, rollout.valid, terms, grad_norm),
     )  # fmt: skip

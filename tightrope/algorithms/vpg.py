@@ -17,7 +17,7 @@ from ..engine import Noise, State, health, run_as, under_guard
 from ..functional import VPGLoss, VPGTerms, alive_mask, discounted_returns, last_row, standardize, successor_values
 from ..types import Rollout, Settings, Trajectories
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, refuse, training_loop
-from .common import start as start
+from .common import start as start  # re-exported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,11 @@ class VPGConfig(OnPolicyConfig):
         positive(self, "dead_fraction")
         fraction(self, "dead_fraction", "weight_clamp")
         divides(self, "num_batches", "num_envs", self.num_envs)
-        unequal = "baseline timestep needs full_reset: set full_reset true, or set baseline to critic or none"
-        refuse(self.baseline == "timestep" and not self.full_reset, unequal)
+        message = "baseline timestep needs full_reset: set full_reset true, or set baseline to critic or none"
+        refuse(self.baseline == "timestep" and not self.full_reset, message)
         uses = f"rollout_uses {self.rollout_uses} x num_batches {self.num_batches}"
-        stale = f"{uses} makes several updates from one rollout: set use_importance_weights true, or both to 1"
-        refuse(self.updates_per_phase > 1 and not self.use_importance_weights, stale)
+        message = f"{uses} makes several updates from one rollout: set use_importance_weights true, or both to 1"
+        refuse(self.updates_per_phase > 1 and not self.use_importance_weights, message)
 
     @property
     def has_critic(self) -> bool:
@@ -83,7 +83,7 @@ class VPGMetrics(NamedTuple):
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean training reward per step
     episodes: Tensor  # number, sum of returns, sum of lengths: of first episodes; without full_reset, of finished ones
-    health: Tensor  # (ranks, parts) sums that are not finite where something in that part is not, see engine/metrics.py
+    health: Tensor  # (ranks, parts): finite only where all numbers of that part are finite, see engine/metrics.py
 
 
 @under_guard
@@ -129,8 +129,8 @@ def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished
     dead = config.dead_fraction if config.full_reset else None
     collected = runtime.collected_mask(rollout.terminated, dead)  # (T, 1) False after the end of the rollout
     batch = estimate(state, config, rollout, collected)
-    coefficients = config.vf_coef * config.has_critic, config.entropy_weight(state)
-    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, *coefficients)
+    vf_coef = config.vf_coef * config.has_critic
+    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, vf_coef, config.entropy_weight(state))
     rows = []
     for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):
         terms = runtime.backward(loss, policy, trajectories, optimizer)

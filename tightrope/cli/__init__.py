@@ -61,9 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     if os.environ.keys() >= LAUNCHED and os.environ["RANK"] != "0":  # only rank 0 prints
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    own = (
-        argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )  # not called from a user's program
+    # not called from a user's program
+    own = argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if own:
         signal.signal(signal.SIGINT, InterruptHandler())
     if argv is None:

@@ -50,11 +50,11 @@ def envs_main(options: NoOptions) -> int:
         if isinstance(action, Box):
             choices = f"{action.shape[0]} in [{action.low:g}, {action.high:g}]"
         limit = str(cls.time_limit or "-")
-        native.add_row(env_id, str(cls.observation.shape[0]), choices, limit, *EXPECTED.get(env_id, ("", "")))
+        native.add_row(env_id, str(cls.observation.shape[0]), choices, limit, *EXPECTED.get(env_id, ("", ""))[:2])
     engines = Table("by an engine", "engine", "needs", "preset reaches", "in", box=None, pad_edge=False)
     for env_id, (backends, extra) in ELSEWHERE.items():
         needs = f"tightrope\\[{extra}]" if extra else "tightrope"
-        engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", "")))
+        engines.add_row(env_id, backends, needs, *EXPECTED.get(env_id, ("", ""))[:2])
     console = Console(width=None if sys.stdout.isatty() else 140)
     note = "Times: one core of a small 2-core machine or as noted. Other Gymnasium ids work too, with defaults by kind."
     console.print(native, "", engines, f"\n{note}", sep="\n")

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import UsageError
 from ..functional import standardize
 from ..models import ActorCritic
-from ..models.normalizer import Moments, moments_of
+from ..models.normalizer import RunningMoments, moments_of
 from ..types import Batch
 from .distributed import all_gather, all_reduce_max, all_reduce_sum, broadcast_from_rank0, gather_to_rank0, world
 
@@ -113,7 +113,7 @@ def pooled(table: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return total, centre.to(dtype), spread.to(dtype)
 
 
-def merge(statistics: Moments, x: Tensor, mask: Tensor | None = None) -> None:
+def merge(statistics: RunningMoments, x: Tensor, mask: Tensor | None = None) -> None:
     """Add the batches (B, ...) of all ranks, or only their rows where the mask is True."""
     statistics.add(*pooled_moments(x, mask))
 

@@ -23,12 +23,12 @@ STEPS_BETWEEN_CHECKS = 16  # steps after which ranks count their terminated envi
 @torch.no_grad()
 def collect(
     env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
-    dead_fraction: float | None, reads: bool, advance: Advance,
+    dead_fraction: float | None, stop_early: bool, advance: Advance,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """Fill the rollout, starting at `obs`. Return the observation after the last step and the number of steps taken.
 
-    `dead_fraction` ends the rollout once that fraction of the environments has terminated. Collection stops there if `reads`,
-    that is, if tensors may be read on the host; otherwise all steps are taken, and the caller masks the later ones.
+    `dead_fraction` ends the rollout once that fraction of the environments has terminated. Collection stops there with
+    `stop_early`, for which tensors are read on the host; otherwise all steps are taken, and the caller masks the later ones.
     """
     num_steps = rollout.reward.shape[0]
     with threads(threads_for_acting(env.num_envs)):
@@ -38,7 +38,7 @@ def collect(
         elif env.groups and dead_fraction is None:
             obs = collect_grouped(cast(GroupedEnv, env), policy, actor, rollout, obs, noise)
         else:
-            limit = dead_fraction if reads else None
+            limit = dead_fraction if stop_early else None
             obs, num_steps = collect_sync(env, policy, actor, rollout, obs, noise, limit, advance)
     if not actor.evaluates_in_act:
         evaluate_rollout(actor, rollout.first(num_steps))

@@ -20,7 +20,7 @@ Held = dict[str, list[object]]  # the values that an object holds, by attribute
 SMALL = 64  # entries: smaller results are returned as copies, larger ones are overwritten by the next call
 
 
-def kind(leaf: object) -> object:
+def graph_key(leaf: object) -> object:
     """Return the key by which graphs of one function differ: shape and dtype, value of a number, or type."""
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape), leaf.dtype

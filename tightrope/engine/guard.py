@@ -70,7 +70,7 @@ class Guard:
         try:
             for metrics in phases:
                 self.add(metrics)
-                self.check_metrics(but=self.late)
+                self.check_metrics(except_last=self.late)
                 yield metrics
                 self.snapshot()
             self.check_metrics()
@@ -96,10 +96,10 @@ class Guard:
         self.newest = Reading(metrics)
         self.unread.append(({"step": self.state.steps, "phase": self.state.phase}, self.newest))
 
-    def check_metrics(self, but: int = 0) -> None:
-        """Check the metrics of all phases except the last `but`. Undo the first bad phase and all later ones, and raise
+    def check_metrics(self, except_last: int = 0) -> None:
+        """Check the metrics of all phases except the last `except_last`. Undo the first bad phase and all later ones, and raise
         NotFinite."""
-        while len(self.unread) > but:
+        while len(self.unread) > except_last:
             row, reading = self.unread.pop(0)
             if parts := reading.unhealthy():
                 self.unread.clear()
@@ -113,10 +113,8 @@ class Guard:
     def rollback_unfinished_phase(self) -> None:
         """Restore the state at the end of the last phase, after an error in the middle of the next."""
         newest = self.snapshots[-1]
-        with (
-            suppress(Exception),
-            distributed.local_only(),
-        ):  # the device may be lost, and other ranks may not know of the error
+        # the device may be lost, and other ranks may not know of the error
+        with suppress(Exception), distributed.local_only():
             if newest.phase == self.state.phase:  # the state is from within the next phase
                 restore_to(newest)
             self.check_metrics()

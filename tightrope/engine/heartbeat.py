@@ -46,9 +46,11 @@ class RankActivity(NamedTuple):
 class Heartbeat:
     """Watches the ranks from `start` to `stop`. `verdict` is the message about a lost rank; `advice` returns its end."""
 
-    def __init__(self, rank: int, met: Rendezvous, period: float = REPORT_SECONDS, silence: float = SILENCE_SECONDS):
+    def __init__(
+        self, rank: int, met: Rendezvous, period: float = REPORT_SECONDS, max_silence: float = SILENCE_SECONDS
+    ):
         self.me, self.members, self.connections = met.members[rank], met.members, met.connections
-        self.period, self.silence, self.rank_timeout = period, silence, RANK_TIMEOUT
+        self.period, self.max_silence, self.rank_timeout = period, max_silence, RANK_TIMEOUT
         self.verdict: str | None = None
         self.advice: Callable[[], str] = restart_notice
         self._reports: dict[int, RankActivity] = {}
@@ -155,7 +157,7 @@ class Heartbeat:
     def _find_silent(self) -> None:
         for rank, heard in self._heard.items():
             member, quiet = self.members[rank], time.monotonic() - heard
-            if quiet <= self.silence:
+            if quiet <= self.max_silence:
                 continue
             runs = member.machine == self.me.machine and alive(member.pid) and not standing_still(member.pid)
             if not runs or quiet > self.rank_timeout:  # a long call can block all threads of a healthy process

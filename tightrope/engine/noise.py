@@ -249,9 +249,8 @@ def set_generators(state: dict[str, Tensor], python: Any, numpy: Any) -> None:
     python.setstate((3, tuple(state["python"].tolist()), gauss if kept else None))
     *key, position, has_gauss = state["numpy"].tolist()
     if not 0 <= position <= len(key):
-        raise ValueError(
-            f"streams.numpy has position {position} of {len(key)}"
-        )  # NumPy would read beyond the end of the key
+        # NumPy would read beyond the end of the key
+        raise ValueError(f"streams.numpy has position {position} of {len(key)}")
     words = {"key": np.array(key, np.uint32), "pos": position}
     rest = {"has_gauss": has_gauss, "gauss": float(state["numpy.gauss"])}
     numpy.set_state({"bit_generator": "MT19937", "state": words, **rest})

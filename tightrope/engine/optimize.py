@@ -134,9 +134,8 @@ def clipped_adam(
     norm = torch.linalg.vector_norm(o.grad)
     if max_grad_norm is not None:
         scale = (norm + 1e-6).div_(max_grad_norm).clamp_(min=1.0)  # the gradient is divided by this [detail 11]
-    arguments = ADAM | dict(
-        lr=o.learning_rate, grad_scale=scale, found_inf=stopped
-    )  # found_inf 1 makes torch skip the step
+    # found_inf 1 makes torch skip the step
+    arguments = ADAM | dict(lr=o.learning_rate, grad_scale=scale, found_inf=stopped)
     if compiling:
         how = dict(foreach=False, fused=True, capturable=o.flat.is_cuda, has_complex=False)
         cast(Any, adam)(*o.tensors(), **arguments, **how)

@@ -153,17 +153,17 @@ def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) 
     """Return recordings of the policy for a rollout of `rows` rows that starts at `obs`, or None if it cannot be recorded."""
     policy.recordings.renew(cache_key(policy))
     key = (*shapes_of([obs, noise]), min(rows, BLOCK))
-    found: RecordedPolicy | None = policy.recordings.find(key, lambda: made(policy, obs, rows))
+    found: RecordedPolicy | None = policy.recordings.find(key, lambda: make_recordings(policy, obs, rows))
     if found is not None and found.methods != methods_of(found.distribution):  # a method was replaced since
         del policy.recordings[key]
-        found = policy.recordings.find(key, lambda: made(policy, obs, rows))
+        found = policy.recordings.find(key, lambda: make_recordings(policy, obs, rows))
     if found is not None:
         found.refresh()
     return found
 
 
 @torch.no_grad()
-def made(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
+def make_recordings(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
     """Make recordings, or return None and store the reason in `policy.recordings.refusal`."""
     found, policy.recordings.refusal = attempted(policy, lambda: RecordedPolicy(policy, obs, rows))
     return found

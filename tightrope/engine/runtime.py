@@ -1,4 +1,4 @@
-"""The Runtime: the one place that decides how a run is executed. It changes the speed of a run, not its results.
+"""The Runtime: the one place that decides how a run is executed. It changes results only by rounding.
 
 A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and the environment:
 
@@ -33,7 +33,7 @@ from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
 from .across_ranks import Scale, moments, standardized, standardized_on_host
 from .gradients import AnalyticGradients, RecordedGradients
-from .graph import Graph, kind
+from .graph import Graph, graph_key
 from .kernels import clip_and_adam, fused_policy, fused_standardized, has_device
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
@@ -117,7 +117,7 @@ class Runtime:
 
     def _captured(self, function: Callable[..., R], args: tuple[Any, ...]) -> R:
         leaves, treespec = pytree.tree_flatten(args)
-        key = (function, *(kind(x) for x in leaves))
+        key = (function, *(graph_key(x) for x in leaves))
         graph = self.graphs.get(key)
         if graph is None or not graph.is_for(leaves):  # a graph for other objects is replaced
             graph = self.graphs[key] = Graph(function, leaves, treespec)
@@ -145,16 +145,13 @@ class Runtime:
     def collect(
         self, env: Env, policy: ActorCritic, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None = None,
     ) -> tuple[Tensor, int]:  # fmt: skip
-        """Fill the rollout, starting at `obs`. Return the observation after the last step and the number of steps taken.
-
-        `dead_fraction` ends the rollout once that fraction of the environments has terminated. In eager mode on the CPU
-        collection stops there; otherwise all steps are taken and the caller masks the rest.
-        """
+        """Fill the rollout with the fastest policy of this runtime, see `collect.collect`. Only eager mode on the CPU stops
+        early; elsewhere the caller masks the steps after the rollout's end."""
         activity.begin(activity.STEPPING, waits=self.on_device)  # a device may still wait for messages of other ranks
         actor = self.rollout_policy(policy, obs, noise.action)
         advance = self.compiled(collection.advance) if env.capturable else collection.advance
         result = collection.collect(
-            env, policy, actor, rollout, obs, noise, dead_fraction, reads=self.uses_numpy, advance=advance
+            env, policy, actor, rollout, obs, noise, dead_fraction, stop_early=self.uses_numpy, advance=advance
         )
         activity.begin("learning", waits=self.on_device)
         return result
@@ -201,8 +198,7 @@ class Runtime:
         return cast(Terms, (self.compiled(apply) if form.compiles else apply)(form, loss, batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
-        """Clip the gradient, take one Adam step and return the norm before clipping. If the flag `stopped` is 1, nothing
-        changes: neither parameters nor moments nor the step count."""
+        """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
         if (squares := self.analytic.squares_of(optimizer)) is not None:
             return clip_and_adam(optimizer, max_grad_norm, stopped, squares)
         if self.uses_numpy:

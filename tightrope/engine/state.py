@@ -22,7 +22,9 @@ from .runtime import Runtime
 class State:
     """The state of a run between two phases. Each phase overwrites the rollout, which is not saved."""
 
-    KEPT: ClassVar[tuple[str, ...]] = ()  # an algorithm's own fields, (N, ...), that depend on running episodes
+    EPISODE_FIELDS: ClassVar[
+        tuple[str, ...]
+    ] = ()  # an algorithm's own fields, (N, ...), that depend on running episodes
 
     env: Env
     policy: ActorCritic
@@ -48,7 +50,7 @@ class State:
     @classmethod
     def per_rank_prefixes(cls) -> tuple[str, ...]:
         """Return prefixes of the names in `state_dict` whose tensors differ between ranks."""
-        return "env.", "streams.", "run.obs", *(f"run.{name}" for name in cls.KEPT)
+        return "env.", "streams.", "run.obs", *(f"run.{name}" for name in cls.EPISODE_FIELDS)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return every tensor and counter by dotted name."""
@@ -59,7 +61,7 @@ class State:
             "streams": self.streams.state_dict(),
             "run": {
                 "obs": self.obs.clone(),
-                **{name: getattr(self, name).clone() for name in self.KEPT},
+                **{name: getattr(self, name).clone() for name in self.EPISODE_FIELDS},
                 "phase": torch.tensor(self.phase),
                 "steps": torch.tensor(self.steps),
                 "best_score": torch.tensor(self.best_score, dtype=torch.float64),
@@ -95,7 +97,7 @@ class State:
             if run["obs"].shape != self.obs.shape:
                 raise RuntimeError(f"obs has shape {tuple(run['obs'].shape)}, expected {tuple(self.obs.shape)}")
             self.env.load_state_dict(part("env"))
-            for name in ("obs", *self.KEPT):
+            for name in ("obs", *self.EPISODE_FIELDS):
                 getattr(self, name).copy_(run[name])
         else:  # new episodes, from seeds that the run has not used yet
             self.obs.copy_(self.env.reset(seed=stream_seed(self.seed, "env", self.phase, world().rank)))

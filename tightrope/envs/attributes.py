@@ -69,9 +69,8 @@ def copy_attributes(twin: object, env: object, skip: frozenset[str]) -> None:
     """Copy the attributes of `env` to `twin`. Values that cannot be copied are shared."""
     copies: dict[int, Any] = {id(env): twin}  # by the id of the original, as deepcopy keeps them
     for view in vars(env).values():
-        if (
-            type(view) is np.ndarray and type(view.base) is np.ndarray
-        ):  # deepcopy would copy the memory once for each view
+        # deepcopy would copy the memory once for each view
+        if type(view) is np.ndarray and type(view.base) is np.ndarray:
             whole = copies.setdefault(id(view.base), view.base.copy(order="K"))
             start = view.__array_interface__["data"][0] - view.base.__array_interface__["data"][0]
             copies[id(view)] = np.ndarray(view.shape, view.dtype, whole, start, view.strides)

@@ -1,4 +1,4 @@
-"""Call the methods of a tensor environment once at its first reset, on a copy with few rows and without side effects.
+"""Take two steps of a tensor environment at its first reset, on a copy with few rows and without side effects.
 
 The dry run finds mistakes (see `validate`) and methods that work in place, which `TensorEnv` then calls with copies.
 """
@@ -13,7 +13,7 @@ from ..models.action_mask import next_allowed, options
 from ..types import Box, Discrete, MultiDiscrete, Spec
 from . import validate
 from .mask_checks import check_masks, with_parts
-from .random_streams import SavedStreams, streams_lock
+from .random_streams import GeneratorSnapshot, streams_lock
 from .validate import TensorEnvLike, bitwise_equal
 
 ROWS = (12, 24)  # of the copy: the first number that is not the environment's; both are multiples of 2, 3 and 4
@@ -75,7 +75,7 @@ def try_methods(env: TensorEnvLike) -> frozenset[str]:
     if not env.pure:
         return frozenset(validate.PARAMETERS)
     with streams_lock:
-        randomness, on_cuda = SavedStreams(env), env.device.type == "cuda"
+        randomness, on_cuda = GeneratorSnapshot(env), env.device.type == "cuda"
         cuda_stream = torch.cuda.get_rng_state(env.device) if on_cuda else None
         try:
             return try_on_copy(env)

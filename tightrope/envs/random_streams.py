@@ -66,7 +66,7 @@ def to_plain(state: object) -> object:
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
-class SavedStreams:
+class GeneratorSnapshot:
     """The states of the global random generators and of the generators that an object holds."""
 
     def __init__(self, thing: object) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..recording import RecordedFunction
 from .mask_checks import check_masks
-from .random_streams import SavedStreams, streams_lock
+from .random_streams import GeneratorSnapshot, streams_lock
 from .step_arrays import Array, StepArrays
 from .validate import TensorEnvLike, bitwise_equal, check_choices
 
@@ -95,7 +95,7 @@ def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedSt
         attributes = dict(vars(env))
         values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
         values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
-        generator, randomness = torch.Generator().manual_seed(0), SavedStreams(env)
+        generator, randomness = torch.Generator().manual_seed(0), GeneratorSnapshot(env)
         try:
             step, state = RecordedStep(env, action, noise), values["state"]
             for spread in TEST_SPREADS:

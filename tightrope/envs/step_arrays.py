@@ -62,7 +62,7 @@ class StepArrays(NamedTuple):
 ArrayStepper = Callable[[Array, Array], StepArrays]
 
 
-class DeviceBuffer:
+class StepTransferBuffer:
     """Arrays of fixed shapes, side by side in one buffer on the host and in a copy of it on the device.
 
     On CUDA the host's buffer is pinned, so that copying does not block. On the CPU there is no copy. No address changes.

@@ -13,7 +13,7 @@ and the state tensor. An environment then consists of a few small pure methods o
     draw(obs, action) -> frames
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
-At the first reset each method is called once on a small copy (see `dry_run`); a method that works in place then gets copies.
+The first reset takes two steps on a small copy, unless `pure` is False (see `dry_run`); methods that work in place get copies.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class TensorEnv:
         return name in vars(self) or getattr(type(self), name) is not getattr(TensorEnv, name)
 
     def try_methods(self) -> frozenset[str]:
-        """Call every method once; returns the names of those that work in place. A mistake is a UsageError of one line."""
+        """Do the dry run once; returns the names of methods that work in place. A mistake is a UsageError of one line."""
         if self._in_place is None:
             validate.check_numbers(self)  # which may have been set since it was made
             self._in_place = try_methods(self)

@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 LONG, NARROW = 32, 256  # _backward_sum uses the doubling scheme from 32 steps on, for at most 256 environments
-Add = Callable[..., tuple[Tensor, ...]]  # (tensors) to their sums over all ranks
+Reduce = Callable[..., tuple[Tensor, ...]]  # (tensors) to their sums over all ranks
 
 
-def alone(*parts: Tensor) -> tuple[Tensor, ...]:
+def no_reduce(*parts: Tensor) -> tuple[Tensor, ...]:
     """Return the sums over a single rank: the tensors themselves."""
     return parts
 
@@ -104,7 +104,7 @@ def alive_mask(done: Bool[Tensor, "T N"]) -> Bool[Tensor, "T N"]:
 
 
 def collected_mask(
-    terminated: Bool[Tensor, "T N"], fraction: float | None, add: Add = alone, ranks: int = 1
+    terminated: Bool[Tensor, "T N"], fraction: float | None, add: Reduce = no_reduce, ranks: int = 1
 ) -> Bool[Tensor, "T 1"]:
     """Mark the steps up to the one at which that fraction of the columns has terminated, and all steps if it is None."""
     if fraction is None:
@@ -120,7 +120,7 @@ def last_row(mask: Bool[Tensor, "T 1"]) -> Bool[Tensor, "T 1"]:
     return mask & ~following
 
 
-def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"], add: Add = alone) -> Float[Tensor, ""]:
+def masked_mean(x: Float[Tensor, "*S"], mask: Bool[Tensor, "*S"], add: Reduce = no_reduce) -> Float[Tensor, ""]:
     """Return the mean over the entries where the mask is True."""
     total, count = add(torch.where(mask, x, 0.0).sum(), mask.sum())
     return total / count.clamp(min=1)
@@ -132,7 +132,7 @@ def mean_of_taken(x: Float[Tensor, "K M"], skipped: Float[Tensor, "K"]) -> Float
     return torch.where(taken[:, None] > 0, x, 0.0).sum(0) / taken.sum()
 
 
-def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Add = alone) -> Float[Tensor, "T 1"]:
+def timestep_mean(x: Float[Tensor, "T N"], alive: Bool[Tensor, "T N"], add: Reduce = no_reduce) -> Float[Tensor, "T 1"]:
     """Return the mean over the environments that are alive at each time step: a baseline without a critic."""
     total, count = add((x * alive).sum(1), alive.sum(1))
     return (total / count.clamp(min=1)).unsqueeze(1)

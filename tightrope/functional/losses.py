@@ -54,9 +54,12 @@ def clipped_surrogate(
     return torch.min(ratio * advantage, clipped * advantage).mean()  # eq. 7 [detail 8]
 
 
-def value_loss(value: Float[Tensor, "B"], target: Float[Tensor, "B"]) -> Float[Tensor, ""]:
-    """Half the mean squared error."""
-    return 0.5 * (value - target.detach()).square().mean()
+def value_loss(
+    value: Float[Tensor, "B"], target: Float[Tensor, "B"], mask: Bool[Tensor, "B"] | None = None
+) -> Float[Tensor, ""]:
+    """Half the mean squared error, over the steps in the mask if there is one."""
+    error = (value - target.detach()).square()
+    return 0.5 * (error.mean() if mask is None else masked_mean(error, mask))
 
 
 def clipped_value_loss(
@@ -157,10 +160,7 @@ class VPGLoss:
         else:
             weight = torch.ones_like(log_prob)
         objective = policy_gradient(log_prob, batch.advantage, weight, batch.alive)
-        if self.vf_coef > 0:
-            critic_loss = 0.5 * masked_mean((value - batch.target.detach()).square(), batch.alive)
-        else:
-            critic_loss = torch.zeros_like(objective)
+        critic_loss = value_loss(value, batch.target, batch.alive) if self.vf_coef > 0 else torch.zeros_like(objective)
         entropy = masked_mean(distribution.entropy(), batch.alive)
         total = -(objective + self.ent_coef * entropy) + self.vf_coef * critic_loss
         return total, VPGTerms(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 CLIP, EPS = 10.0, 1e-8
 
 
-class Moments(nn.Module):
+class RunningMoments(nn.Module):
     """Mean and variance of all data so far, exact for any split into batches (Chan et al. 1983)."""
 
     mean: Tensor
@@ -52,7 +52,7 @@ def moments_of(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, T
     return rows, mean, variance
 
 
-class ObservationNormalizer(Moments):
+class ObservationNormalizer(RunningMoments):
     """Normalises observations to mean 0 and variance 1, clipped to [-10, 10]. [details 28, 29]
 
     `real` marks the entries to normalise; the others pass unchanged.
@@ -69,7 +69,7 @@ class ObservationNormalizer(Moments):
         return normal if self.real is None else torch.where(self.real, normal, obs)
 
 
-class RewardScaler(Moments):
+class RewardScaler(RunningMoments):
     """Divides rewards by the standard deviation of the discounted return, and clips to [-10, 10]. [details 30, 31]"""
 
     def forward(self, reward: Tensor) -> Tensor:

@@ -37,10 +37,7 @@ from ..types import Settings
 WARM_UP = 3  # phases: an eager one, one that captures the graph, one more
 SPLIT_PHASES = 5
 ENDLESS = 1_000_000  # phases of the plan, so many that schedules hardly change
-PARTS = {
-    "estimate": "advantages",
-    "learn": "learning",
-}  # by the algorithm's function, without inner parts
+PARTS = {"estimate": "advantages", "learn": "learning"}  # by the algorithm's function, without inner parts
 LAUNCHES = (
     "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync", "cudaMemsetAsync",
 )  # fmt: skip
@@ -139,7 +136,7 @@ def speed(loop: Iterator[Any], state: State, seconds: float) -> tuple[float, flo
             if len(pending) > guard.late:
                 pending[0].wait()  # so that waiting for the phase does not count as logging
                 paused = time.perf_counter()
-                guard.check_metrics(but=guard.late)
+                guard.check_metrics(except_last=guard.late)
                 file.write({"step": state.steps, "phase": state.phase} | pending.pop(0).row())
                 logging += time.perf_counter() - paused
         wait(state.env.device)

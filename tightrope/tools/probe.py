@@ -38,8 +38,8 @@ class Probe:
 GAMMA = 0.99
 PROBES = (
     Probe("Probe1-v0", (0,), (1,), None, 1e-3,
-          "the value loss or the optimiser: a constant cannot be learned. Check the loss's sign, that the value has a "
-          "gradient, that targets are detached, that every parameter is in the optimiser"),
+          "the value loss or the optimizer: a constant cannot be learned. Check the loss's sign, that the value has a "
+          "gradient, that targets are detached, that every parameter is in the optimizer"),
     Probe("Probe2-v0", (-1, 1), (-1, 1), None, 1e-3,
           "backpropagation through the observation: rows are mixed up or the observation does not reach the critic"),
     Probe("Probe3-v0", (0, 1), (GAMMA, 1), None, 1e-3,
@@ -94,9 +94,8 @@ def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
         for _ in ALGORITHMS[algo].loop(state, config.algorithm):
             pass
     with torch.no_grad():
-        rows = torch.tensor(probe.observations, dtype=torch.float32)[
-            :, None
-        ]  # the states of a probe are its observations
+        # the states of a probe are its observations
+        rows = torch.tensor(probe.observations, dtype=torch.float32)[:, None]
         if probe.privileged is not None:
             rows = append_privileged(rows, torch.tensor(probe.privileged)[:, None])
         if probe.mask is not None:

@@ -35,13 +35,8 @@ COMPARISON = "comparison.html"
 TAIL = 1 << 16  # bytes read at the end of a metrics file
 POLL = 0.2  # seconds
 ENDING, STANDING = 60.0, 5.0  # seconds to end after a signal; the same for a process that is suspended
-RESOLVED = (
-    "device",
-    "accelerate",
-    "threads",
-    "backend",
-    "seed",
-)  # settings of a run that may differ from the given ones
+# settings of a run that may differ from the given ones
+RESOLVED = ("device", "accelerate", "threads", "backend", "seed")
 
 
 def read_seeds(text: str) -> list[int]:
@@ -96,9 +91,8 @@ class Seed:
         python = [sys.executable, "-m", "tightrope"]
         if not (self.run_dir / CONFIG).exists():
             return [*python, "train", *words, "--seed", str(self.seed), "--run-dir", str(self.run_dir), "--quiet"]
-        config = load_config(
-            self.run_dir
-        )  # the number of threads changes the last digits, so a resumed run keeps its own
+        # the number of threads changes the last digits, so a resumed run keeps its own
+        config = load_config(self.run_dir)
         own = ["--env", config.env] if ":" in config.env else []
         own += ["--network", config.network.network] if config.network.network is not None else []
         return [*python, "resume", str(self.run_dir), *own, "--quiet"]

@@ -1,4 +1,4 @@
-"""Build the state of a run from its configuration (environments, network, optimiser), and restore a checkpoint into it."""
+"""Build the state of a run from its configuration (environments, network, optimizer), and restore a checkpoint into it."""
 
 from __future__ import annotations
 
@@ -61,9 +61,8 @@ def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False)
 def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) -> Env:
     """Make the environment with this id according to the settings; `scoring` if it is for evaluations."""
     run = config.run
-    wanted = (
-        run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
-    )  # train_env may be one of ours
+    # train_env may be one of ours
+    wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
     backend, _ = engine_for(env_id, wanted, bool(run.env_kwargs))
     device = resolve_device(run.device)
     # evaluations only use copies of this environment, which need no processes
@@ -90,7 +89,7 @@ def configured(env_id: str, algo: str, *layers: Settings) -> Config:
 
 
 def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, Any]:
-    """(`configure` for a run of a user's own environment, what the run is to take for it). A class or a factory that is called
+    """Return the configuration, and the environment or factory the run should use. A class or a factory that is called
     to see the kind is called for the run itself, so that it makes `num_envs` of them and not one more."""
     settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
     if not follows_kind(preset_env or env_id, algo, settings):
@@ -212,6 +211,7 @@ def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
 
 
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
+    """Return the state before the first phase, with environments and a network of this rank's share of the settings."""
     share = per_rank_config(config.algorithm, world().size)
     if env is None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)

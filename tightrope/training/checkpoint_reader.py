@@ -6,7 +6,7 @@ RUN/checkpoints/0007-steps-98304/               the seventh checkpoint, after 98
     manifest.json          version of the writer, settings, spaces of the network and of an environment outside torch,
                            size and SHA-256 of each file, SHA-256 of the manifest
     model.safetensors      networks and normalizers, which acting needs
-    training.safetensors   the rest of the state: optimiser, environments, random streams
+    training.safetensors   the rest of the state: optimizer, environments, random streams
     rank-0001.safetensors  the state of rank 1, where several ranks trained the run
 
 Loading takes the checkpoint with the highest serial number that verifies; damaged ones are named and skipped. A file may come
@@ -42,10 +42,8 @@ NAME = re.compile(r"(\d{4,12})-steps-(\d{1,18})")
 MAX_FILE_BYTES = 1 << 40
 MAX_MANIFEST_BYTES = 1 << 22  # enough for 30,000 ranks
 MAX_HEADER_BYTES = 1 << 20  # of a safetensors file: the names and shapes of its tensors
-MAX_COMPLAINTS, LOOKS = (
-    3,
-    10,
-)  # warnings about damaged checkpoints; attempts while a training process prunes checkpoints
+MAX_COMPLAINTS = 3  # warnings about damaged checkpoints
+LOOKS = 10  # attempts while a training process prunes checkpoints
 
 
 @dataclass(frozen=True)

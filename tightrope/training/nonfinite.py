@@ -108,7 +108,7 @@ def replay_phase(
 
     env: Env = Replayed(state.env, rollout, last_obs) if recorded else state.env
     try:
-        with eager_with(state, env, watch):
+        with replaying_eagerly(state, env, watch):
             next(unguarded(ALGORITHMS[config.algo].loop)(state, config.algorithm))
     except BadUpdate:
         pass
@@ -125,7 +125,7 @@ def replay_phase(
 
 
 @contextmanager
-def eager_with(state: State, env: Env, watcher: Any) -> Iterator[None]:
+def replaying_eagerly(state: State, env: Env, watcher: Any) -> Iterator[None]:
     """Inside, the state has this env, runs phases eagerly, and calls the watcher after each gradient."""
     before = state.env, state.runtime
     precision, on_device = state.runtime.precision, state.runtime.on_device

@@ -51,9 +51,8 @@ def predict(policy: ActorCritic, env: Env, obs: Any, deterministic: bool = True,
         raise UsageError("mask is given, and this policy was trained without action masks: drop it")
     batch, single = encoded(env, obs)
     if policy.action_mask is not None:
-        mask_rows(
-            policy.action_mask(batch)[1].cpu(), env.action, len(batch)
-        )  # which refuses a mask that allows nothing
+        # refuses a mask that allows nothing
+        mask_rows(policy.action_mask(batch)[1].cpu(), env.action, len(batch))
     distribution = policy.distribution(batch)
     if deterministic:
         action = distribution.mode()

@@ -203,7 +203,7 @@ class Evaluations:
         said = json.loads(broadcast_after_work(self._evaluate_on_rank0, lambda: self.interrupts.received or 0))
         return said if isinstance(said, int) else Evaluation(**said)
 
-    def _evaluate_on_rank0(self, wished_by_any: Callable[[], float]) -> bytes:
+    def _evaluate_on_rank0(self, requested_signal: Callable[[], float]) -> bytes:
         state, config, interrupts = self.state, self.config, self.interrupts
         episodes, due = config.run.eval_episodes, time.monotonic() + ASKED_EVERY
         show = shown_to(self.callbacks, episodes)
@@ -213,7 +213,7 @@ class Evaluations:
             show(over)
             if world().is_distributed and time.monotonic() >= due:
                 with interrupts.deferred():
-                    number = wished_by_any()
+                    number = requested_signal()
                 if number:
                     raise Interrupted(int(number))
                 due = time.monotonic() + ASKED_EVERY

@@ -43,9 +43,8 @@ class Outcome:
     unsaved: str | None = None  # why the end of training could not be saved
     score: Evaluation | None = None  # of the trained agent, if one was requested
     unscored: bool = False  # whether the signal interrupted this score
-    last_return: float | None = (
-        None  # mean return of sampled actions at the end of training, if comparable with the score
-    )
+    # mean return of sampled actions at the end of training, if comparable with the score
+    last_return: float | None = None
 
 
 class Trainer:
@@ -140,9 +139,9 @@ class Trainer:
             activity.begin("recording a phase", waits=self.on_device)
             to_score = is_due(config.run.eval_every, steps_before, state.steps)
             due = run is not None and run.seconds_since_saving >= config.run.save_seconds
-            wishes = self.interrupts.received or 0, due, self.callbacks.stopped is not None
-            self.stop, to_save, wanted = all_ranks_do(*wishes)
-            stopped = bool(wanted)
+            requests = self.interrupts.received or 0, due, self.callbacks.stopped is not None
+            self.stop, to_save, stopped_by_callback = max_over_ranks(*requests)
+            stopped = bool(stopped_by_callback)
             to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
             if to_score or to_save or self.suspends:
                 self.guard.check_metrics()  # a phase with non-finite numbers is not evaluated, saved or shown
@@ -247,7 +246,7 @@ class Trainer:
         return Outcome(self.evaluations.made, received or None, trouble, self.final, self.unscored, last_return)
 
 
-def all_ranks_do(*requests: float) -> list[float]:
+def max_over_ranks(*requests: float) -> list[float]:
     """The maximum of each request over all ranks, so that ranks stop and save together."""
     return all_reduce_max(torch.tensor(requests, dtype=torch.float64)).tolist()
 

@@ -112,8 +112,8 @@ def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.co
     Tensor cores can transpose bfloat16, so forward and backward share one copy of a weight.
     """
     if PRECISION == "bf16x6" or PRECISION == "bf16x3":
-        a0, a1, a2 = pieces(a, TRANS_A)
-        b0, b1, b2 = pieces(b, TRANS_B)
+        a0, a1, a2 = split_bf16(a, TRANS_A)
+        b0, b1, b2 = split_bf16(b, TRANS_B)
         if PRECISION == "bf16x6":
             out = tl.dot(a0, b1, tl.dot(a1, b0, tl.dot(a0, b2, tl.dot(a2, b0, tl.dot(a1, b1)))))
         else:
@@ -125,7 +125,7 @@ def product(a, b, TRANS_A: tl.constexpr, TRANS_B: tl.constexpr, PRECISION: tl.co
 
 
 @triton.jit
-def pieces(x, TRANS: tl.constexpr):
+def split_bf16(x, TRANS: tl.constexpr):
     """Split x into three bfloat16 whose sum is x, largest first."""
     high = x.to(tl.bfloat16)
     rest = x - high.to(tl.float32)
@@ -159,7 +159,7 @@ def log_softmax(logits, OUT: tl.constexpr, PAD_OUT: tl.constexpr):
 
 
 @triton.jit
-def chosen(action, first, rows, BLOCK: tl.constexpr, PAD_OUT: tl.constexpr):
+def one_hot_action(action, first, rows, BLOCK: tl.constexpr, PAD_OUT: tl.constexpr):
     """Return the action of each row as one-hot booleans."""
     r = tl.arange(0, BLOCK)
     taken = tl.load(action + first + r, mask=r < rows - first, other=0)

@@ -145,9 +145,8 @@ class FusedPolicy:
     def value(self, obs: Tensor) -> Tensor:
         """Return the value of each observation."""
         value = torch.empty(obs.shape[0], device=obs.device)
-        self._evaluate(
-            obs, self.flat, value, value, columns=1
-        )  # the missing second column would use action and log_prob
+        # only the second column uses action and log_prob
+        self._evaluate(obs, self.flat, value, value, columns=1)
         return value
 
     @torch.no_grad()

@@ -18,10 +18,8 @@ from ...models.actor_critic import GaussianHead
 from ..closed_form import TERMS, has_known_network
 from ..precision import KernelPrecision
 
-SPLITS = {
-    "fp32": "bf16x6",
-    "tf32": "bf16x3",
-}  # number of products of bfloat16 pieces: 6 are as accurate as float32, 3 more accurate than tf32
+# a float32 is split into bfloat16; six products of the parts are as accurate as float32, three more accurate than tf32
+SPLITS = {"fp32": "bf16x6", "tf32": "bf16x3"}
 MAX_INPUTS, MAX_UNITS, MAX_OUTPUTS = 63, 64, 32  # limits of on-chip memory
 HOPPER = (9, 0)  # compute capability that the kernels are tuned and measured for
 INTERPRETED_PROCESSORS = 2  # number of multiprocessors assumed when Triton's interpreter runs the kernels

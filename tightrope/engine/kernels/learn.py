@@ -11,7 +11,6 @@ import triton.language as tl
 from .blocks import (
     EVERYWHERE,
     HALF_LOG_2PI,
-    chosen,
     clamp,
     column,
     deviations,
@@ -23,6 +22,7 @@ from .blocks import (
     load_observations,
     log_deviations,
     log_softmax,
+    one_hot_action,
     product,
     slope,
     write_first_linear,
@@ -103,7 +103,7 @@ def actor(
             entropies += tl.where(valid, tl.sum(tl.where(exists, log_std + 0.5 + HALF_LOG_2PI, 0.0), 0), 0.0)
         else:
             log_probs, probs = log_softmax(y, OUT, PAD_OUT)
-            taken = chosen(action, first, rows, BLOCK, PAD_OUT)
+            taken = one_hot_action(action, first, rows, BLOCK, PAD_OUT)
             log_ratio = tl.sum(tl.where(taken, log_probs, 0.0), 1) - old
             weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
             weight = tl.where(valid, weight * share, 0.0)

@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 
 from .blocks import (
-    chosen,
     column,
     deviations,
     first_hidden,
@@ -15,6 +14,7 @@ from .blocks import (
     load_observations,
     log_deviations,
     log_softmax,
+    one_hot_action,
     product,
 )  # fmt: skip
 
@@ -119,6 +119,6 @@ def likelihoods(
             likely = gaussian_log_prob(z, log_std, OUT, PAD_OUT)
         else:
             log_probs, _ = log_softmax(y, OUT, PAD_OUT)
-            taken = chosen(action, first, rows, BLOCK, PAD_OUT)
+            taken = one_hot_action(action, first, rows, BLOCK, PAD_OUT)
             likely = tl.sum(tl.where(taken, log_probs, 0.0), 1)
         tl.store(log_prob + first + r, likely, mask=r < rows - first)

@@ -167,7 +167,7 @@ def title(rom: str) -> str:
 
 
 def find_rom(env_id: str, roms: Iterable[str]) -> str | None:
-    """The one of these ROMs that an id means, if there is one."""
+    """The ROM for this id, or None if it is not among `roms`."""
     match = ID.fullmatch(env_id)
     return None if match is None else {title(rom): rom for rom in roms}.get(match[1] or match[2])
 
@@ -178,7 +178,7 @@ def has_game(env_id: str, roms: list[str]) -> bool:
 
 
 def required_rom(env_id: str, roms: list[str], tasks: Iterable[str] = ()) -> str:
-    """The one of these ROMs that an id means, or a UsageError with similar ids; `tasks` are ids of other kinds."""
+    """The ROM for this id, or a UsageError with similar ids; `tasks` are ids of other kinds."""
     rom = find_rom(env_id, roms)
     if rom is None and not roms and has_game(env_id, roms):
         raise UsageError(f"env {env_id!r} cannot be made: its engine is not installed, or has no ROMs")

@@ -81,7 +81,7 @@ class JaxEnv:
         self._allocate(num_envs, seed)
 
     def _set_time_limit(self, steps: int | None) -> None:
-        """Truncate episodes after so many steps. An argument of what is compiled: another limit compiles nothing."""
+        """Truncate episodes after so many steps. A traced argument, so changing it does not recompile."""
         self.max_episode_steps = steps
         self._limit = self._jax.device_put(np.int32(NEVER if steps is None else steps), self._jax_device)
 
@@ -99,7 +99,7 @@ class JaxEnv:
 
     def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
         """Advance every environment; where an episode ends, the next one starts in the same step."""
-        on_host = self.device.type == "cpu"  # where JAX takes NumPy's view of the same memory sooner
+        on_host = self.device.type == "cpu"  # where JAX reads a NumPy view faster
         actions = action.detach().numpy() if on_host else self._array(action)
         self._running, step = self._advance(self._running, actions, self._limit)
         return Step(*map(from_dlpack, step))

@@ -18,7 +18,7 @@ from torch import Tensor
 from ... import activity
 from ...errors import EnvError, UsageError, check_positive, checked_seed, one_line
 from ...types import Spec, Step
-from ..step_arrays import Array, ArrayStepper, DeviceBuffer, StepArrays
+from ..step_arrays import Array, ArrayStepper, StepArrays, StepTransferBuffer
 
 if TYPE_CHECKING:
     from .space_members import Space
@@ -45,7 +45,7 @@ class HostEnv:
     _started = False
     _unread = False  # whether a step was sent and not yet received
     _sent: Array  # the actions sent last
-    _buffer: DeviceBuffer | None = None  # receives steps on the device; made at the first step
+    _buffer: StepTransferBuffer | None = None  # receives steps on the device; made at the first step
     _seeds: Array | None  # for the next reset; None to continue the random streams
 
     def _set_spaces(
@@ -142,7 +142,7 @@ class HostEnv:
     def _to_device(self, arrays: StepArrays) -> Step:
         """Copy a step to tensors on the device; final observations only if they differ from `obs`."""
         if self._buffer is None or self._buffer.device != self.device:
-            self._buffer = DeviceBuffer(arrays.arrays, self.device)
+            self._buffer = StepTransferBuffer(arrays.arrays, self.device)
         obs, reward, terminated, truncated, *valid = self._buffer(arrays.arrays)
         final_obs = obs
         if len(arrays.rows):

@@ -58,7 +58,7 @@ class Part:
     axes: tuple[int, ...] | None = None  # the order of axes that puts channels before rows and columns
     whole: type[np.integer[Any]] | None = None  # what is read as whole numbers: pixels, choices
     start: Array | None = None  # of choices, which may not count from 0
-    unit: int = 1  # 255 for pixels of what is too small for an image, which are read as numbers in [0, 1]
+    unit: int = 1  # divisor: 255 for uint8 inputs too small for the CNN
 
     def rows(self, obs: Array) -> Array:
         """Convert a batch from a simulator to rows; NotInSpace if a value is outside the space."""

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from ...errors import UsageError, raised
 from ..adapters.gym import ALIASES, checked_make, exposed
 from ..adapters.gym_envs import signature_parameters
-from ..random_streams import SavedStreams
+from ..random_streams import GeneratorSnapshot
 from ..registry import choose, construct, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import describe_value
@@ -68,7 +68,7 @@ def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0
                 fix = "install what it needs, or give another id"
             report.add("error", "make", f"making it raises {raised(error)}", fix)
             return report
-        streams = SavedStreams(env) if isinstance(env, TensorEnv) else None  # its checks seed the global ones
+        streams = GeneratorSnapshot(env) if isinstance(env, TensorEnv) else None  # its checks seed the global ones
         try:
             run_checks(env, report, steps, seed)
         finally:

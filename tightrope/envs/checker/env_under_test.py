@@ -16,7 +16,7 @@ from ...types import Box, Discrete, MultiDiscrete, Spec
 from ..step_arrays import Array
 from ..training_warnings import MASK_ADVICE
 from ..validate import short_text
-from .values import Trace, limits, scalar_label, unequal
+from .values import Trace, differs_at, limits, scalar_label
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -230,9 +230,9 @@ class EnvUnderTest:
         if not self.report.has("reward"):
             self.check_finite("the reward", step.reward)
         self.ends += int(step.done.sum())
-        self.unchanged_ends += int((~unequal(step.obs, step.final_obs).any(1) & step.done).sum())
+        self.unchanged_ends += int((~differs_at(step.obs, step.final_obs).any(1) & step.done).sum())
         self.first_obs = step.final_obs[:1] if self.first_obs is None else self.first_obs
-        self.varied = self.varied or bool(unequal(step.final_obs, self.first_obs).any())
+        self.varied = self.varied or bool(differs_at(step.final_obs, self.first_obs).any())
         return step
 
     def call(self, name: str, function: Callable[[], Any], action: object = None) -> Any:
@@ -242,9 +242,8 @@ class EnvUnderTest:
             return function()
         except (Exception, SystemExit) as error:
             on_action = "" if action is None else f" on action {short_text(np.asarray(action).tolist())}"
-            if (
-                isinstance(error, (UsageError, EnvError, MaskError)) and error.__cause__ is None
-            ):  # it names what is wrong
+            explains_itself = isinstance(error, (UsageError, EnvError, MaskError)) and error.__cause__ is None
+            if explains_itself:
                 message, _, fix = str(error).rpartition(": ")
                 check = "action mask" if isinstance(error, MaskError) else name
                 self.error(check, f"{message}, in {name}(){on_action}, {self.when}", fix)

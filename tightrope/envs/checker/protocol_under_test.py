@@ -13,13 +13,13 @@ from torch import Tensor
 from ...errors import plural
 from ...types import Box, Step
 from ..adapters.host import HostEnv
-from ..random_streams import SavedStreams
+from ..random_streams import GeneratorSnapshot
 from ..step_arrays import Array
 from ..tensor import TensorEnv
 from ..training_warnings import find_action_mask
 from ..validate import describe_value, short_text
 from .env_under_test import FIXES, CheckAborted, CheckReport, EnvUnderTest, ObservedStep
-from .values import same_numbers, scalar_label, spec_range, unequal
+from .values import differs_at, same_numbers, scalar_label, spec_range
 
 
 class ProtocolUnderTest(EnvUnderTest):
@@ -103,14 +103,14 @@ class ProtocolUnderTest(EnvUnderTest):
         both = np.flatnonzero(step.terminated & step.truncated)
         if len(both):
             self.error("both flags", f"row {both[0]} is terminated and truncated at once, {self.when}")
-        differing = np.flatnonzero(~step.done & unequal(step.obs, step.final_obs).any(1))
+        differing = np.flatnonzero(~step.done & differs_at(step.obs, step.final_obs).any(1))
         if len(differing) and not self.is_adapter:
             self.error("final_obs", f"row {differing[0]} is not done, but its obs is not its final_obs, {self.when}")
         return super().inspect(step)
 
     def isolated_step(self) -> ObservedStep:
         """A random step that leaves the global random streams as they were."""
-        streams = SavedStreams(SimpleNamespace())
+        streams = GeneratorSnapshot(SimpleNamespace())
         try:
             return self.step(self.random_actions())
         finally:

@@ -86,7 +86,7 @@ def play_at_random(env: EnvUnderTest) -> None:
     finally:  # also after an exception, with the steps so far
         if play.steps:
             check_episode_lengths(env, play)
-            check_rewards(env, play)
+            check_reward_scale(env, play)
             check_observations(env, play)
             check_speed(env, play)
     if isinstance(env, ProtocolUnderTest) and not env.is_adapter:
@@ -113,7 +113,8 @@ def check_episode_lengths(env: EnvUnderTest, play: PlayStatistics) -> None:
         env.error("restart", message)
 
 
-def check_rewards(env: EnvUnderTest, play: PlayStatistics) -> None:
+def check_reward_scale(env: EnvUnderTest, play: PlayStatistics) -> None:
+    """Report rewards that are all equal, and rewards or returns too large to learn from without scaling."""
     reward, returns = np.concatenate(play.rewards), np.concatenate(play.returns)
     mean, std, spread = float(reward.mean()), float(reward.std()), float(returns.std())
     low, high = float(reward.min()), float(reward.max())

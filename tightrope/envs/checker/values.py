@@ -30,7 +30,7 @@ def same_numbers(one: object, other: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
 
-def unequal(one: Array, other: Array) -> Array:
+def differs_at(one: Array, other: Array) -> Array:
     """Where two arrays differ; nan equals nan."""
     return (one != other) & ((one == one) | (other == other))
 
@@ -38,7 +38,7 @@ def unequal(one: Array, other: Array) -> Array:
 def difference(one: Trace, other: Trace) -> str | None:
     """The first thing in which two trajectories differ."""
     for (name, a), (_, b) in zip(one, other, strict=True):
-        differing = np.argwhere(unequal(a, b))
+        differing = np.argwhere(differs_at(a, b))
         if len(differing):
             at = tuple(differing[0])
             return f"{name} differs: {a[at]:.6g} and {b[at]:.6g} in row {at[0]}"

@@ -1,6 +1,6 @@
 """Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
-1 loss and optimiser; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
+1 loss and optimizer; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
 MaskProbe is for action masks, PrivilegedProbe for a critic that sees more than the actor.
 """
 

@@ -26,7 +26,7 @@ class Plot:
     tags: tuple[str, ...]
     says: str  # an explanation for the reader
     limit: float | None = None  # drawn as a dashed line: beyond it something is wrong
-    window: tuple[float, float] | None = None  # what is shown at first of a curve that leaves it
+    window: tuple[float, float] | None = None  # initial y-range if the curve exceeds it
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,10 @@ def health_findings(
     """All findings, warnings first. `score` is the greedy score of the newest policy."""
     if columns.count < MIN_PHASES:
         return [HealthFinding("note", f"Only {columns.count} phases so far: too few to judge.")]
-    came = outcome(columns, settings, target, score)
-    if came is not None and came.level == "good":
-        return [came]
-    found = [came, *(rule(columns, settings) for rule in RULES)]
+    result = outcome(columns, settings, target, score)
+    if result is not None and result.level == "good":
+        return [result]
+    found = [result, *(rule(columns, settings) for rule in RULES)]
     filled = [replace(one, advice=with_values(one.advice, settings)) for one in found if one is not None]
     return sorted(filled, key=lambda one: ["warning", "good", "note"].index(one.level))
 
@@ -89,7 +89,7 @@ def outcome(columns: Columns, settings: Settings, target: Target | None, score: 
     if target is not None and (end if score is None else score) >= target.value:
         word = "Solved" if target.published else "About as good as the preset"
         return HealthFinding("good", f"{word}: {reached}{known}.", tag=RETURN)
-    since = dead_since(columns)
+    since = policy_frozen_since(columns)
     if since is not None and (target is not None or found is None or not found.near_its_best):
         clipping = " Set max_grad_norm 0.5." if settings.get("max_grad_norm") is None else ""
         how = "the policy always takes the same action and no longer changes"
@@ -143,7 +143,7 @@ def at_its_end(columns: Columns, settings: Settings) -> bool:
     return (columns.last("step") or 0.0) >= 0.95 * float(settings.get("total_timesteps") or 0)
 
 
-def dead_since(columns: Columns) -> int | None:
+def policy_frozen_since(columns: Columns) -> int | None:
     """The phase from which on the policy has been deterministic and unchanged; None if it is alive. For a Gaussian, whose
     entropy may be negative, only change counts."""
     entropy, kl, norm = columns[ENTROPY], columns[KL], columns[NORM]
@@ -176,7 +176,7 @@ def kl_too_high(columns: Columns, settings: Settings) -> HealthFinding | None:
 
 
 def kl_too_low(columns: Columns, settings: Settings) -> HealthFinding | None:
-    """A policy that does not change. (A deterministic one does not either: `dead_since` is for that.)"""
+    """A policy that does not change. (A deterministic one does not either: `policy_frozen_since` is for that.)"""
     kl, entropy = columns.values(KL), columns.values(ENTROPY)
     if len(kl) == 0 or np.abs(kl).max() > KL_TINY or (len(entropy) and entropy[0] <= 0):
         return None
@@ -221,7 +221,7 @@ def entropy_gone_early(columns: Columns, settings: Settings) -> HealthFinding | 
         return None
     gone = entropy <= ENTROPY_GONE * entropy[0]
     first, total = np.argmax(gone), max(float(settings.get("total_timesteps") or 0), float(step[-1]))
-    if not gone.any() or step[first] > ENTROPY_EARLY * total or dead_since(columns) is not None:
+    if not gone.any() or step[first] > ENTROPY_EARLY * total or policy_frozen_since(columns) is not None:
         return None
     when = f"in the first {step[first] / total:.0%} of the run"
     what = f"Entropy fell to {entropy[first]:.2g} {when}: the policy stopped exploring too soon."

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 LIBRARY = Path("package_data") / "plotly.min.js"
 NO_NUMBER = "\u2013"
 FASTEST = 1  # of gzip's levels: 50 ms, a third of the usual one, for a page that is a tenth larger
-REFRESH = 30  # seconds between two pages of what is still running
+REFRESH = 30  # seconds between reloads of a running run's page
 LONG_CELL = 32  # characters; a longer cell may have several lines
 _packing = threading.Lock()
 

@@ -100,7 +100,7 @@ class RolloutVideo(Callback):
             return
         self.complete = True
         if self.last is not None and self.renderer is not None:
-            self.renderer.send(Order(self.last, [], video_name(state.phase), state.steps))
+            self.renderer.send(Order(self.last, [], video_stem(state.phase), state.steps))
         elif self.shown != state.phase and (self.every is not None or self.full):
             self.make_video(state)
 
@@ -158,7 +158,7 @@ class RolloutVideo(Callback):
         """A video of all phases that are kept."""
         assert self.kept is not None
         renderer, phases = self.running_renderer(state), [kept.frames(state) for kept in self.kept]
-        renderer.send(Order(next(self.numbers), phases, video_name(state.phase), state.steps))
+        renderer.send(Order(next(self.numbers), phases, video_stem(state.phase), state.steps))
         self.shown = state.phase
 
     def approach_the_end(self, state: StateView, left: int) -> None:
@@ -191,7 +191,8 @@ def stride(state: StateView) -> int:
     return -(-state.env.pace // MAX_FPS)
 
 
-def video_name(phase: int) -> str:
+def video_stem(phase: int) -> str:
+    """The name of a phase's video, without its suffix."""
     return f"phase{phase:04d}"
 
 

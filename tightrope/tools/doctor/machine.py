@@ -130,19 +130,19 @@ def applies(requirement: Requirement, extra: str) -> bool:
     return always if not extra else not always and marker is not None and marker.evaluate({"extra": extra})
 
 
-def expand(needed: Iterable[Requirement]) -> Iterator[Requirement]:
+def expand_extras(needed: Iterable[Requirement]) -> Iterator[Requirement]:
     """The requirements, with those of their own extras."""
     from packaging.requirements import Requirement
 
     for requirement in needed:
         if requirement.name == PACKAGE:
             for extra in sorted(requirement.extras):
-                yield from expand(requirements()[extra])
+                yield from expand_extras(requirements()[extra])
             continue
         yield requirement
         if requirement.extras and installed_version(requirement.name) is not None:
             theirs = [Requirement(line) for line in metadata.requires(requirement.name) or []]
-            yield from expand(x for x in theirs if any(applies(x, extra) for extra in requirement.extras))
+            yield from expand_extras(x for x in theirs if any(applies(x, extra) for extra in requirement.extras))
 
 
 def problem_with(requirement: Requirement) -> str:
@@ -186,7 +186,7 @@ def listed(facts: Settings) -> str:
 def extras() -> Iterator[CheckResult]:
     """Each extra with its packages, or with the command that installs it."""
     for extra, needed in list(requirements().items())[1:]:
-        packages = {requirement.name: requirement for requirement in expand(needed)}
+        packages = {requirement.name: requirement for requirement in expand_extras(needed)}
         problems = [problem for problem in map(problem_with, packages.values()) if problem]
         found = {name: installed_version(name) for name in packages}
         if not problems:

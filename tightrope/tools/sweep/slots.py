@@ -31,7 +31,8 @@ from ...processes import alive
 from ...types import Settings
 from .space import Space, decode
 
-SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES = "place", "beat", "worker", "outcome", "scores"  # trial attributes
+# attributes of trials, by their names in saved studies
+SLOT, HEARTBEAT, WORKER, OUTCOME, SCORES = "place", "beat", "worker", "outcome", "scores"
 ATTRIBUTES = {SLOT: int, WORKER: dict, OUTCOME: str, SCORES: list}
 FIXED = "fixed_params"  # Optuna's attribute for parameters that are not to be sampled
 DEAD, WITHDRAWN, STOPPED = "its process died", "another trial has its slot", "stopped, to be tried again"  # outcomes

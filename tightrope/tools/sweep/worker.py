@@ -53,6 +53,7 @@ class TooManyFailures(Exception):
 
 @contextmanager
 def as_trial_error() -> Iterator[None]:
+    """Inside, an error of an environment or a network becomes a TrialError. UsageError and NotFinite pass unchanged."""
     try:
         yield
     except (UsageError, NotFinite):
