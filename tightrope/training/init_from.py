@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..engine import State
 from ..errors import UsageError, plural, printable
-from ..models.normalizer import Moments
+from ..models.normalizer import RunningMoments
 from .build import find_on_all_ranks
 from .checkpoint_reader import MODEL, Checkpoint
 
@@ -35,7 +35,7 @@ def start_from(state: State, path: str | None) -> list[str]:
     for module, tensors in own.items():
         given = saved.pop(module, {})
         fitting = [name for name, tensor in tensors.items() if tensor_fits(tensor, given.get(name))]
-        if isinstance(getattr(state.policy, module), Moments):
+        if isinstance(getattr(state.policy, module), RunningMoments):
             given = given if given.get("count", torch.zeros(1)).any() else {}  # no statistics were collected
             fitting = fitting if given and len(fitting) == len(tensors) else []  # a mean alone means nothing
         for name in fitting:
