@@ -39,11 +39,11 @@ def changed_lines(text: str) -> list[str]:
 
 
 def test_changes_take_effect_are_said_once_and_stay(run: Path, run_command: Command) -> None:
-    code, out, _ = run_command("resume", run, "--learning-rate", "1e-4", "--gamma", "0.9", "--ent-coef", "0")
+    code, out, _ = run_command("resume", run, "--learning-rate", "1e-4", "--gamma", "0.9", "--ent-coef", "0.5")
     assert code == 0
     (line,) = changed_lines(out)
     assert line.startswith("changed at 32 steps: learning_rate 0.001 -> 0.0001, gamma 0.99 -> 0.9, ent_coef ")
-    assert line.endswith("-> 0.0; from here on the run differs from one that was not changed")
+    assert line.endswith("-> 0.5; from here on the run differs from one that was not changed")
     first = {"step": 32, "setting": "learning_rate", "from": 0.001, "to": 0.0001}
     assert saved(run)["changes"][0] == first
     assert find(run).manifest["config"]["changes"][0] == first, "the checkpoint has the history too"
