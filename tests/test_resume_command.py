@@ -54,9 +54,11 @@ def test_a_run_goes_on_with_more_steps_and_other_settings(run: Path, resume: Com
     code, out, _ = resume("run/", "--total-timesteps", "64", "--learning-rate", "1e-3")
     assert code == 0
     lines = out.splitlines()
-    assert lines.count("total_timesteps: 48 so far, 64 from here on") == 1
     assert lines.count("resuming from 0001-steps-48") == 1
-    assert any(line.startswith("learning_rate: ") and line.endswith("so far, 0.001 from here on") for line in lines)
+    (changed,) = [line for line in lines if line.startswith("changed at 48 steps: ")]
+    assert "total_timesteps 48 -> 64" in changed
+    assert "-> 0.001" in changed
+    assert changed.endswith("; from here on the run differs from one that was not changed")
     assert resume("run", "--total-timesteps", "80", "--quiet")[1].count("\n") == 1
     assert rows(run) == 5
     assert tr.load(run).config.algorithm.learning_rate == pytest.approx(1e-3)

@@ -35,7 +35,9 @@ from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.init_from import start_from
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
-from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir, resume_notes
+from .training.own_wrappers import import_wrappers
+from .training.resuming import resume_notes
+from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.schedules import check_functions
 from .training.scoring import is_complete, options_of, reached
 from .training.settings import resolve_device
@@ -86,7 +88,7 @@ class Agent(AgentBase, metaclass=AgentType):
         join()
         user_objects.import_training_env(config.run.train_env)
         agent = cls.__new__(cls)
-        agent._setup(config, env, network)
+        agent._setup(import_wrappers(config), env, network)
         return agent
 
     def _setup(self, config: Config, env: Any, network: Network | None, new: bool = True) -> None:
@@ -168,9 +170,9 @@ class Agent(AgentBase, metaclass=AgentType):
         """Change settings of the algorithm, of evaluations or of checkpoints, from the next phase on, also during training. A
         schedule continues as if it had started from the new value. With several ranks, call it on every rank."""
         check_changeable(self.config, settings)
-        self.config = self.config.changed(**settings)
+        self.config = self.config.changed_after(self.steps, **settings)
         if self.training is not None:
-            self.training.change(self.training.config.changed(**settings))
+            self.training.change(self.training.config.changed_after(self.steps, **settings))
 
     def _check(self, outcome: Outcome) -> None:
         """Raise the exception for a training that was interrupted or could not be saved."""
@@ -219,7 +221,7 @@ class Agent(AgentBase, metaclass=AgentType):
             raise UsageError("this agent is being trained already: leave the loop over agent.phases() first")
         config, quiet = self.config, quiet or not world().is_rank0
         if total_timesteps is not None:
-            config = config.changed(total_timesteps=total_timesteps)
+            config = config.changed_after(self.steps, total_timesteps=total_timesteps)
         check_functions(config.values())
         set_rank_timeout(config.run.rank_timeout)
         check_same_settings(config.to_flat_dict() | {"threads": None, "until": until, "run_dir": run_dir is not None})
@@ -237,7 +239,7 @@ class Agent(AgentBase, metaclass=AgentType):
             begun = begun_before(Path(run_dir))
             self.run = directory(new_run_dir(Path(run_dir), config), new=True) if begun is None else self._again(begun)
         if self.loaded is not None and not quiet:
-            for line in resume_notes(self.loaded, self.state):
+            for line in resume_notes(self.loaded, self.state, config):
                 print_line(line)
         for line in self.taken_over if self.loaded is None and not quiet else ():
             print_line(line)

@@ -21,6 +21,7 @@ from .training import user_objects
 from .training.build import check_plausible, find_on_all_ranks, per_rank_config, restore
 from .training.checkpoint_reader import CONFIG, Checkpoint, find
 from .training.config import Config
+from .training.own_wrappers import import_wrappers
 from .training.policy import Policy, loaded
 from .training.run_directory import directory, load_config
 from .training.settings import available, device_name, name_of_device, resolve_device
@@ -54,7 +55,7 @@ def agent_from(
     """The agent of a checkpoint in the run directory `path`. If it `resumes` the run, it trains there."""
     saved = found.config
     env = env_from_name(env, saved) if isinstance(env, str) else env
-    config = for_this_machine(saved, settings, env)
+    config = for_this_machine(saved, settings, env, found.steps)
     check_kept(saved.to_flat_dict(), config.to_flat_dict())
     check_plausible(found, config)
     agent = new_agent(config, path, env, network)
@@ -140,8 +141,8 @@ def ignored_edits(run_dir: Path, saved: Config, now: Config) -> list[str]:
     ]
 
 
-def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
-    """The settings of a run with the user's changes, and with a device and backend that are available here."""
+def for_this_machine(config: Config, settings: Settings, env: Any, steps: int = 0) -> Config:
+    """The settings of a run after some steps with the user's changes, and with a device and backend that are available here."""
     settings = dict(settings)
     if "env_kwargs" not in settings:
         check_arguments(config.run.env_kwargs)
@@ -153,7 +154,8 @@ def for_this_machine(config: Config, settings: Settings, env: Any) -> Config:
         settings.setdefault("backend", "auto")
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
-    return config.changed(**settings)
+    changed = config.changed_after(steps, **settings)
+    return import_wrappers(changed) if "wrappers" in settings else changed
 
 
 def check_arguments(env_kwargs: Settings) -> None:
@@ -181,13 +183,9 @@ def names_file(name: str, text: str) -> bool:
 
 def check_kept(before: Settings, after: Settings) -> None:
     """Raise UsageError if a setting changes the shape of the network or of the rollout."""
-    for name in (
-        "num_envs",
-        "num_steps",
-        "init_from",
-        *(field.name for field in fields(NetworkConfig) if field.name != "network"),
-    ):
-        if after[name] != before[name]:
+    network = (field.name for field in fields(NetworkConfig) if field.name != "network")
+    for name in ("num_envs", "num_steps", "init_from", "baseline", *network):
+        if after.get(name) != before.get(name):
             wrong = f"{name} {after[name]} cannot replace {before[name]} in a trained run"
             raise UsageError(f"{wrong}: drop it, or train a new run")
 

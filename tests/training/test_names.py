@@ -135,7 +135,7 @@ def test_a_foreign_name_is_answered_with_ours_in_one_line(table: str, name: str)
         ("--no-video", "video_every"), ("--video", "0 for none"), ("--checkpoint-every 100", "save_every"),
         ("--early-stopping", "stop_at_return"),
         ("--load runs/a", "`tightrope resume RUN` continues a run"),
-        ("--lr-schedule linear", "anneal_lr"), ("--cuda False", "or device cpu"),
+        ("--lr-schedule linear", "cosine(3e-4, 0)"), ("--cuda False", "or device cpu"),
         ("--no-cuda", "device cpu"), ("--seconds 3", "eval_seconds"),
     ],
 )  # fmt: skip

@@ -18,14 +18,16 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from ..errors import UsageError, near_matches
 from ..functional import Schedule
 from ..training.config import setting_types, unknown_setting
+from ..training.history import HISTORY
 from ..training.names import ARGUMENTS, SETTINGS
 from ..training.settings import coerce, read_settings
 from ..training.user_objects import check_allowed
+from ..training.wrappers import Wrapper
 from ..types import Settings
 
 FLAG_WIDTH, WIDEST = 26, 100
 NO_DEFAULTS: tuple[object, ...] = (MISSING, None, (), {}, "")  # defaults that help does not show
-TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", Schedule: "SCHEDULE"}
+TYPE_NAMES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", Schedule: "SCHEDULE", Wrapper: "MODULE:NAME"}
 Options = TypeVar("Options")
 Main = Callable[[list[str]], int]
 
@@ -78,6 +80,7 @@ def read_with_settings(options: type[Options], args: Sequence[str], needs: str) 
     own = flag_types(options)
     file = peek_flag(args, "--config") if "config" in own else None
     layer = read_settings(Path(file)) if file else {}
+    layer.pop(HISTORY, None)  # the file may be the config.yaml of a run
     algo = peek_flag(args, "--algo") or str(layer.get("algo", "ppo"))
     types = {**setting_types(algo), **own}
     words, flags = read_arguments(args, types, lambda name: unknown_setting(name, algo, types))
@@ -106,6 +109,8 @@ def read_arguments(
             continue
         text, equals, value = word[2:].partition("=")
         name = text.replace("-", "_")
+        if name not in {*types, *SETTINGS} and get_origin(types.get(f"{name}s")) is tuple:
+            name = f"{name}s"  # --wrapper for --wrappers
         turned_off = name.removeprefix("no_") if name not in types else ""
         if types.get(turned_off) is bool and not equals:
             flags[turned_off] = False

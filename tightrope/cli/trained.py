@@ -28,6 +28,8 @@ class EvalOptions:
     """Environments to score the agent on, with the same spaces (module:Class for your own); the run's if not given."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
+    wrappers: tuple[str, ...] = ()
+    """The wrappers, as module:name, of a run that was trained with some."""
     episodes: int = 100
     """Episodes in fresh environments."""
     stochastic: bool = False
@@ -51,7 +53,8 @@ class EvalOptions:
 @cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
 def eval_main(options: EvalOptions) -> int:
     """Score a trained agent with greedy actions. Example: tightrope eval runs/demo --episodes 100 --json"""
-    changed = {name: value for name in ("device", "eval_envs") if (value := getattr(options, name)) is not None}
+    wanted = ("device", "eval_envs", "wrappers")
+    changed = {name: value for name in wanted if (value := getattr(options, name)) not in (None, ())}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     how = (not options.stochastic, options.eval_seconds)
     with load(options.run, own, options.checkpoint, options.network, **changed) as agent:
@@ -80,6 +83,13 @@ class OneRunOptions:
     """The environment, as module:Class, of a run that was trained on one of your own."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
+    wrappers: tuple[str, ...] = ()
+    """The wrappers, as module:name, of a run that was trained with some."""
+
+    def load(self, env: Any) -> Agent:
+        """The agent, in an environment of the user's if the run was trained on one."""
+        given = {"wrappers": self.wrappers} if self.wrappers else {}
+        return load(self.run, env, self.checkpoint, self.network, **given)
 
 
 @dataclass(kw_only=True)
@@ -106,7 +116,7 @@ class RecordOptions(OneRunOptions):
 def record_main(options: RecordOptions) -> int:
     """Write a video of a trained agent with greedy actions. Example: tightrope record runs/demo --out pole.mp4 --grid"""
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
-    with load(options.run, own_env(options.env), options.checkpoint, options.network) as agent:
+    with options.load(own_env(options.env)) as agent:
         print(printable(str(agent.record(options.out, options.episodes, options.seed, **shot))))
     return 0
 
@@ -167,7 +177,7 @@ def export_main(options: ExportOptions) -> int:
 def to_export(options: ExportOptions, own: Any) -> Agent | Policy:
     """The agent of a run; only its policy if its environment is not available."""
     try:
-        return load(options.run, own, options.checkpoint, options.network)
+        return options.load(own)
     except UsageError as error:
         if own is not None:
             raise

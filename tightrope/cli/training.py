@@ -22,6 +22,7 @@ from ..tools.seeds import Seed, SeedLines, SeedPool, check_same, compare, proces
 from ..training.build import check_env, configured, find_on_all_ranks
 from ..training.checkpoint_reader import CONFIG, Checkpoint, has_checkpoints
 from ..training.config import Config, configure, setting_types, unknown_setting
+from ..training.history import change_lines, changes_between
 from ..training.lock import locked
 from ..training.presets import preset
 from ..training.reports import scores, write_report
@@ -217,6 +218,8 @@ class ResumeOptions:
     """module:Class of your own environment, if the run was trained on one."""
     network: str | None = None
     """module:Class of your own network, if the run has one."""
+    wrappers: tuple[str, ...] = ()
+    """module:name of each of your own wrappers, if the run has some."""
     quiet: bool = False
     """Print only the result."""
 
@@ -261,15 +264,13 @@ def continue_run(
 ) -> int:
     """Train a run to the end of its plan, from the checkpoint `found`, or from the beginning if that is None."""
     if found is not None:
-        before, agent = found.config, agent_from(found, run_dir, env, network, settings)
+        agent = agent_from(found, run_dir, env, network, settings)
     else:
-        before, agent = load_config(run_dir), begin_anew(run_dir, env, network, **settings)
+        before, agent = load_config(run_dir).to_flat_dict(), begin_anew(run_dir, env, network, **settings)
         if not quiet:
             print(printable(f"{run_dir} has no checkpoint yet: training starts from the beginning"))
-    old, new = before.to_flat_dict(), agent.config.to_flat_dict()
-    for name in settings:
-        if not quiet and old[name] != new[name]:
-            print(f"{name}: {old[name]} so far, {new[name]} from here on")
+            for line in change_lines(changes_between(before, agent.config.to_flat_dict(), 0)):
+                print(line)
     if agent.finished:
         with agent:
             print(agent.nothing_to_do(agent.config))

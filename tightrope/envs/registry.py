@@ -6,11 +6,12 @@ A new environment needs one class and one line in `ENVS`, or a call of `register
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -19,11 +20,13 @@ import torch
 from ..errors import UsageError, check_positive, near_matches
 from ..types import Env
 from . import classic
+from .arguments import check_arguments_of
 from .tensor import TensorEnv
 from .validate import takes_arguments
 
 BackendName = Literal["auto", "tensor", "gymnasium", "envpool", "ale", "brax"]
 VectorizationMode = Literal["sync", "async", "vector_entry_point"]
+Wrap = Callable[[Any], object]  # takes an environment of Gymnasium and returns one
 
 ENVS: dict[str, type[TensorEnv]] = {
     "CartPole-v1": classic.CartPole,
@@ -59,16 +62,19 @@ def tensor_env_class(env_id: str) -> type[TensorEnv]:
     return ENVS[env_id]
 
 
-def construct(kind: type[TensorEnv], *arguments: Any) -> TensorEnv:
-    """Make an environment of a class with (num_envs, device, max_episode_steps) and, if its constructor takes one, a seed."""
-    arguments = arguments if takes_arguments(kind, arguments) else arguments[:3]
+def construct(kind: type[TensorEnv], *arguments: Any, env_kwargs: Mapping[str, Any] | None = None) -> TensorEnv:
+    """Make an environment of a class with (num_envs, device, max_episode_steps) and, if its constructor takes one, a seed.
+    `env_kwargs` are further arguments of its constructor."""
+    check_arguments_of(kind.__name__, kind, env_kwargs or {})
+    make = functools.partial(kind, **env_kwargs or {})
+    arguments = arguments if takes_arguments(make, arguments) else arguments[:3]
     wanted = "num_envs=1, device='cpu', max_episode_steps=None"
-    if not takes_arguments(kind, arguments):
+    if not takes_arguments(make, arguments):
         raise UsageError(
             f"{kind.__name__}.__init__ does not take (num_envs, device, max_episode_steps): write "
             f"`def __init__(self, {wanted})` and pass them to super().__init__, or give an environment instead of the class"
         )
-    return check_constructed(kind(*arguments))
+    return check_constructed(make(*arguments))
 
 
 def check_constructed(env: TensorEnv) -> TensorEnv:
@@ -88,6 +94,7 @@ class EnvOptions:
         "sync"  # of Gymnasium: in turn, in processes, or the environment's own vector class
     )
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the environment's constructor
+    wrappers: tuple[Wrap, ...] = ()  # applied to each environment of Gymnasium, the first one innermost
     scoring: bool = False  # for evaluation: whole games and raw rewards, where training sees something else
 
 
@@ -216,19 +223,20 @@ def make(
     check_positive("num_envs", num_envs)
     check_positive("max_episode_steps", max_episode_steps)
     import_module_of(env_id)
-    name = choose(env_id, backend, bool(options.get("env_kwargs"))).backend
+    name = choose(env_id, backend, bool(options.get("env_kwargs") or options.get("wrappers"))).backend
     mode = options.get("vectorization_mode", "sync")
     if mode not in get_args(VectorizationMode):
         raise UsageError(f"vectorization_mode {mode!r} is not a choice: give {', '.join(get_args(VectorizationMode))}")
     if mode != "sync" and name != "gymnasium":
         raise UsageError(f"vectorization_mode {mode!r} is for backend gymnasium, this is {name}: drop it")
-    if name == "tensor":
-        if kwargs := EnvOptions(**options).env_kwargs:
-            raise UsageError(
-                f"env_kwargs {dict(kwargs)} are not for a tensor env: subclass it, or give backend gymnasium"
-            )
-        return construct(tensor_env_class(env_id), num_envs, device, max_episode_steps, seed)
     env_options = EnvOptions(max_episode_steps=max_episode_steps, **options)
+    if env_options.wrappers and name != "gymnasium":
+        raise UsageError(
+            f"wrappers are for environments of Gymnasium, and {env_id} is by {name}: give backend gymnasium"
+        )
+    if name == "tensor":
+        sizes = (num_envs, device, max_episode_steps, seed)
+        return construct(tensor_env_class(env_id), *sizes, env_kwargs=env_options.env_kwargs)
     env = BACKENDS[name].adapter.from_id(env_id, num_envs, device, env_options)
     env.seed(seed)
     return env

@@ -28,6 +28,7 @@ from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, fi
 from .checkpoint_writer import ENVS_KEY
 from .config import Config, RunConfig, configure, merged_layers
 from .names import ENVS, here_called
+from .own_wrappers import with_wrappers
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .settings import memory_of, name_of_device, resolve_device, suits_cpu
 from .user_objects import (
@@ -40,6 +41,7 @@ from .user_objects import (
     name_of,
     own_network,
 )
+from .wrappers import functions_of
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 
@@ -63,11 +65,12 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     run = config.run
     # train_env may be one of ours
     wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
-    backend, _ = engine_for(env_id, wanted, bool(run.env_kwargs))
+    backend, _ = engine_for(env_id, wanted, run.adapts_env)
     device = resolve_device(run.device)
     # evaluations only use copies of this environment, which need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
     options: Settings = {"vectorization_mode": mode, "env_kwargs": run.env_kwargs, "scoring": scoring}
+    options["wrappers"] = functions_of(run.wrappers)
     env = make(env_id, num_envs, device, run.max_episode_steps, backend=backend, **options)
     if run.device == "auto" and suits_cpu(env):
         env.device = torch.device("cpu")
@@ -77,7 +80,7 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
 def configured(env_id: str, algo: str, *layers: Settings) -> Config:
     """`configure` for a run of an id that is about to begin. Where the defaults follow the kind of environment, one is made to
     look at, and closed again."""
-    settings = merged_layers(algo, *layers)
+    settings = with_wrappers(merged_layers(algo, *layers))
     if not follows_kind(env_id, algo, settings):
         return configure(env_id, algo, settings)
     import_training_env(settings.get("train_env"))
@@ -91,7 +94,7 @@ def configured(env_id: str, algo: str, *layers: Settings) -> Config:
 def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, Any]:
     """Return the configuration, and the environment or factory the run should use. A class or a factory that is called
     to see the kind is called for the run itself, so that it makes `num_envs` of them and not one more."""
-    settings, env_id, preset_env = merged_layers(algo, *layers), name_of(given), ancestor_of(given)
+    settings, env_id, preset_env = with_wrappers(merged_layers(algo, *layers)), name_of(given), ancestor_of(given)
     if not follows_kind(preset_env or env_id, algo, settings):
         return configure(env_id, algo, settings, preset_env=preset_env), given
     if implements_env(given):
@@ -165,7 +168,7 @@ def resolved(config: Config, state: State) -> Config:
     """The settings with every 'auto' replaced by the choice made, so that a resumed run makes the same choice."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_import_path(config.env) and config.run.backend == "auto":
-        backend, _ = engine_for(config.env, with_arguments=bool(config.run.env_kwargs))
+        backend, _ = engine_for(config.env, with_arguments=config.run.adapts_env)
         chosen |= {} if backend == "tensor" else {"backend": backend}
     return config.changed(**chosen)
 

@@ -45,7 +45,7 @@ UNFINISHED, LEAVING = ".new-", ".old-"  # prefixes of directories being written 
 
 
 def save_config(run_dir: Path, config: Config) -> None:
-    (Place(run_dir) / CONFIG).write(yaml.safe_dump(config.to_flat_dict(), sort_keys=False).encode())
+    (Place(run_dir) / CONFIG).write(yaml.safe_dump(config.saved(), sort_keys=False).encode())
 
 
 def rank_state(state: State) -> bytes:
@@ -90,7 +90,7 @@ def save_checkpoint(
         "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
         "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "config": config.to_flat_dict(),
+        "config": config.saved(),
         "observation": spec_to_json(state.env.observation), "action": spec_to_json(state.env.action),
         "spaces": host_spaces_to_json(state.env),
         "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},

@@ -6,7 +6,7 @@ Users see one flat namespace, in keywords, flags and YAML. Later layers win: def
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,10 +18,12 @@ from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
+from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
 from .presets import NO_STOP, Traits, kind_settings, preset, stop
 from .schedules import replace_annealing
 from .settings import MAPPINGS, coerce, is_section
+from .wrappers import Wrapper
 
 Defaults = Literal["auto", "plain", "discrete", "states", "continuous", "images"]
 MAX_EPISODES = 1_000_000  # of one evaluation: a tensor environment plays all of them at once, one row each
@@ -55,6 +57,8 @@ class RunConfig:
     """How Gymnasium runs several environments: in turn, each in a process, or with the environment's own vector class."""
     env_kwargs: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     """Arguments for the environment's constructor, as name=value (or a mapping in Python and YAML)."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """Functions or classes that wrap each environment of Gymnasium, as module:name, the first one innermost."""
     eval_every: int = 0
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
@@ -109,6 +113,11 @@ class RunConfig:
         if self.watch and not self.log:
             raise UsageError("watch needs a tracker: give one, as in log tensorboard, or drop watch")
 
+    @property
+    def adapts_env(self) -> bool:
+        """Whether environments are made with arguments or wrappers of the user's."""
+        return bool(self.env_kwargs or self.wrappers)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -119,6 +128,7 @@ class Config:
     algorithm: OnPolicyConfig
     network: NetworkConfig
     run: RunConfig
+    changes: tuple[Change, ...] = field(default=(), compare=False)  # settings that were changed after some steps
 
     def values(self) -> Settings:
         """All settings in one mapping, with the objects of the user."""
@@ -130,6 +140,17 @@ class Config:
         """All settings in one mapping of plain data, as config.yaml has them."""
         return {name: plain(value) for name, value in self.values().items()}
 
+    def saved(self) -> Settings:
+        """What config.yaml has: all settings, and the history of those that were changed."""
+        history = {HISTORY: [change.saved() for change in self.changes]} if self.changes else {}
+        return self.to_flat_dict() | history
+
+    def changed_after(self, steps: int, **settings: Any) -> Config:
+        """`changed`, with an entry in the history if the run has begun."""
+        now = self.changed(**settings)
+        added = changes_between(self.to_flat_dict(), now.to_flat_dict(), steps) if steps else ()
+        return replace(now, changes=self.changes + added)
+
     def changed(self, **settings: Any) -> Config:
         """A copy with some settings changed. With another length, the stop of its preset no longer applies."""
         for name in ("env", "algo"):
@@ -139,7 +160,8 @@ class Config:
         drops_stop = (
             "total_timesteps" in settings and preset_stop and preset_stop.items() <= self.to_flat_dict().items()
         )
-        return configure(self.env, self.algo, now, NO_STOP if drops_stop else {}, settings, with_preset=False)
+        config = configure(self.env, self.algo, now, NO_STOP if drops_stop else {}, settings, with_preset=False)
+        return replace(config, changes=self.changes)
 
 
 def plain(value: object) -> object:
@@ -148,7 +170,7 @@ def plain(value: object) -> object:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return dict(value)
-    return str(value) if isinstance(value, Schedule) else value
+    return str(value) if isinstance(value, (Schedule, Wrapper)) else value
 
 
 FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
@@ -245,7 +267,9 @@ def config_from(flat: dict[str, Any], source: Path) -> Config:
         raise UsageError(f"{source} does not name an env and an algo")
     if isinstance(flat.get("threads"), int):
         flat = {**flat, "threads": min(flat["threads"], cores())}  # the run may come from a larger machine
+    settings = {name: value for name, value in flat.items() if name != HISTORY}
     try:
-        return configure(flat["env"], flat["algo"], flat, with_preset=False)
+        config = configure(flat["env"], flat["algo"], settings, with_preset=False)
+        return replace(config, changes=read_changes(flat.get(HISTORY)))
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None

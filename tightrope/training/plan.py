@@ -80,7 +80,7 @@ def engine_of(state: State, config: Config) -> str:
     env_id = config.run.train_env or config.env
     if is_import_path(env_id):
         return f"{count} of {env_id}, as given"
-    backend, why = engine_for(env_id, config.run.backend, bool(config.run.env_kwargs))
+    backend, why = engine_for(env_id, config.run.backend, config.run.adapts_env)
     if getattr(state.env, "backend", backend) != backend:
         return f"{count} of {env_id}, as given"
     groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""
@@ -171,7 +171,7 @@ def busy_machine_warning(threads: int) -> str | None:
 def target_of(config: Config, env: Env | None = None) -> Target | None:
     """The return at which a task counts as solved: Gymnasium's threshold, or the result of our preset if that is lower or there
     is no threshold. None if neither is known or the task was changed. `env` is the training environment, if it exists."""
-    if config.run.env_kwargs or config.run.max_episode_steps is not None:
+    if config.run.adapts_env or config.run.max_episode_steps is not None:
         return None
     published, reached = gymnasium_threshold(config.env, env), reached_by_preset(config.env)
     if reached is None or (published is not None and published <= reached):

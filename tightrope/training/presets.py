@@ -194,7 +194,7 @@ def stop(env: str, algo: str, given: Settings) -> Settings:
     """The evaluations that end a run once its task is solved. Empty where there are none, where the user has `given` how long
     to train or how to evaluate, and where the task is changed."""
     lasts = {"total_timesteps", "eval_every", "eval_episodes", "stop_at_return"} & given.keys()
-    changed = given.get("max_episode_steps") or given.get("env_kwargs")
+    changed = any(given.get(name) for name in ("max_episode_steps", "env_kwargs", "wrappers"))
     return {} if lasts or changed else STOPS.get((env, algo), {})
 
 

@@ -34,11 +34,13 @@ from ..types import Settings
 from .checkpoint_reader import MANIFEST, age, list_checkpoints, score_of
 from .config import Config, configure
 from .evaluate import Evaluation
+from .history import change_lines
 from .lock import is_locked
 from .plan import target_of
 from .presets import NO_STOP, Traits
 from .run_directory import METRICS, load_config, reason
-from .user_objects import can_be_named, has_id, is_import_path, short_name
+from .schedules import functions_in
+from .user_objects import can_be_named, has_id, is_import_path, only_in_its_script, short_name
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -103,9 +105,11 @@ def gathered(run_dir: Path) -> RunRecord:
     except (Unreadable, OSError) as error:
         raise UsageError(f"{run_dir} cannot be reported: {error}") from None
     told = remembered(run_dir)
+    plan = [str(line) for line in told.get("plan", [])]
+    plan += [line for line in change_lines(config.changes) if line not in plan]
     about = RunInfo(
         title=f"{short_name(config.env)} {config.algo}", settings=config.to_flat_dict(), run_dir=run_dir,
-        plan=[str(line) for line in told.get("plan", [])], steps=0, total_steps=config.algorithm.total_timesteps,
+        plan=plan, steps=0, total_steps=config.algorithm.total_timesteps,
         facts={str(name): str(value) for name, value in told.get("facts", {}).items()},
         target=read_target(told["target"]) if "target" in told else target_of(config),
     )  # fmt: skip
@@ -179,9 +183,13 @@ def command(config: Config, usual: Settings) -> str:
     given = {name: value for name, value in settings.items() if named.get(name) or value != usual[name]}
     network = config.network.network
     nameless = not is_import_path(config.env) and not has_id(config.env)
-    if nameless or (network is not None and not can_be_named(network)):
+    paths = {name: str(function) for name, function in functions_in(config.values()).items()}
+    scripted = any(only_in_its_script(wrapper.path) for wrapper in config.run.wrappers)
+    if nameless or paths or scripted or (network is not None and not can_be_named(network)):
         env = config.env.rpartition(".")[2] if nameless else repr(config.env)
-        own = {} if network is None else {"network": network.rpartition(":")[2]}
+        paths |= {} if network is None else {"network": network}
+        own = {name: path.rpartition(":")[2] for name, path in paths.items()}
+        own["wrappers"] = f"[{', '.join(wrapper.path.rpartition(':')[2] for wrapper in config.run.wrappers)}]"
         words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
         return f"tr.{config.algo.upper()}({env}, {words}).learn()"
     algo = [] if config.algo == "ppo" else ["--algo", config.algo]

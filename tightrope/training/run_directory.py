@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-
 from .. import activity
 from ..engine import State, world
 from ..engine.distributed import broadcast_from_rank0, gather_to_rank0, keep_for_restart, kept_for_restart
 from ..engine.heartbeat import restart_notice
-from ..errors import UsageError, plural, printable, warn
+from ..errors import UsageError, warn
 from ..files import Place, Unreadable
 from ..logging import MetricsFile
 from .checkpoint_reader import CONFIG, Checkpoint, newest_serial, not_a_run
@@ -25,10 +23,9 @@ from .config import Config, config_from
 from .lock import locked
 from .schedules import functions_in
 from .settings import MAX_SETTINGS_BYTES, read_settings
-from .user_objects import can_be_named, is_import_path
+from .user_objects import can_be_named, is_import_path, only_in_its_script
 
 METRICS = "metrics.jsonl"
-FRESH_EPISODES = "episodes and the environment's attributes start afresh"
 RUN_DIR = "run_dir"  # the key of the path that is kept for restarted ranks
 
 
@@ -219,13 +216,16 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     functions = [
         f", {name}=..." for name in functions_in(config.values()) if f"--{name.replace('_', '-')}" not in flags
     ]
-    if nameless or functions or (network is not None and not can_be_named(network)):
+    wrappers = [wrapper.path for wrapper in config.run.wrappers]
+    scripted = any(map(only_in_its_script, wrappers))
+    if nameless or functions or scripted or (network is not None and not can_be_named(network)):
         own = ", env=..." * (nameless or is_import_path(config.env)) + ", network=..." * (network is not None)
-        own += "".join(functions)
+        own += "".join(functions) + ", wrappers=..." * bool(wrappers)
         return f'tr.load("{path}"{own}).learn()'
     words = ["tightrope", "resume", str(path)]
     words += ["--env", config.env] if is_import_path(config.env) else []
     words += ["--network", network] if network is not None else []
+    words += ["--wrappers", *wrappers] if wrappers else []
     return shlex.join([*words, *flags])
 
 
@@ -239,20 +239,6 @@ def load_config(run_dir: Path) -> Config:
     except Unreadable as error:
         raise UsageError(f"{run_dir} is not a run: {error}") from None
     return config_from(read_settings(place.path, content), place.path)
-
-
-def resume_notes(checkpoint: Checkpoint, state: State) -> list[str]:
-    """Notes for the user about resuming from a checkpoint."""
-    lines = [f"resuming from {checkpoint.path.name}"]
-    then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
-    if then != torch.__version__[:20]:
-        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
-    if checkpoint.ranks != world().size:
-        many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
-        lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")
-    elif state.phase and not state.env.resumable:
-        lines.append(f"note: the state of this environment cannot be saved, so {FRESH_EPISODES}")
-    return lines
 
 
 def already_a_run(path: Path) -> str:

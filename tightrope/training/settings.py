@@ -22,6 +22,7 @@ from ..functional import Schedule
 from ..models.networks import sees_images
 from ..types import Env, Settings
 from .schedules import read_schedule
+from .wrappers import Wrapper, read_wrapper
 
 MAX_SETTINGS_BYTES = 1 << 20
 MAPPINGS = ("env_kwargs",)  # settings whose value is a mapping
@@ -115,6 +116,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         raise UsageError(f"{name} {value!r} is not a choice: give one of {', '.join(map(str, options))}")
     if origin is dict:
         return mapping(name, value)
+    if origin is tuple and options[0] is Wrapper:
+        return tuple(map(read_wrapper, several(value)))
     if origin is tuple:
         return tuple(coerce(name, item, options[0]) for item in several(value))
     return coerce_one(name, value, annotation)

@@ -25,6 +25,7 @@ from ..version import __version__
 from .build import resolved, traits_of
 from .config import Config
 from .evaluate import Evaluation
+from .history import change_lines
 from .nonfinite import NonFiniteGuard
 from .plan import TrainingPlan, plan, target_of
 from .reports import files_in
@@ -283,7 +284,8 @@ def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory
         "parameters": f"{plan.parameters:,}",
     }  # fmt: skip
     return RunInfo(
-        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.to_flat_dict(), plan=plan.lines(),
+        title=printable(f"{short_name(config.env)} {config.algo}"), settings=config.to_flat_dict(),
+        plan=[*plan.lines(), *change_lines(config.changes)],
         steps=state.steps, total_steps=state.steps + plan.steps, run_dir=None if run is None else run.path, facts=facts,
         steps_taken=(lambda: env.steps_taken * world().size) if isinstance(env, HostEnv) else None,
         target=target_of(config, env), traits=asdict(traits_of(env)),

@@ -32,7 +32,8 @@ from ..envs.registry import (
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
-from .settings import device_name, name_of_device, resolve_device, suits_cpu
+from .settings import device_name, name_of_device, resolve_device, several, suits_cpu
+from .wrappers import functions_of
 
 Network = type[nn.Module] | Callable[[], nn.Module] | str | nn.Module  # a class, a function, module:Class, an instance
 
@@ -55,11 +56,11 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
     if implements_env(env):
         return env
     if isinstance(env, type) and issubclass(env, TensorEnv):
-        return construct(env, num_envs, resolve_device(run.device), limit)
+        return construct(env, num_envs, resolve_device(run.device), limit, env_kwargs=run.env_kwargs)
     from ..envs.adapters.gym import from_object
 
     settings: Settings = {"vectorization_mode": run.vectorization_mode, "env_kwargs": run.env_kwargs}
-    options = EnvOptions(max_episode_steps=limit, **settings)
+    options = EnvOptions(max_episode_steps=limit, wrappers=functions_of(run.wrappers), **settings)
     made = from_object(env, num_envs, resolve_device(run.device), options)
     if run.device == "auto" and suits_cpu(made):
         made.device = torch.device("cpu")
@@ -69,6 +70,8 @@ def from_user(env: Any, config: Config, num_envs: int) -> Env:
 def settings_fixed_by(env: Any, settings: Settings) -> Settings:
     """The settings that follow from an environment given as an object; UsageError if a setting contradicts it."""
     check_env_object(env)
+    if settings.get("wrappers") and (implements_env(env) or (isinstance(env, type) and issubclass(env, TensorEnv))):
+        raise UsageError(f"wrappers are for environments of Gymnasium, and {name_of(env)} is none: drop them")
     fixed: Settings = {"train_env": None}
     limit = None
     if not callable(env):
@@ -171,9 +174,10 @@ def import_training_env(train_env: str | None) -> None:
 
 def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
     """Refuse code that a settings file names, unless a flag names the same code or `modules` has its module."""
-    given = {name.replace("-", "_"): str(value) for name, value in layer.items()}
-    for name in ("env", "train_env", "network"):
-        path = given.get(name, "")
+    given = {name.replace("-", "_"): value for name, value in layer.items()}
+    named = [(name, str(given.get(name, ""))) for name in ("env", "train_env", "network")]
+    named += [("wrappers", str(path)) for path in several(given.get("wrappers", []))]
+    for name, path in named:
         module, _ = module_and_name(path, name) if name not in flags else ("", "")
         if module and module not in modules and path not in flags.values():
             wrong = f"config {file} names {name} {path}, which is code to import"

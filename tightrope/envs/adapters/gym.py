@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,8 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, near_matches, one_line
-from ..registry import EnvOptions, gymnasium_ids, id_or_path, module_and_name
+from ..arguments import make_with_arguments
+from ..registry import EnvOptions, Wrap, gymnasium_ids, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
 from .gym_masks import mask_source, with_masks
@@ -49,23 +50,55 @@ class GymnasiumAdapter:
         if options.max_episode_steps is not None:
             kwargs["max_episode_steps"] = options.max_episode_steps
 
+        def with_arguments(make: Callable[[], Any]) -> Any:
+            maker = functools.partial(creator_of, base)
+            return checked_make(env_id, lambda: make_with_arguments(env_id, make, maker, options.env_kwargs))
+
         def factory(drawn: bool) -> SingleEnv:
             rendering: dict[str, Any] = {"render_mode": "rgb_array"} if drawn else {}
-            return checked_make(env_id, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+            one = with_arguments(lambda: gymnasium.make(base, disable_env_checker=True, **kwargs, **rendering))
+            return in_wrappers(one, options.wrappers)
 
         if options.vectorization_mode == "sync":
             return GymEnv(factory, num_envs, device, env_id)
         if options.vectorization_mode == "async":
             return in_processes(factory, num_envs, device, env_id)
 
+        if options.wrappers:
+            raise UsageError("wrappers are for single environments: give vectorization_mode sync or async")
+
         def vector(count: int) -> VectorEnv:
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-            return checked_make(env_id, lambda: gymnasium.make_vec(base, count, mode, **kwargs))
+            return with_arguments(lambda: gymnasium.make_vec(base, count, mode, **kwargs))
 
         return GymVectorEnv(vector(num_envs), device, env_id, vector)
 
 
 ADAPTER = GymnasiumAdapter()
+
+
+def creator_of(env_id: str) -> Callable[..., object]:
+    """The class or function that makes the environment registered under an id."""
+    entry_point = gymnasium.spec(env_id).entry_point
+    if isinstance(entry_point, str):
+        return gymnasium.envs.registration.load_env_creator(entry_point)
+    return entry_point or gymnasium.make
+
+
+def in_wrappers(env: SingleEnv, wrappers: Sequence[Wrap]) -> SingleEnv:
+    """The environment inside its wrappers, the first of them innermost."""
+    for wrap in wrappers:
+        try:
+            outer = wrap(env)
+        except Exception as error:
+            raise UsageError(
+                f"wrapper {id_or_path(wrap)!r} fails: {type(error).__name__}: {one_line(error)}"
+            ) from error
+        if not isinstance(outer, gymnasium.Env):
+            wrong = f"wrapper {id_or_path(wrap)!r} returns a {type(outer).__name__}, not a Gymnasium environment"
+            raise UsageError(f"{wrong}: let it return the environment that it gets, wrapped")
+        env = outer
+    return env
 
 
 def in_processes(factory: Factory, num_envs: int, device: str | torch.device, name: str) -> HostEnv:
@@ -98,6 +131,8 @@ def from_object(
     single = not isinstance(env, VectorEnv) and "num_envs" not in signature_parameters(env)
     if mode == "vector_entry_point" or (mode != "sync" and not single):
         raise UsageError(f"vectorization_mode {mode!r} is for ids and single environments, not for {name}: drop it")
+    if options.wrappers and not single:
+        raise UsageError(f"wrappers are for single environments, and {name} makes vectors of them: wrap it yourself")
     if isinstance(env, VectorEnv):
         spec = env.spec
         return GymVectorEnv(env, device, name, None if spec is None else lambda count: gymnasium.make_vec(spec, count))
@@ -117,12 +152,12 @@ def from_object(
 
     def factory(drawn: bool) -> SingleEnv:
         if isinstance(env, gymnasium.Env):
-            return fresh_copy(env, drawn)
-        one = checked_make(name, lambda: env(**kwargs))
+            return in_wrappers(fresh_copy(env, drawn), options.wrappers)
+        one = checked_make(name, lambda: make_with_arguments(name, lambda: env(**kwargs), lambda: env, kwargs))
         if isinstance(one, VectorEnv):
             raise UsageError(f"env {name!r} gives vector environments: let it take num_envs, or give one of them")
         one = in_drawing_mode(one, drawn, functools.partial(env, **kwargs))
-        return one if limit is None else gymnasium.wrappers.TimeLimit(one, limit)
+        return in_wrappers(one if limit is None else gymnasium.wrappers.TimeLimit(one, limit), options.wrappers)
 
     return in_processes(factory, num_envs, device, name) if mode == "async" else GymEnv(factory, num_envs, device, name)
 

@@ -1,0 +1,30 @@
+"""What is said when a run resumes: from which checkpoint, with which changes, and what cannot be exact."""
+
+from __future__ import annotations
+
+import torch
+
+from ..algorithms.common import VARYING
+from ..engine import State, world
+from ..errors import plural, printable
+from .checkpoint_reader import Checkpoint
+from .config import Config
+from .history import resumed_with
+
+FRESH_EPISODES = "episodes and the environment's attributes start afresh"
+
+
+def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[str]:
+    """Notes for the user about resuming from a checkpoint."""
+    lines = [f"resuming from {checkpoint.path.name}"]
+    algorithm = config.algorithm
+    lines += resumed_with(config.changes[len(checkpoint.config.changes) :], any(map(algorithm.varies, VARYING)))
+    then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
+    if then != torch.__version__[:20]:
+        lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
+    if checkpoint.ranks != world().size:
+        many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
+        lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")
+    elif state.phase and not state.env.resumable:
+        lines.append(f"note: the state of this environment cannot be saved, so {FRESH_EPISODES}")
+    return lines
