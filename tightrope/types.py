@@ -55,10 +55,12 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Composite:
-    """Several named parts, stored side by side in one row of numbers. The network splits the row."""
+    """Several named parts, stored side by side in one row of numbers. Of an action, ("power", "kind", (1, 2)) among the
+    `conditions` means that the part power is used only where the part kind is 1 or 2."""
 
     parts: tuple[tuple[str, Spec], ...]
     dtype: torch.dtype = torch.float32
+    conditions: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,9 +68,8 @@ class Composite:
 
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Split rows (B, sum of sizes) into the parts by name, each in its own shape and dtype."""
-        pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
-        pairs = zip(self.parts, pieces, strict=True)
-        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pairs}
+        pieces = zip(self.parts, row.split_with_sizes([math.prod(part.shape) for _, part in self.parts], -1), strict=True)
+        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pieces}
 
 
 Spec = Box | Discrete | MultiDiscrete | Composite

@@ -10,13 +10,17 @@ from torch import Tensor
 
 from ..errors import EnvError
 from ..models.action_mask import ACTION_MASK, OBSERVATION, forbids_all, options, with_mask
+from ..models.hybrid_spec import flat_action
 from ..types import Composite, Spec
 from .validate import TensorEnvLike, check_tensor, describe_value, in_short, mistake
 
 
 def declare_mask(env: Any) -> None:
-    """Add the action mask of an environment, if it has one, to its observation space, once both spaces are set."""
+    """Add the action mask of an environment, if it has one, to its observation space, once both spaces are set. The parts of a
+    nested action get joined names."""
     seen, action = getattr(env, "observation", None), getattr(env, "action", None)
+    if isinstance(action, Composite) and (flat := flat_action(action)) is not action:
+        vars(env).update(action=(action := flat))
     if not env._masked or not isinstance(seen, Spec) or not isinstance(action, Spec) or not options(action):
         return
     if isinstance(seen, Composite) and ACTION_MASK in dict(seen.parts):  # of earlier actions

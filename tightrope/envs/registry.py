@@ -41,6 +41,7 @@ ENVS: dict[str, type[TensorEnv]] = {
     "Probe4-v0": classic.Probe4,
     "Probe5-v0": classic.Probe5,
     "MaskProbe-v0": classic.MaskProbe,
+    "HybridProbe-v0": classic.HybridProbe,
 }
 
 

@@ -1,7 +1,7 @@
 """Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
 1 loss and optimiser; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
-MaskProbe is for action masks.
+MaskProbe is for action masks, HybridProbe for actions of several parts.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...draw import ACCENT, INK, Canvas
-from ...types import Box, Discrete
+from ...types import Box, Composite, Discrete
 from ..tensor import TensorEnv
 
 
@@ -100,3 +100,14 @@ class MaskProbe(Probe2):
 
     def action_mask(self, state: Tensor) -> Tensor:
         return torch.cat([torch.ones_like(state), state, -torch.ones_like(state)], 1) > 0
+
+
+class HybridProbe(Probe2):
+    """A choice and a number, reward 1 for the right choice, less the squared error of the number: the policy must take choice 1
+    and the number 0.5 at observation 1, choice 0 and the number -0.5 at observation -1."""
+
+    action = Composite((("choice", Discrete(2)), ("number", Box((1,)))))
+
+    def reward(self, state: Tensor, action: dict[str, Tensor], next_state: Tensor) -> Tensor:
+        right = (action["choice"] == (state[:, 0] > 0)).to(state.dtype)
+        return right - (action["number"] - 0.5 * state).square().sum(1)
