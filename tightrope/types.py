@@ -55,12 +55,11 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Composite:
-    """Several named parts, stored side by side in one row of numbers. Of an action, ("power", "kind", (1, 2)) among the
-    `conditions` means that the part power is used only where the part kind is 1 or 2."""
+    """Several named parts, stored side by side in one row of numbers: of an observation, or of a hybrid action."""
 
     parts: tuple[tuple[str, Spec], ...]
     dtype: torch.dtype = torch.float32
-    conditions: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    conditions: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # ("power", "kind", (1, 2)): of use if kind is 1 or 2
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -68,8 +67,9 @@ class Composite:
 
     def split(self, row: Tensor) -> dict[str, Tensor]:
         """Split rows (B, sum of sizes) into the parts by name, each in its own shape and dtype."""
-        pieces = zip(self.parts, row.split_with_sizes([math.prod(part.shape) for _, part in self.parts], -1), strict=True)
-        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pieces}
+        pieces = torch.split_with_sizes(row, [math.prod(part.shape) for _, part in self.parts], -1)
+        pairs = zip(self.parts, pieces, strict=True)
+        return {name: piece.reshape(*row.shape[:-1], *part.shape).to(part.dtype) for (name, part), piece in pairs}
 
 
 Spec = Box | Discrete | MultiDiscrete | Composite

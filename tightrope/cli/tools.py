@@ -102,7 +102,7 @@ class ProbeOptions:
 
 @cli_command("probe", ProbeOptions)
 def probe_main(options: ProbeOptions) -> int:
-    """Train on five tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
+    """Train on tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
     config_classes(options.algo)
     checked_seed(options.seed)
     failures = 0
@@ -116,7 +116,8 @@ def probe_main(options: ProbeOptions) -> int:
                 if finding.values is not None:
                     value = f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
                 shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
-                print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
+                number = "" if finding.numbers is None else f"  number {finding.numbers[i]:+.4f}"
+                print(f"     obs {obs:+.0f}{value}  probabilities {shares}{number}")
         if not finding.passed:
             failures += 1
             if failures == 1:  # later probes depend on the first failing one

@@ -20,7 +20,7 @@ from .estimators import masked_mean
 
 class Distribution(Protocol):
     def log_prob(self, action: Tensor) -> Tensor: ...
-    def entropy(self, action: Tensor) -> Tensor: ...  # of the parts that these actions use: all, unless some are conditional
+    def entropy(self, action: Tensor) -> Tensor: ...  # of the parts that the actions use
 
 
 Policy = Callable[[Tensor], tuple[Distribution, Tensor]]

@@ -44,7 +44,9 @@ class Hybrid(NamedTuple):
         """The entropy of the parts that these actions use: an estimate of the joint entropy from one action, exact on average.
         Without actions, the joint entropy: each part counts by the probability that it is used."""
         entropies = [part.entropy() for part in self.parts]
-        return self._expected(entropies) if action is None else self._added(entropies, self._used(self._actions(action)))
+        return (
+            self._expected(entropies) if action is None else self._added(entropies, self._used(self._actions(action)))
+        )
 
     def kl(self, other: Hybrid) -> Tensor:
         """KL(self || other)."""

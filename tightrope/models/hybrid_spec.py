@@ -49,7 +49,9 @@ def check_hybrid(action: Composite) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"an action has two parts called {twice[0]!r}: rename one of them")
     for name, part in parts:
-        if not isinstance(part, (Discrete, MultiDiscrete)) and not (isinstance(part, Box) and part.dtype.is_floating_point):
+        if not isinstance(part, (Discrete, MultiDiscrete)) and not (
+            isinstance(part, Box) and part.dtype.is_floating_point
+        ):
             fix = "give Discrete, MultiDiscrete or a Box of real numbers"
             raise UsageError(f"the action's part {name!r} of {part} is not supported: {fix}")
         if max(options(part), default=0) > LARGEST:

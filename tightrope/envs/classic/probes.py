@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...draw import ACCENT, INK, Canvas
-from ...types import Box, Composite, Discrete
+from ...types import Box, Composite, Discrete, Spec
 from ..tensor import TensorEnv
 
 
@@ -17,7 +17,7 @@ class ProbeEnv(TensorEnv):
     """One number to see, one step to live, never truncated."""
 
     observation = Box((1,))
-    action = Discrete(1)
+    action: Spec = Discrete(1)
 
     def initial(self, noise: Tensor) -> Tensor:
         return torch.zeros_like(noise)
@@ -102,11 +102,12 @@ class MaskProbe(Probe2):
         return torch.cat([torch.ones_like(state), state, -torch.ones_like(state)], 1) > 0
 
 
-class HybridProbe(Probe2):
+class HybridProbe(ProbeEnv):
     """A choice and a number, reward 1 for the right choice, less the squared error of the number: the policy must take choice 1
     and the number 0.5 at observation 1, choice 0 and the number -0.5 at observation -1."""
 
     action = Composite((("choice", Discrete(2)), ("number", Box((1,)))))
+    initial = Probe2.initial
 
     def reward(self, state: Tensor, action: dict[str, Tensor], next_state: Tensor) -> Tensor:
         right = (action["choice"] == (state[:, 0] > 0)).to(state.dtype)
