@@ -117,7 +117,8 @@ def joined_masks(given: object, action: Composite) -> np.ndarray:
         count, mask = sum(options(part)), found.pop(name, None)
         if count == 0 and mask is not None:
             raise UsageError(f"mask[{name!r}] is given, and that part is no choice: drop it, or give None")
-        if isinstance(mask, (tuple, list)) and any(np.ndim(each) for each in mask):  # of several choices
+        several = isinstance(mask, (tuple, list)) and len(mask) == len(options(part)) > 1
+        if isinstance(mask, (tuple, list)) and several and any(np.ndim(each) for each in mask):
             mask = np.concatenate([np.asarray(each) for each in mask], -1)
         rows.append(np.ones(count, np.float32) if mask is None else np.asarray(mask, np.float32))
         if rows[-1].ndim == 0 or rows[-1].shape[-1] != count:
