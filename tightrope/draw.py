@@ -179,7 +179,10 @@ def tint(frame: np.ndarray, color: Color, strength: float) -> None:
 
 
 def draw_observations(env: Drawable, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-    """The frames that an environment draws of these observations, without their action masks."""
+    """The frames that an environment draws of these observations, without their action masks. A hybrid action is split."""
+    split = getattr(getattr(env, "action", None), "split", None)
+    if split is not None and action is not None:
+        action = split(action)
     seen = getattr(env, "_seen", None)
     if seen is not None:
         obs = obs[:, : math.prod(seen.shape)].reshape(-1, *seen.shape).to(seen.dtype)

@@ -55,10 +55,11 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Composite:
-    """Several named parts, stored side by side in one row of numbers. The network splits the row."""
+    """Several named parts, stored side by side in one row of numbers: of an observation, or of a hybrid action."""
 
     parts: tuple[tuple[str, Spec], ...]
     dtype: torch.dtype = torch.float32
+    conditions: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # ("power", "kind", (1, 2)): of use if kind is 1 or 2
 
     @property
     def shape(self) -> tuple[int, ...]:

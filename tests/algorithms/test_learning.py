@@ -22,8 +22,8 @@ def test_vpg_passes_the_probes_of_the_policy(probe, seed):
 
 
 def test_vpg_is_judged_on_the_policy_and_ppo_on_all():
-    assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0", "MaskProbe-v0"]
-    assert len(probes_for("ppo")) == 7
+    assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0", "MaskProbe-v0", "HybridProbe-v0"]
+    assert len(probes_for("ppo")) == 8
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -55,3 +55,10 @@ def test_a_mask_that_is_not_applied_is_found_by_its_probe(monkeypatch):
     original = ActionMask.forward
     monkeypatch.setattr(ActionMask, "forward", lambda *args: (original(*args)[0], torch.ones_like(original(*args)[1])))
     assert not run_probe(PROBES[5], "ppo", 1).passed
+
+
+def test_a_part_that_is_left_out_is_found_by_the_hybrid_probe(monkeypatch):
+    from tightrope.models import hybrid
+
+    monkeypatch.setattr(hybrid, "added", lambda terms: terms[0])
+    assert not run_probe(PROBES[6], "ppo", 1).passed

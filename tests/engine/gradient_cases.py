@@ -14,6 +14,7 @@ from tightrope.models import ActorCritic, NetworkConfig, actor_critic
 from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec, Trajectories
 
 CHOICE, TORQUE, SEVERAL, SHOWN = Discrete(4), Box((3,), -2.0, 2.0), MultiDiscrete((2, 3)), Box((2, 3))
+LIFT = Composite((("kind", CHOICE), ("force", TORQUE), ("hook", SEVERAL)), conditions=(("force", "kind", (1, 2)),))
 PARTS = Composite((("speed", Box((3,))), ("gear", Discrete(3))))
 RUNTIME = Runtime()
 RUNTIMES = {"recorded": RUNTIME, "by hand": Runtime(on_device=True)}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from gradient_cases import CHOICE, PARTS, SEVERAL, SHOWN, TORQUE, Own, a_batch, a_policy, own_loss
+from gradient_cases import CHOICE, LIFT, PARTS, SEVERAL, SHOWN, TORQUE, Own, a_batch, a_policy, own_loss
 from torch import Tensor, nn
 
 import tightrope as tr
@@ -40,6 +40,8 @@ CASES = {
     "ppo, continuous": Case(PPOLoss(0.2, 0.5, 0.01, True), TORQUE, config=dict(norm_obs=True)),
     "ppo, shared trunk": Case(PPOLoss(0.2, 0.5, 0.01, False), config=dict(share_trunk=True, activation="relu")),
     "ppo, several choices": Case(PPOLoss(0.2, 0.5, 0.01, False), SEVERAL),
+    "ppo, hybrid": Case(PPOLoss(0.2, 0.5, 0.01, True), LIFT, config=dict(norm_obs=True)),
+    "vpg, hybrid": Case(VPGLoss(True, 0.2, 0.5, 0.01), LIFT, kind=Trajectories),
     "ppo, own network": Case(PPOLoss(0.2, 0.5, 0.01, False), network=Own),
     "vpg, entropy by schedule": Case(VPGLoss(True, 0.2, 0.5, torch.tensor(0.05)), kind=Trajectories),
     "vpg": Case(VPGLoss(True, 0.2, 0.5, 0.01), kind=Trajectories),
@@ -54,7 +56,7 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "cuda, eager": lambda: Runtime(device=torch.device("cuda")),
     "cuda, max": lambda: Runtime("max", device=torch.device("cuda")),
 }
-COMPILED = ("ppo",)  # cases that are compiled on the CPU, where each takes a while
+COMPILED = ("ppo", "ppo, hybrid")  # cases that are compiled on the CPU, where each takes a while
 MATRIX = [
     pytest.param(runtime, case, marks=[ON_GPU] if "cuda" in runtime else [])
     for runtime in RUNTIMES

@@ -210,7 +210,8 @@ SINGLES: dict[str, tuple[Any, str]] = {
     "nan reward": (answering(reward=lambda self, r: float(nan_at_7(self, np.float32(r)))), "error finite"),
     "alias": (walk(seen=same_array), "error alias"),
     "text": (walk(observation_space=gs.Text(3), seen=lambda self: "abc"), "error spaces"),
-    "dict actions": (walk(action_space=gs.Dict(a=gs.Discrete(2)), push=lambda self, action: [0, 0]), "error spaces"),
+    "hybrid actions": (walk(action_space=gs.Dict(a=gs.Box(-1, 1, (2,))), push=lambda self, action: action["a"]), ""),
+    "text actions": (walk(action_space=gs.Dict(a=gs.Text(2)), push=lambda self, action: [0, 0]), "error spaces"),
     # what is raised
     "step raises": (walk(noise=stumble), "error step"),
     "reset raises": (walk(begin=drop), "error reset"),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from test_contract import refusal
 
 from tightrope.envs import CartPole
+from tightrope.envs.adapters.hybrid_writer import writer_of
 from tightrope.envs.adapters.space_members import bound, described, has_shape_of, space_text, stacked, take_rows
-from tightrope.envs.adapters.spaces import action_writer, observation_reader, reader_of, space_of, writer_of
+from tightrope.envs.adapters.spaces import action_writer, observation_reader, reader_of, space_of
 from tightrope.errors import EnvError
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete, Spec

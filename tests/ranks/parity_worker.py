@@ -17,7 +17,7 @@ from tightrope.engine import Optimizer, distributed
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.normalizer import RunningMoments
-from tightrope.types import Batch, Box, Discrete, Row, Trajectories
+from tightrope.types import Batch, Box, Composite, Discrete, Row, Trajectories
 
 world = distributed.world()
 agents: dict[str, type[tr.Agent]] = {"ppo": tr.PPO, "vpg": tr.VPG}
@@ -82,7 +82,9 @@ def statistics() -> None:
 def gradients() -> None:
     """PPO's and VPG's, of batches that do not split evenly."""
     torch.manual_seed(452)
-    for kind, space in (("discrete", Discrete(3)), ("box", Box((2,), (-1.0, -1.0), (1.0, 1.0)))):
+    box = Box((2,), (-1.0, -1.0), (1.0, 1.0))
+    both = Composite((("kind", Discrete(3)), ("amount", box)), conditions=(("amount", "kind", (0, 2)),))
+    for kind, space in (("discrete", Discrete(3)), ("box", box), ("hybrid", both)):
         policy = actor_critic(Box((4,), -1.0, 1.0), space, NetworkConfig(norm_obs=True))
         optimizer = Optimizer(policy)
         obs = torch.randn(8, 8, 4)

@@ -116,7 +116,8 @@ def probe_main(options: ProbeOptions) -> int:
                 if finding.values is not None:
                     value = f"  value {finding.values[i]:+.4f} (must be {one.values[i]:+.4g})"
                 shares = ", ".join(f"{p:.4f}" for p in finding.probabilities[i])
-                print(f"     obs {obs:+.0f}{value}  probabilities {shares}")
+                number = "" if finding.numbers is None else f"  number {finding.numbers[i]:+.4f}"
+                print(f"     obs {obs:+.0f}{value}  probabilities {shares}{number}")
         if not finding.passed:
             failures += 1
             if failures == 1:  # later probes depend on the first failing one

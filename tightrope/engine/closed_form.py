@@ -91,6 +91,7 @@ class ClosedForm:
             self.log_std: Tensor | None = policy.head.log_std.data
             self.log_std_grad = grads[policy.head.log_std]
         else:
+            assert isinstance(policy.head, CategoricalHead)
             self.head, self.log_std = layer(policy.head.logits), None
 
     @torch.no_grad()

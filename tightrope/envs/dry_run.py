@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..models.action_mask import next_allowed, options
-from ..types import Box, Discrete, MultiDiscrete, Spec
+from ..types import Box, Composite, Discrete, MultiDiscrete, Spec
 from . import validate
 from .mask_checks import check_masks, with_parts
 from .random_streams import GeneratorSnapshot, streams_lock
@@ -54,6 +54,9 @@ def shares_memory(one: object, other: Tensor) -> bool:
 
 def random_action(spec: Spec, rows: int, generator: torch.Generator) -> Tensor:
     """Random valid actions, as from a policy."""
+    if isinstance(spec, Composite):
+        parts = [random_action(part, rows, generator) for _, part in spec.parts]
+        return torch.cat([part.reshape(rows, -1).to(spec.dtype) for part in parts], 1)
     draw = torch.rand(rows, *spec.shape, generator=generator, device=generator.device)
     if isinstance(spec, (Discrete, MultiDiscrete)):
         return (draw * torch.as_tensor(spec.n, device=draw.device)).to(spec.dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import EnvError
 from ..models.action_mask import ACTION_MASK, OBSERVATION, append_mask, forbids_all, options, with_mask
+from ..models.hybrid_spec import flat_action
 from ..models.observation_groups import PRIVILEGED, append_privileged, with_privileged
 from ..types import Composite, Spec
 from .validate import TensorEnvLike, call_method, check_tensor, describe_value, in_short, mistake
@@ -19,12 +20,14 @@ from .validate import TensorEnvLike, call_method, check_tensor, describe_value, 
 
 def declare_parts(env: Any, start: Tensor | None = None) -> None:
     """Add the privileged numbers and the action mask of an environment, where it has them, to its observation space. The number
-    of privileged numbers is found out from start states."""
+    of privileged numbers is found out from start states. The parts of a nested action get joined names."""
     if start is not None:
         env._privileged = 0
         if env._overrides("privileged"):
             env._privileged = check_privileged(env, call_method(env, "privileged", start)).shape[1]
     seen, action = getattr(env, "observation", None), getattr(env, "action", None)
+    if isinstance(action, Composite) and (flat := flat_action(action)) is not action:
+        vars(env).update(action=(action := flat))
     masked = env._masked and isinstance(action, Spec) and bool(options(action))
     added = [name for name, has in ((PRIVILEGED, env._privileged), (ACTION_MASK, masked)) if has]
     if not added or not isinstance(seen, Spec):

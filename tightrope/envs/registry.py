@@ -45,6 +45,7 @@ ENVS: dict[str, type[TensorEnv]] = {
     "Probe5-v0": classic.Probe5,
     "MaskProbe-v0": classic.MaskProbe,
     "PrivilegedProbe-v0": classic.PrivilegedProbe,
+    "HybridProbe-v0": classic.HybridProbe,
 }
 
 

@@ -99,15 +99,15 @@ class TensorEnv:
         """Start states (N, S) from uniform numbers in [0, 1) of shape (N, noise_size)."""
         raise NotImplementedError
 
-    def advance(self, state: Tensor, action: Tensor) -> Tensor:
-        """The states after one step, of the shape of `state`."""
+    def advance(self, state: Tensor, action: Any) -> Tensor:
+        """The states after one step, of the shape of `state`. Hybrid actions come as a dict of their parts."""
         raise NotImplementedError
 
     def observe(self, state: Tensor) -> Tensor:
         """Observations (N, ...) of states; by default the states themselves."""
         return state
 
-    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+    def reward(self, state: Tensor, action: Any, next_state: Tensor) -> Tensor:
         """The reward of each step, float32 of shape (N,)."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class TensorEnv:
         """What only the critic sees of these states, real numbers (N, K); optional."""
         raise NotImplementedError
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+    def draw(self, obs: Tensor, action: Any = None) -> np.ndarray:
         """Frames of observations for videos, uint8 of shape (N, height, width, 3)."""
         raise UsageError(f"{type(self).__name__} does not draw itself: give it a draw(obs, action) method")
 
@@ -146,12 +146,12 @@ class TensorEnv:
         """Call one of the methods above, with copies if it works in place."""
         result: Tensor
         if self._in_place is None or name in self._in_place:
-            result = getattr(self, name)(*(x.clone() for x in arguments))
+            result = getattr(self, name)(*validate.arguments_for(self, name, [x.clone() for x in arguments]))
             return result.clone()
         if torch.compiler.is_compiling():
-            return getattr(self, name)(*arguments)
+            return getattr(self, name)(*validate.arguments_for(self, name, arguments))
         before = [writes(x) for x in arguments]
-        result = getattr(self, name)(*arguments)
+        result = getattr(self, name)(*validate.arguments_for(self, name, arguments))
         if before != [writes(x) for x in arguments]:
             found = "writes into an argument, but did not in the dry run"
             raise validate.mistake(self, name, found, "return a new tensor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..draw import draw_observations
 from ..errors import EnvError, UsageError, raised
-from ..types import Discrete, MultiDiscrete, Spec
+from ..types import Composite, Discrete, MultiDiscrete, Spec
 
 PARAMETERS = {
     "initial": ("noise",),
@@ -117,11 +117,18 @@ def signature(name: str) -> str:
 def call_method(env: TensorEnvLike, name: str, *arguments: Tensor) -> object:
     """Call a method and return its result; an exception becomes a UsageError of one line."""
     try:
-        return getattr(env, name)(*arguments)
+        return getattr(env, name)(*arguments_for(env, name, arguments))
     except UsageError:
         raise
     except Exception as error:
         raise explained(env, name, arguments, error) from None
+
+
+def arguments_for(env: TensorEnvLike, name: str, arguments: Sequence[Tensor]) -> Sequence[Tensor | dict[str, Tensor]]:
+    """The arguments as a method takes them: a hybrid action as a dict of its parts."""
+    if name not in ("advance", "reward") or not isinstance(env.action, Composite):
+        return arguments
+    return arguments[0], env.action.split(arguments[1]), *arguments[2:]
 
 
 def explained(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], error: Exception) -> UsageError:
@@ -280,7 +287,7 @@ def check_spaces(env: TensorEnvLike) -> None:
             raise UsageError(f"{type(env).__name__} has no {name}: set it in the class, such as {example}")
         if not isinstance(spec, Spec):
             kind = f"{type(spec).__module__.partition('.')[0]}.{type(spec).__name__}"
-            fix = f"write Box, Discrete or MultiDiscrete, such as {example}"
+            fix = f"write Box, Discrete, MultiDiscrete or Composite, such as {example}"
             raise mistake(env, name, f"is a {kind}, not a space of tightrope.types", fix)
 
 

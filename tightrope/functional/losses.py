@@ -20,7 +20,7 @@ from .estimators import masked_mean
 
 class Distribution(Protocol):
     def log_prob(self, action: Tensor) -> Tensor: ...
-    def entropy(self) -> Tensor: ...
+    def entropy(self, action: Tensor) -> Tensor: ...  # of the parts that the actions use
 
 
 Policy = Callable[[Tensor], tuple[Distribution, Tensor]]
@@ -120,7 +120,7 @@ class PPOLoss:
             critic_loss = clipped_value_loss(value, batch.value, batch.target, self.clip_coef)
         else:
             critic_loss = value_loss(value, batch.target)
-        entropy = entropy_bonus(distribution.entropy())
+        entropy = entropy_bonus(distribution.entropy(batch.action))
         total = -(surrogate - self.vf_coef * critic_loss + self.ent_coef * entropy)  # eq. 9 [detail 10]
         return total, PPOTerms(
             policy_loss=-surrogate.detach(),
@@ -161,7 +161,7 @@ class VPGLoss:
             weight = torch.ones_like(log_prob)
         objective = policy_gradient(log_prob, batch.advantage, weight, batch.alive)
         critic_loss = value_loss(value, batch.target, batch.alive) if self.vf_coef > 0 else torch.zeros_like(objective)
-        entropy = masked_mean(distribution.entropy(), batch.alive)
+        entropy = masked_mean(distribution.entropy(batch.action), batch.alive)
         total = -(objective + self.ent_coef * entropy) + self.vf_coef * critic_loss
         return total, VPGTerms(
             objective=objective.detach(),

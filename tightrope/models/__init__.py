@@ -2,9 +2,10 @@
 
 from .actor_critic import ActorCritic, NetworkConfig, actor_critic
 from .distributions import Categorical, Gaussian, MultiCategorical
+from .hybrid import Hybrid
 from .networks import MLP, NatureCNN
 
 __all__ = [
-    "MLP", "ActorCritic", "Categorical", "Gaussian", "MultiCategorical", "NatureCNN", "NetworkConfig",
+    "MLP", "ActorCritic", "Categorical", "Gaussian", "Hybrid", "MultiCategorical", "NatureCNN", "NetworkConfig",
     "actor_critic",
 ]  # fmt: skip

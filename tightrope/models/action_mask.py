@@ -2,19 +2,22 @@
 code of their own. The policy takes it out again, so that networks do not see it.
 
 A row of a mask has a 1 for each allowed option and a 0 for each forbidden one: n numbers for Discrete(n), those of every
-choice side by side for MultiDiscrete.
+choice side by side for MultiDiscrete and for the parts of a hybrid action.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from ..types import Box, Composite, Discrete, MultiDiscrete, Spec
+from ..types import Box, Composite, Spec
+from .hybrid_spec import flat_parts
+from .hybrid_spec import options as options
 
 ACTION_MASK, OBSERVATION = "action_mask", "observation"  # names of the parts
 MISSING_MASK = "this policy has action masks: give mask=..., or the (observation, info) of the environment"
@@ -22,13 +25,6 @@ MISSING_MASK = "this policy has action masks: give mask=..., or the (observation
 
 class MaskError(ValueError):
     """An action mask of an environment is missing or invalid. The message ends with the fix."""
-
-
-def options(action: Spec) -> tuple[int, ...]:
-    """The number of options of each choice; empty for actions that are not choices."""
-    if isinstance(action, Discrete):
-        return (action.n,)
-    return action.n if isinstance(action, MultiDiscrete) else ()
 
 
 def with_mask(observation: Spec, action: Spec) -> Composite:
@@ -77,11 +73,14 @@ def forbids_all(mask: np.ndarray, action: Spec) -> np.ndarray:
 def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarray:
     """A mask as numbers (rows, options), 0 or 1; UsageError for one of a wrong size or value, or that allows nothing.
 
-    `given` is one mask, or one for each of several `rows`. Masks of several choices are side by side, or a tuple of them.
+    `given` is one mask, or one for each of several `rows`. Masks of several choices are side by side, or a tuple of them; those
+    of a hybrid action may also be nested like it, None where everything is allowed.
     """
     counts = options(action)
     total = sum(counts)
     try:
+        if isinstance(action, Composite) and is_nested(given):
+            given = joined_masks(given, action)
         if isinstance(given, (tuple, list)) and len(given) == len(counts) > 1 and any(np.ndim(part) for part in given):
             given = np.concatenate([np.asarray(part) for part in given], -1)
         mask = np.asarray(given, np.float32)
@@ -104,13 +103,57 @@ def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarra
     return np.broadcast_to(mask, (rows or 1, total))
 
 
+def is_nested(given: object) -> bool:
+    """Whether a mask is given part by part."""
+    parts = given if isinstance(given, tuple) else ()
+    return isinstance(given, dict) or any(part is None or isinstance(part, dict) or np.ndim(part) for part in parts)
+
+
+def joined_masks(given: object, action: Composite) -> np.ndarray:
+    """Masks by part, in dicts and tuples nested like the action, as one row for each observation."""
+    found = dict(masks_by_name(given, "", dict(flat_parts(action))))
+    rows = []
+    for name, part in flat_parts(action):
+        count, mask = sum(options(part)), found.pop(name, None)
+        if count == 0 and mask is not None:
+            raise UsageError(f"mask[{name!r}] is given, and that part is no choice: drop it, or give None")
+        several = isinstance(mask, (tuple, list)) and len(mask) == len(options(part)) > 1
+        if isinstance(mask, (tuple, list)) and several and any(np.ndim(each) for each in mask):
+            mask = np.concatenate([np.asarray(each) for each in mask], -1)
+        rows.append(np.ones(count, np.float32) if mask is None else np.asarray(mask, np.float32))
+        if rows[-1].ndim == 0 or rows[-1].shape[-1] != count:
+            raise UsageError(f"mask[{name!r}] has shape {rows[-1].shape}: give one entry for each of {count} options")
+    if found:
+        names = ", ".join(name for name, part in flat_parts(action) if options(part))
+        raise UsageError(f"mask has a part {next(iter(found))!r}: the choices are {names}")
+    shape = np.broadcast_shapes(*(row.shape[:-1] for row in rows))
+    return np.concatenate([np.broadcast_to(row, (*shape, row.shape[-1])) for row in rows], -1)
+
+
+def masks_by_name(given: object, path: str, parts: dict[str, Spec]) -> Iterator[tuple[str, object]]:
+    """(joined name, mask) of every part that a nested mask has."""
+    entries = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, tuple) else None
+    if entries is None or path in parts:
+        yield path, given
+        return
+    for key, entry in entries:
+        yield from masks_by_name(entry, f"{path}/{key}" if path else str(key), parts)
+
+
+def choice_columns(action: Spec) -> list[int]:
+    """The numbers of an action that are choices, by their place in its row."""
+    sizes = [(math.prod(part.shape), bool(options(part))) for _, part in flat_parts(action)]
+    kinds = [is_choice for size, is_choice in sizes for _ in range(size)]
+    return [i for i, is_choice in enumerate(kinds) if is_choice]
+
+
 def next_allowed(action: np.ndarray, mask: np.ndarray, spec: Spec) -> np.ndarray:
     """Actions (N, ...) with each forbidden option replaced by the next allowed one."""
     chosen, start = np.array(action).reshape(len(mask), -1), 0
-    for choice, count in enumerate(options(spec)):
-        following = (chosen[:, choice, None] + np.arange(count)) % count
+    for column, count in zip(choice_columns(spec), options(spec), strict=True):
+        following = (chosen[:, column, None].astype(np.int64) + np.arange(count)) % count
         allowed = np.take_along_axis(mask[:, start : start + count], following, 1) > 0.5
-        chosen[:, choice] = np.take_along_axis(following, allowed.argmax(1)[:, None], 1)[:, 0]
+        chosen[:, column] = np.take_along_axis(following, allowed.argmax(1)[:, None], 1)[:, 0]
         start += count
     return chosen.reshape(np.shape(action))
 

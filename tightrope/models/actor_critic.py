@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..recording import Recordings
-from ..types import Bound, Box, Discrete, MultiDiscrete, Spec
+from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
 from .action_mask import ActionMask, mask_columns, without_mask
 from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical, masked_logits
+from .hybrid import Hybrid, HybridHead
 from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
 from .normalizer import ObservationNormalizer, RewardScaler
 from .observation_groups import GroupTrunk, check_own_trunks, group_spec, in_group, observation_groups
 
 WIDEST = 1e6  # a wider interval of actions counts as unbounded
 LOG_STD_RANGE = (-20.0, 2.0)  # limits of log_std "state"
-Distribution = Categorical | Gaussian
+Distribution = Categorical | Gaussian | Hybrid
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class GaussianHead(nn.Module):
         return inside if len(self.shape) == 1 else inside.view(*action.shape[:-1], *self.shape)
 
 
-Head = CategoricalHead | MultiCategoricalHead | GaussianHead
+Head = CategoricalHead | MultiCategoricalHead | GaussianHead | HybridHead
 
 
 def each(bound: Bound, size: int) -> Tensor:
@@ -238,4 +239,6 @@ def head_for(action: Spec, in_features: int, config: NetworkConfig) -> Head:
         return MultiCategoricalHead(in_features, action)
     if isinstance(action, Box) and action.dtype.is_floating_point:
         return GaussianHead(in_features, action, config.log_std == "state", config.log_std_init)
+    if isinstance(action, Composite):
+        return HybridHead(action, lambda part: head_for(part, in_features, config))
     raise UsageError(f"actions of {action} are not supported: give Discrete, MultiDiscrete or a Box of real numbers")

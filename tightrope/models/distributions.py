@@ -1,7 +1,8 @@
 """Stateless distributions over actions. Sampling is a deterministic function of noise drawn elsewhere, so the same
 noise gives the same actions in eager, compiled and captured code. Tested against torch.distributions.
 
-Every quantity is summed over action dimensions: log_prob, entropy and kl have the batch's shape.
+Every quantity is summed over action dimensions: log_prob, entropy and kl have the batch's shape. `entropy` takes the actions
+taken, which matter only to `Hybrid` (models/hybrid.py): there some parts are not used by every action.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Categorical(NamedTuple):
     def log_prob(self, action: Tensor) -> Tensor:
         return self.logits.log_softmax(-1).gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
-    def entropy(self) -> Tensor:
+    def entropy(self, action: Tensor | None = None) -> Tensor:
         log_prob = self.logits.log_softmax(-1)
         return -(log_prob.exp() * log_prob).sum(-1)
 
@@ -76,7 +77,7 @@ class MultiCategorical(Categorical):
     def log_prob(self, action: Tensor) -> Tensor:
         return super().log_prob(action).sum(-1)
 
-    def entropy(self) -> Tensor:
+    def entropy(self, action: Tensor | None = None) -> Tensor:
         return super().entropy().sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
@@ -105,7 +106,7 @@ class Gaussian(NamedTuple):
         z = (action - self.mean) * (-self.log_std).exp()
         return (-0.5 * (z.square() + LOG_2PI) - self.log_std).sum(-1)
 
-    def entropy(self) -> Tensor:
+    def entropy(self, action: Tensor | None = None) -> Tensor:
         return (self.log_std + 0.5 * (1 + LOG_2PI)).expand_as(self.mean).sum(-1)
 
     def kl(self, other: Gaussian) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from ..algorithms import ALGORITHMS
 from ..engine import State, threads
-from ..models import Categorical
+from ..models import Categorical, Hybrid
 from ..models.action_mask import append_mask
 from ..models.observation_groups import append_privileged
 from ..training.build import build
@@ -33,6 +33,7 @@ class Probe:
     meaning: str
     mask: tuple[tuple[bool, ...], ...] | None = None  # of the actions, per observation
     privileged: tuple[float, ...] | None = None  # what only the critic sees, per observation
+    numbers: tuple[float, ...] | None = None  # the right continuous part of a hybrid action for each observation
 
 
 GAMMA = 0.99
@@ -55,6 +56,9 @@ PROBES = (
     Probe("PrivilegedProbe-v0", (-1, 1, -1, 1), (-3, -1, 1, 3), None, 2e-3,
           "observation groups: what only the critic sees does not reach it, or comes from another row. Check GroupTrunk, and "
           "what the environment shows besides its observation", privileged=(-1, -1, 1, 1)),
+    Probe("HybridProbe-v0", (-1, 1), (1, 1), (0, 1), 0.2,
+          "hybrid actions: columns, noise or a log-probability of one part are taken for another's, or a part is left out of "
+          "the sum. Check Hybrid and HybridHead, and how the environment splits the row", numbers=(-0.5, 0.5)),
 )  # fmt: skip
 
 
@@ -65,6 +69,7 @@ class ProbeResult:
     probe: Probe
     values: list[float] | None  # None if the algorithm has no critic
     probabilities: list[list[float]]
+    numbers: list[float] | None = None  # greedy, of hybrid actions
 
     @property
     def error(self) -> float:
@@ -74,6 +79,8 @@ class ProbeResult:
             errors += [abs(v - w) for v, w in zip(self.values, self.probe.values, strict=True)]
         if self.probe.actions is not None:
             errors += [1 - p[a] for p, a in zip(self.probabilities, self.probe.actions, strict=True)]
+        if self.numbers is not None and self.probe.numbers is not None:
+            errors += [abs(x - y) for x, y in zip(self.numbers, self.probe.numbers, strict=True)]
         return max(errors)
 
     @property
@@ -101,6 +108,9 @@ def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
         if probe.mask is not None:
             rows = append_mask(rows, torch.tensor(probe.mask))
         distribution, value = state.policy(rows)
+    values, numbers = None if state.policy.critic is None else value.tolist(), None
+    if isinstance(distribution, Hybrid):
+        numbers = distribution.mode()[:, 1].tolist()
+        distribution = distribution.parts[0]
     assert isinstance(distribution, Categorical)
-    values = None if state.policy.critic is None else value.tolist()
-    return ProbeResult(probe, values, distribution.probs.tolist())
+    return ProbeResult(probe, values, distribution.probs.tolist(), numbers)

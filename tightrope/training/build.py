@@ -136,11 +136,12 @@ class Shown:
     capturable = False
 
     def __init__(self, env: Any) -> None:
-        from ..envs.adapters import spaces
+        from ..envs.adapters.hybrid_writer import writer_for_env
+        from ..envs.adapters.spaces import observation_reader
 
         single = "single_" if hasattr(env, "num_envs") else ""
-        self.observation = spaces.observation_reader(getattr(env, f"{single}observation_space")).spec
-        self.action = spaces.action_writer(getattr(env, f"{single}action_space")).spec
+        self.observation = observation_reader(getattr(env, f"{single}observation_space")).spec
+        self.action = writer_for_env(env).spec
         self.env = env
 
 

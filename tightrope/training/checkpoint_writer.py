@@ -20,6 +20,7 @@ from ..envs.adapters.host import HostEnv
 from ..envs.attributes import unsaved_warning
 from ..errors import warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
+from ..models.hybrid_spec import flat_action
 from ..types import Composite, Env, Settings, Spec
 from ..version import __version__
 from .checkpoint_reader import (
@@ -91,7 +92,7 @@ def save_checkpoint(
         "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "config": config.saved(),
-        "observation": spec_to_json(state.env.observation), "action": spec_to_json(state.env.action),
+        "observation": spec_to_json(state.env.observation), "action": spec_to_json(flat_action(state.env.action)),
         "spaces": host_spaces_to_json(state.env),
         "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},
     }))  # fmt: skip
@@ -143,7 +144,10 @@ def looks_complete(place: Place) -> bool:
 
 def spec_to_json(spec: Spec) -> Settings:
     if isinstance(spec, Composite):
-        return {"kind": "Composite", "parts": [[name, spec_to_json(part)] for name, part in spec.parts]}
+        conditions = (
+            {"conditions": [[*names, list(values)] for *names, values in spec.conditions]} if spec.conditions else {}
+        )
+        return {"kind": "Composite", "parts": [[name, spec_to_json(part)] for name, part in spec.parts], **conditions}
     values = {k: str(v) if isinstance(v, (float, torch.dtype)) else v for k, v in asdict(spec).items()}
     return {"kind": type(spec).__name__, **{k: list(map(str, v)) if k in ("low", "high") and isinstance(v, tuple) else v
                                             for k, v in values.items()}}  # fmt: skip

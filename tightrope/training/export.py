@@ -6,7 +6,8 @@ on observations of short episodes and on random ones of similar scale, in batche
 as in `Agent.predict`, with the environment's own encode and decode.
 
 Inputs   obs (B, ...); for a Dict or Tuple each part that the actor sees by its name, such as "camera" or "hand/0"
-Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic that sees no more also value
+Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic that sees no more also value. Of a
+         hybrid action each part by its name: action/kind, logits/kind, action/power, mean/power, std/power
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..envs.adapters.host import HostEnv
 from ..errors import EnvError, ExportError, UsageError, one_line, root_cause
 from ..files import write_file
-from ..models import ActorCritic, Gaussian
-from ..models.actor_critic import Distribution, GaussianHead
+from ..models import ActorCritic
+from ..models.actor_critic import Distribution
 from ..models.distributions import RULED_OUT
 from ..types import Composite, Discrete, Env, MultiDiscrete, Settings, Spec
 from ..version import __version__
 from .actor_inputs import ActorInputs
+from .export_outputs import action_arrays, action_outputs, action_settings, other_outputs
 
 OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and steps of the test episodes
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
@@ -101,18 +102,25 @@ class Frozen(nn.Module):
     """The module to export: from observations to actions and the parameters of their distribution."""
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
-        from ..envs.adapters.spaces import writer_of
+        from ..envs.adapters.hybrid_writer import writer_of
 
         super().__init__()
         self.policy, self.reader, self.writer, spec = policy, ActorInputs(policy, env), writer_of(env), env.observation
-        self.outputs = ("action", *other_outputs(self, torch.zeros(2, *spec.shape, dtype=spec.dtype))[1])
+        _, parameters = self.evaluated(torch.zeros(2, *spec.shape, dtype=spec.dtype))
+        self.outputs = (*action_outputs(policy), *parameters)
         self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.reader.parts)
         self.eval()
 
+    def evaluated(self, rows: Tensor) -> tuple[Distribution, dict[str, Tensor]]:
+        """The distribution, and the outputs besides the action by name."""
+        distribution, value = self.policy(rows) if self.reader.has_value else (self.policy.distribution(rows), None)
+        return distribution, other_outputs(self.policy, distribution, value)
+
     def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
-        distribution, outputs = other_outputs(self, self.reader.traced(obs))
+        distribution, outputs = self.evaluated(self.reader.traced(obs))
         action = self.writer.traced(self.policy.head.to_env(distribution.mode()))
-        return (action, *outputs.values())
+        parts = [action] if isinstance(action, Tensor) else action
+        return (*parts, *outputs.values())
 
     def metadata(self, about: Settings) -> dict[str, str]:
         """The metadata of the file: version, `about`, and the spaces as JSON. If a row of an input concatenates several
@@ -125,22 +133,10 @@ class Frozen(nn.Module):
             row = {"row": [[word, list(spec.shape)] for word, spec in inner]} if inner else {}
             shown.append({"name": name, **described(part.space), **row})
         words = {"tightrope": __version__, **{name: str(value) for name, value in about.items()}}
-        return words | {"observation": json.dumps(shown), "action": json.dumps(described(self.writer.space))}
-
-
-def other_outputs(frozen: Frozen, rows: Tensor) -> tuple[Distribution, dict[str, Tensor]]:
-    """The distribution, and the outputs besides the action by name. A mean is in the environment's units and not clipped."""
-    outputs: dict[str, Tensor] = {}
-    policy, head = frozen.policy, frozen.policy.head
-    distribution, value = policy(rows) if frozen.reader.has_value else (policy.distribution(rows), None)
-    if isinstance(distribution, Gaussian) and isinstance(head, GaussianHead):
-        mean = torch.addcmul(head.middle, head.half_range, distribution.mean)
-        std = (head.half_range * distribution.log_std.exp()).expand_as(mean)
-        flat = len(head.shape) == 1
-        outputs |= {k: v if flat else v.reshape(-1, *head.shape) for k, v in (("mean", mean), ("std", std))}
-    elif not isinstance(distribution, Gaussian):
-        outputs["logits"] = distribution.logits
-    return distribution, outputs if value is None else {**outputs, "value": value}
+        return words | {
+            "observation": json.dumps(shown),
+            "action": json.dumps(action_settings(self.policy, self.writer)),
+        }
 
 
 @torch.no_grad()
@@ -262,10 +258,10 @@ def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
 
 def expected(frozen: Frozen, env: Env, shown: Sequence[Array]) -> Outputs:
     """The outputs of torch for one batch."""
-    distribution, others = other_outputs(frozen, frozen.reader.rows(shown))
+    distribution, others = frozen.evaluated(frozen.reader.rows(shown))
     action = frozen.policy.head.to_env(distribution.mode())
     outputs = {name: tensor.numpy() for name, tensor in others.items()}
-    return {"action": env.decode(action) if isinstance(env, HostEnv) else action.numpy(), **outputs}
+    return dict(zip(action_outputs(frozen.policy), action_arrays(env, action), strict=True)) | outputs
 
 
 def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:
@@ -279,8 +275,9 @@ def output_errors(got: Outputs, want: Outputs) -> dict[str, float]:
         if not np.isfinite(right).all():
             raise ExportError(f"{name} is not finite in torch, so nothing was written: has training diverged?")
         difference = np.abs(mine.astype(np.float64) - right)
-        if name == "action" and "logits" in want:
-            sure = margin(want["logits"]).reshape(right.shape) > 2 * allowed(want["logits"])
+        kind, slash, part = name.partition("/")
+        if kind == "action" and (logits := want.get(f"logits{slash}{part}")) is not None:
+            sure = margin(logits).reshape(right.shape) > 2 * allowed(logits)
             difference = np.where(sure, difference, 0.0)
         error = errors[name] = float(difference.max())
         if not error <= most:  # true also for NaN

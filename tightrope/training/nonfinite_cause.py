@@ -17,7 +17,6 @@ from torch import Tensor
 from ..engine.metrics import BadEntry, first_bad_entry, first_index, location, over_entries
 from ..models import ActorCritic
 from ..models.action_mask import forbids_all
-from ..models.actor_critic import GaussianHead
 from ..types import Batch, MultiDiscrete, Rollout, Spec
 from .config import Config
 from .user_objects import check_command
@@ -109,9 +108,7 @@ def advise(
         return Advice(f"{spoilt} was not finite before the phase", "load an earlier checkpoint", worth_resuming=False)
     if bad.kind in ("observation", "reward"):
         return Advice("", f"look at the env, {check_command(config.run.train_env or config.env)}")
-    suspect = (
-        empty_mask(evidence, policy) or size_of_env(evidence, config) or log_std_out_of_bounds(evidence, config, policy)
-    )
+    suspect = empty_mask(evidence, policy) or size_of_env(evidence, config) or log_std_out_of_bounds(evidence, config)
     if suspect := suspect or steps_too_large(evidence, config, rows):
         return suspect
     if bad.kind == "value" or config.network.network is not None:
@@ -154,11 +151,12 @@ def size_of_env(evidence: Evidence, config: Config) -> Advice | None:
     return None
 
 
-def log_std_out_of_bounds(evidence: Evidence, config: Config, policy: ActorCritic) -> Advice | None:
+def log_std_out_of_bounds(evidence: Evidence, config: Config) -> Advice | None:
     """Advice for a Gaussian policy that has become extremely wide or narrow."""
-    if not isinstance(policy.head, GaussianHead) or policy.head.log_std_layer is not None:
+    free = [x for name, x in evidence.before.items() if name.startswith("head.") and name.endswith(".log_std")]
+    if not free:
         return None
-    value, _ = largest_entry(evidence.before["head.log_std"])
+    value, _ = largest_entry(torch.cat(free))
     if not WIDE < abs(value) < HUGE_PARAMETER:  # larger values have another cause
         return None
     words = ("grown", "smaller") if value > 0 else ("shrunk", "larger")

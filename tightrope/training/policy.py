@@ -21,6 +21,7 @@ from ..envs.validate import in_short
 from ..errors import UsageError, one_line, warn
 from ..models import ActorCritic, NetworkConfig, actor_critic
 from ..models.action_mask import ACTION_MASK, MISSING_MASK, ActionMask, check_one_mask, mask_rows, without_mask
+from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
 from ..models.observation_groups import group_spec, observation_groups
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
@@ -60,6 +61,10 @@ def predict(policy: ActorCritic, env: Env, obs: Any, deterministic: bool = True,
         generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
         action = distribution.sample(policy.head.noise((len(batch),), generator))
     action = policy.head.to_env(action)
+    if isinstance(env.action, Composite):
+        from ..envs.adapters.hybrid_writer import hybrid_action
+
+        return hybrid_action(env, action, as_tensor, single)
     array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
     if as_tensor:
         members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
@@ -142,7 +147,7 @@ class Policy:
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """The action space, as a Gymnasium space."""
-        from ..envs.adapters.spaces import writer_of
+        from ..envs.adapters.hybrid_writer import writer_of
 
         return writer_of(self._env).space
 
@@ -218,7 +223,8 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
         raise ValueError("its spaces are not valid")
     names = "observation", "action"
     shown_space, taken_space = (space_from_json(spaces.get(name)) for name in names)
-    env = SpacesOnlyEnv(config.env, shown_space, taken_space, device)
+    conditions = conditions_from_json((manifest.get("action") or {}).get("conditions", []))
+    env = SpacesOnlyEnv(config.env, shown_space, taken_space, device, conditions)
     for name in names:
         if getattr(env, name) != spec_from_json(manifest.get(name)):
             raise ValueError(f"its two descriptions of the {name} space differ")
@@ -237,7 +243,7 @@ def spec_from_json(words: Any) -> Spec:
         inner = tuple((str(name), spec_from_json(part)) for name, part in parts)
         if not inner or any(isinstance(part, Composite) for _, part in inner):
             raise ValueError("a space has no valid parts")
-        return Composite(inner)
+        return Composite(inner, conditions=conditions_from_json(words.get("conditions", [])))
     n, shape, dtype = words.get("n"), words.get("shape"), DTYPES.get(str(words.get("dtype")))
     if kind == "Discrete" and type(n) is int and n > 0:
         return Discrete(n)
@@ -254,13 +260,25 @@ def spec_from_json(words: Any) -> Spec:
     raise ValueError("the description of a space is not valid")
 
 
+def conditions_from_json(given: object) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Read the conditions of a hybrid action; ValueError for anything else. `check_hybrid` compares them with its parts."""
+    found = []
+    for condition in given if isinstance(given, list) else [given]:
+        part, choice, values = condition if isinstance(condition, list) and len(condition) == 3 else (0, 0, 0)
+        if not (isinstance(part, str) and isinstance(choice, str) and isinstance(values, list)):
+            raise ValueError("a space has no valid conditions")
+        found.append((part, choice, tuple(values)))
+    return tuple(found)
+
+
 def check_size(checkpoint: Checkpoint, config: Config, env: Env) -> None:
     """Raise UsageError if the network for these spaces would be far larger than the one in the checkpoint."""
     numbers = sum(map(math.prod, checkpoint.shapes(MODEL).values()))
     read = 0 if config.network.network is not None else least_weights(actor_spec(env, config.network))
-    written = math.prod(env.action.shape) * (max(env.action.n) if isinstance(env.action, MultiDiscrete) else 1)
-    if isinstance(env.action, Discrete):
-        written = env.action.n
+    written = 0
+    for _, part in flat_parts(env.action):
+        most = max(part.n) if isinstance(part, MultiDiscrete) else part.n if isinstance(part, Discrete) else 1
+        written += math.prod(part.shape) * most
     largest = max(math.prod(env.observation.shape), math.prod(env.action.shape))
     if largest > MAX_SPACE_SIZE or max(read, written) > numbers:
         raise ValueError("its spaces are far larger than its network")

@@ -9,6 +9,7 @@ import torch
 
 from ..engine import cores
 from ..models.action_mask import without_mask
+from ..models.hybrid_spec import flat_parts
 from ..models.networks import sees_images
 from ..types import Box, Discrete, MultiDiscrete, Settings, Spec
 
@@ -215,7 +216,7 @@ def kind_of(observation: Spec, action: Spec) -> str:
     observation = without_mask(observation, action)
     if sees_images(observation):
         return "images"
-    if isinstance(action, Box):
+    if any(isinstance(part, Box) for _, part in flat_parts(action)):
         return "continuous"
     return "states" if isinstance(observation, Discrete | MultiDiscrete) else "discrete"
 

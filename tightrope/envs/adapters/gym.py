@@ -21,6 +21,7 @@ from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_
 from .gym_masks import mask_source, with_masks
 from .gym_workers import SingleEnv, Workers
 from .host import HostEnv
+from .hybrid_writer import declared_conditions
 from .mujoco import choose_opengl, quieten_warnings
 
 ALIASES = {"LunarLanderContinuous-v3": ("LunarLander-v3", {"continuous": True})}
@@ -105,13 +106,21 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
     """Single environments, each in a process of its own."""
 
     def workers(count: int) -> GymVectorEnv:
+        declared: list[object] = []  # by the environment that Gymnasium makes in this process, too
+
+        def make_one() -> SingleEnv:
+            env = exposed(factory(False))
+            declared.append(declared_conditions(env))
+            return env
+
         try:
-            engine = Workers(lambda: exposed(factory(False)), count, name)
+            engine = Workers(make_one, count, name)
         except OSError as error:  # of the system: what a constructor raises comes as UsageError
             raise UsageError(
                 f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "
                 "memory (/dev/shm); make some, or give sync"
             ) from None
+        engine.action_conditions = declared[0]
         return GymVectorEnv(engine, device, name)
 
     return in_groups(workers, num_envs, device)

@@ -40,9 +40,10 @@ from .gym_workers import (
     kill_workers,
 )
 from .host import HostEnv
+from .hybrid_writer import writer_for_env
 from .mujoco import rendering_problem
 from .space_members import has_shape_of, space_text, stacked, take_rows
-from .spaces import action_writer, observation_reader
+from .spaces import observation_reader
 
 Factory = Callable[[bool], SingleEnv]  # called with whether the environment must draw
 VectorFactory = Callable[[int], VectorEnv]  # called with the number of environments
@@ -58,13 +59,12 @@ class GymEnv(HostEnv):
     ) -> None:
         self.name, self._factory, self._drawn = name, factory, drawn
         one = factory(drawn)
-        masks = mask_source(one)
-        self.envs = [with_masks(one, masks)]
+        self.envs = [with_masks(one, masks := mask_source(one))]
         for _ in range(1, num_envs):
             self.envs.append(with_masks(factory(drawn), masks))
             activity.mark()
         one = self.envs[0]
-        self._set_spaces(observation_reader(one.observation_space), action_writer(one.action_space), num_envs, device)
+        self._set_spaces(observation_reader(one.observation_space), writer_for_env(one), num_envs, device)
         self.solved_at = None if one.spec is None else one.spec.reward_threshold
         self.pace = int(one.metadata.get("render_fps") or self.pace)
 
@@ -80,7 +80,7 @@ class GymEnv(HostEnv):
         terminated, truncated = np.empty(self.num_envs, bool), np.empty(self.num_envs, bool)
         for i, env in enumerate(self.envs):
             try:
-                obs, paid, over, late, self.info = env.step(self._sent[i])
+                obs, paid, over, late, self.info = env.step(self._action.member(self._sent, i))
                 reward[i], terminated[i], truncated[i] = float(paid), over, late and not over
             except Exception as error:
                 raise self.failure(i, self._sent, error) from error
@@ -193,7 +193,7 @@ class GymVectorEnv(HostEnv):
         own = type(engine) is SyncVectorEnv or (self._in_background and bool(getattr(engine, "shared_memory", False)))
         self._resets_rows = self._mode is AutoresetMode.DISABLED or own
         self.skips = self._mode is AutoresetMode.NEXT_STEP and not self._resets_rows
-        spaces = observation_reader(engine.single_observation_space), action_writer(engine.single_action_space)
+        spaces = observation_reader(engine.single_observation_space), writer_for_env(engine)
         self._set_spaces(*spaces, engine.num_envs, device)
         if isinstance(engine.unwrapped, AsyncVectorEnv):
             add_worker_timeouts(engine.unwrapped, name)

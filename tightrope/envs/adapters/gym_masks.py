@@ -25,8 +25,8 @@ from ...types import Spec
 from ..step_arrays import Array
 from .gym_workers import SingleEnv
 from .host import HostEnv
+from .hybrid_writer import writer_for
 from .space_members import Observation, Space, has_shape_of, leaves
-from .spaces import action_writer
 
 METHOD = "action_masks"
 MaskSource = Literal["info", "method"]
@@ -34,7 +34,10 @@ MaskSource = Literal["info", "method"]
 
 def mask_source(env: SingleEnv) -> MaskSource | None:
     """Where an environment has masks that its observations lack; None if there are none. It is reset to look at its info."""
-    choices = isinstance(env.action_space, (gs.Discrete, gs.MultiDiscrete, gs.MultiBinary))
+    try:
+        choices = options(writer_for(env.action_space).spec)
+    except UsageError:  # which is reported with the spaces
+        return None
     if not choices or ACTION_MASK in (getattr(env.observation_space, "spaces", None) or ()):
         return None
     if env.has_wrapper_attr(METHOD) and callable(env.get_wrapper_attr(METHOD)):
@@ -86,7 +89,7 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
     def __init__(self, env: SingleEnv, source: MaskSource) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, source=source)
         super().__init__(env)
-        self.source, self.action_spec, inner = source, action_writer(env.action_space).spec, env.observation_space
+        self.source, self.action_spec, inner = source, writer_for(env.action_space).spec, env.observation_space
         self.count = sum(options(self.action_spec))
         entries = inner.spaces if isinstance(inner, gs.Dict) else {OBSERVATION: inner}
         self.observation_space = gs.Dict({**entries, ACTION_MASK: gs.MultiBinary(self.count)})

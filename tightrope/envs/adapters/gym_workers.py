@@ -48,6 +48,8 @@ class FailedEnv(SingleEnv):
 class Workers(AsyncVectorEnv):
     """Gymnasium's AsyncVectorEnv with workers that ignore signals and end with this process."""
 
+    action_conditions: object = None  # that its environments declare, see hybrid_writer.py
+
     def __init__(self, make: Callable[[], SingleEnv], count: int, name: str) -> None:
         self.make, self.name, self.processes = make, name, []
         parent = Parent.here()

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ... import activity
 from ...errors import EnvError, UsageError, check_positive, checked_seed, one_line
-from ...types import Spec, Step
+from ...types import Composite, Spec, Step
 from ..step_arrays import Array, ArrayStepper, StepArrays, StepTransferBuffer
 
 if TYPE_CHECKING:
-    from .space_members import Space
-    from .spaces import ActionWriter, ObservationReader
+    from .hybrid_writer import Conditions, Writer
+    from .space_members import Observation, Space
+    from .spaces import ObservationReader
 
 
 class HostEnv:
@@ -49,7 +50,11 @@ class HostEnv:
     _seeds: Array | None  # for the next reset; None to continue the random streams
 
     def _set_spaces(
-        self, observation: ObservationReader, action: ActionWriter, num_envs: int, device: str | torch.device
+        self,
+        observation: ObservationReader,
+        action: Writer,
+        num_envs: int,
+        device: str | torch.device,
     ) -> None:
         """Set the spaces, the number of rows and the device. Each constructor calls this once."""
         check_positive("num_envs", num_envs)
@@ -167,11 +172,13 @@ class HostEnv:
             row = self.first_row + int(error.row if rows is None else rows[error.row])
             raise EnvError(f"env {self.name!r} number {row} shows {error.reason}: `tightrope check` it") from None
 
-    def failure(self, row: int | None, action: Array | None, cause: Exception | str) -> EnvError:
+    def failure(self, row: int | None, action: Observation | None, cause: Exception | str) -> EnvError:
         """The error for one environment; `action` is the whole batch, or None at a reset."""
+        from .space_members import as_lists
+
         number = "" if row is None else f" number {self.first_row + row}"
-        action = action if action is None or row is None else action[row]
-        when = "at its reset" if action is None else f"on action {np.asarray(action).tolist()}"
+        action = action if action is None or row is None else self._action.member(action, row)
+        when = "at its reset" if action is None else f"on action {as_lists(action)}"
         reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
         return EnvError(f"env {self.name!r}{number} failed {when}: {reason}")
 
@@ -208,6 +215,8 @@ class HostEnv:
     def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
         """A new environment of the same kind and settings, with its own random streams; `drawn` if it must draw."""
         twin = self._spawn(num_envs, drawn)
+        if isinstance(self.action, Composite):  # whose conditions a vector environment alone may have
+            twin._action, twin.action = self._action, self.action
         twin.seed(seed)
         return twin
 
@@ -238,7 +247,7 @@ class HostEnv:
             )
         return self._tensor(rows), single
 
-    def decode(self, action: Tensor) -> Array:
+    def decode(self, action: Tensor) -> Observation:
         """Convert actions to the environment's own space."""
         return self._action.batch(action.cpu().numpy())
 
@@ -255,11 +264,14 @@ class SpacesOnlyEnv(HostEnv):
 
     backend = "none"
 
-    def __init__(self, name: str, observation: Space, action: Space, device: torch.device) -> None:
-        from .spaces import action_writer, observation_reader
+    def __init__(
+        self, name: str, observation: Space, action: Space, device: torch.device, conditions: Conditions = ()
+    ) -> None:
+        from .hybrid_writer import writer_for
+        from .spaces import observation_reader
 
         self.name = name
-        self._set_spaces(observation_reader(observation), action_writer(action), 1, device)
+        self._set_spaces(observation_reader(observation), writer_for(action, conditions), 1, device)
 
     def _reset(self, seeds: Array | None) -> NoReturn:
         raise not_loaded(self.name)

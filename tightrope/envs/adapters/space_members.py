@@ -41,13 +41,20 @@ def leaves(space: Space, obs: Observation) -> Iterator[Array]:
         yield obs
 
 
-def nested_like(space: Space, arrays: Iterator[Array]) -> Observation:
+def nested_like(space: Space, arrays: Iterator[Observation]) -> Observation:
     """An observation made of these values, in the order of `leaves`."""
     if isinstance(space, gs.Dict):
         return {key: nested_like(entry, arrays) for key, entry in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         return tuple(nested_like(entry, arrays) for entry in space.spaces)
     return next(arrays)
+
+
+def as_lists(member: Observation) -> object:
+    """An action or observation as plain numbers, lists, dicts and tuples."""
+    if isinstance(member, dict):
+        return {key: as_lists(entry) for key, entry in member.items()}
+    return tuple(map(as_lists, member)) if isinstance(member, tuple) else np.asarray(member).tolist()
 
 
 def space_text(space: object) -> str:

@@ -2,7 +2,7 @@
 
 Observations: Box of any shape and dtype, images as (height, width, channels) or (channels, height, width), stacks of them
 (whose frames become channels), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these to any depth. Actions:
-Discrete, MultiDiscrete, MultiBinary and Box. Anything else is a UsageError.
+Discrete, MultiDiscrete, MultiBinary and Box; hybrid_writer.py has Dict and Tuple of these. Anything else is a UsageError.
 
 Arrays from a simulator are converted with NumPy; `traced` does the same to tensors, for exported graphs.
 """
@@ -233,6 +233,10 @@ class ActionWriter:
             return actions.copy() if kind == np.float32 else np.clip(actions.astype(kind), space.low, space.high)
         return (actions.reshape(-1, *(space.shape or ())) + (0 if self.start is None else self.start)).astype(kind)
 
+    def member(self, batch: Array, row: int) -> Array:
+        """One action of a batch."""
+        return batch[row]
+
     def traced(self, actions: Tensor) -> Tensor:
         """Do the same as `batch`, on tensors."""
         space, kind = self.space, dtype_of(self.space)
@@ -247,7 +251,7 @@ class ActionWriter:
 
 
 def action_writer(space: Space) -> ActionWriter:
-    """The writer of an action space; UsageError for a space that is not supported."""
+    """The writer of a plain action space; UsageError for a space that is not supported."""
     if isinstance(space, gs.Discrete):
         return ActionWriter(space, Discrete(int(space.n)), np.array(int(space.start)))
     if isinstance(space, gs.MultiDiscrete) and space.nvec.size:
@@ -259,8 +263,8 @@ def action_writer(space: Space) -> ActionWriter:
         return ActionWriter(space, Box(space.shape, bound(space.low), bound(space.high)))
     what = f"Box of dtype {space.dtype} and shape {space.shape}" if isinstance(space, gs.Box) else type(space).__name__
     raise UsageError(
-        f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary or a Box of real numbers, for "
-        "example with a gymnasium.ActionWrapper"
+        f"actions of {what} are not supported: give Discrete, MultiDiscrete, MultiBinary, a Box of real numbers, or Dict and "
+        "Tuple of these, for example with a gymnasium.ActionWrapper"
     )
 
 
@@ -273,12 +277,6 @@ def reader_of(env: Env) -> ObservationReader:
         return reader
     space, spec = space_of(env.observation), env.observation
     return ObservationReader(space, spec, (Part(OBS, OBS, space, spec),))
-
-
-def writer_of(env: Env) -> ActionWriter:
-    """The writer of an environment's actions; of a tensor environment's, one that changes nothing."""
-    writer = getattr(env, "_action", None)
-    return writer if isinstance(writer, ActionWriter) else ActionWriter(space_of(env.action), env.action)
 
 
 def space_of(spec: Spec) -> Space:

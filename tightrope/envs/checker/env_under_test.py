@@ -12,11 +12,12 @@ import numpy as np
 
 from ...errors import EnvError, UsageError, plural, raised
 from ...models.action_mask import MaskError, forbids_all, mask_columns, next_allowed
-from ...types import Box, Discrete, MultiDiscrete, Spec
+from ...types import Spec
+from ..adapters.space_members import as_lists
 from ..step_arrays import Array
 from ..training_warnings import MASK_ADVICE
 from ..validate import short_text
-from .values import Trace, differs_at, limits, scalar_label
+from .values import Trace, differs_at, extreme_action, scalar_label, uniform_actions
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -241,7 +242,7 @@ class EnvUnderTest:
         try:
             return function()
         except (Exception, SystemExit) as error:
-            on_action = "" if action is None else f" on action {short_text(np.asarray(action).tolist())}"
+            on_action = "" if action is None else f" on action {short_text(as_lists(action))}"
             explains_itself = isinstance(error, (UsageError, EnvError, MaskError)) and error.__cause__ is None
             if explains_itself:
                 message, _, fix = str(error).rpartition(": ")
@@ -263,24 +264,14 @@ class EnvUnderTest:
 
     def random_actions(self) -> object:
         """Actions (N, ...)."""
-        if isinstance(self.action, Box):
-            low, high = limits(self.action)
-            low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1.0))
-            high = np.where(np.isfinite(high), high, low + 2)
-            return (low + self.rng.random((self.num_envs, *low.shape)) * (high - low)).astype(np.float32)
-        if isinstance(self.action, (Discrete, MultiDiscrete)):
-            shape = (self.num_envs, *self.action.shape)
-            return (self.rng.random(shape) * np.asarray(self.action.n)).astype(np.int64)
-        raise CheckAborted  # no policy has such actions, which is reported with the spaces
+        if self.action is None:
+            raise CheckAborted  # no policy has such actions, which is reported with the spaces
+        return uniform_actions(self.action, self.num_envs, self.rng)
 
     def extreme_actions(self, side: int) -> Array | None:
         """The lowest (0) or highest (1) actions (N, ...); None where there are none."""
-        if isinstance(self.action, Box):
-            bound = limits(self.action)[side].astype(np.float32)
-            return np.stack([bound] * self.num_envs) if np.isfinite(bound).all() else None
-        if isinstance(self.action, (Discrete, MultiDiscrete)):
-            return np.stack([np.asarray(side * (np.asarray(self.action.n) - 1))] * self.num_envs)
-        return None
+        bound = None if self.action is None else extreme_action(self.action, side)
+        return None if bound is None else np.stack([bound] * self.num_envs)
 
     def action_sequence(self, more: int = 0) -> list[Any]:
         """Random actions for one trajectory, as many as there is time for."""

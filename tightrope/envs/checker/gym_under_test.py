@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...errors import UsageError, one_line, plural
 from ..adapters import spaces
+from ..adapters.hybrid_writer import writer_for_env
 from ..adapters.space_members import space_text, stacked, take_rows
 from ..step_arrays import Array
 from ..training_warnings import find_action_mask, mask_names
@@ -39,7 +40,7 @@ class GymUnderTest(EnvUnderTest):
         except UsageError as error:
             report.add_usage_error("error", "spaces", error)
         try:
-            self.writer = spaces.action_writer(acted)
+            self.writer = writer_for_env(env)
             self.action = self.writer.spec
         except UsageError as error:
             report.add_usage_error("error", "spaces", error)
@@ -164,7 +165,7 @@ class SingleUnderTest(GymUnderTest):
 
     def encode(self, action: object) -> object:
         sent = super().encode(action)
-        return sent if self.action is None else sent[0]
+        return sent if self.action is None else self.writer.member(sent, 0)
 
     def step(self, action: object) -> ObservedStep:
         value, reward, terminated, truncated, _ = self.raw_step(action)

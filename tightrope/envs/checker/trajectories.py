@@ -9,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from ...errors import UsageError
+from ...models.hybrid_spec import flat_parts
 from ...types import Box, Discrete
 from ..step_arrays import Array
 from ..training_warnings import find_time_limit
@@ -136,9 +137,9 @@ def actions_to_hold(env: EnvUnderTest) -> list[Array]:
 
 def extreme_actions(env: EnvUnderTest) -> None:
     """The environment must accept the lowest and highest actions; a note is added if the space is very wide."""
-    if isinstance(env.action, Box):
-        low, high = limits(env.action)
-        width = (high - low).max()
+    boxes = [part for _, part in flat_parts(env.action) if isinstance(part, Box)] if env.action is not None else []
+    if boxes:
+        width = max((high - low).max() for low, high in map(limits, boxes))
         message = f"actions span {width:.4g}, which policies reach by scaling [-1, 1]"
         if np.isinf(width):
             message = "actions have no bounds: nothing keeps the policy from large ones"

@@ -10,6 +10,7 @@ import gymnasium.spaces as gs
 import numpy as np
 from torch import Tensor
 
+from ...models.hybrid_spec import flat_parts
 from ...types import Box, Composite, Spec
 from ..adapters.space_members import entries_of, space_text
 from ..random_streams import GENERATORS, GLOBAL_STREAMS, generator_state
@@ -66,6 +67,31 @@ def limits(spec: Box) -> tuple[Array, Array]:
         for bound in (spec.low, spec.high)
     )
     return low, high
+
+
+def uniform_actions(spec: Spec, rows: int, rng: np.random.Generator) -> Array:
+    """Random actions (rows, ...); where there is no bound, numbers between two that are 2 apart."""
+    if isinstance(spec, Composite):
+        parts = [uniform_actions(part, rows, rng).reshape(rows, -1) for _, part in flat_parts(spec)]
+        return np.concatenate(parts, 1).astype(np.float32)
+    if isinstance(spec, Box):
+        low, high = limits(spec)
+        low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1.0))
+        high = np.where(np.isfinite(high), high, low + 2)
+        return (low + rng.random((rows, *low.shape)) * (high - low)).astype(np.float32)
+    return (rng.random((rows, *spec.shape)) * np.asarray(spec.n)).astype(np.int64)
+
+
+def extreme_action(spec: Spec, side: int) -> Array | None:
+    """The lowest (0) or highest (1) action; None where there is none."""
+    if isinstance(spec, Composite):
+        found = (extreme_action(part, side) for _, part in flat_parts(spec))
+        parts = [part.flatten() for part in found if part is not None]
+        return np.concatenate(parts).astype(np.float32) if len(parts) == len(flat_parts(spec)) else None
+    if isinstance(spec, Box):
+        bound = limits(spec)[side].astype(np.float32)
+        return bound if np.isfinite(bound).all() else None
+    return np.asarray(side * (np.asarray(spec.n) - 1))
 
 
 def spec_range(spec: Spec) -> tuple[Array, Array]:

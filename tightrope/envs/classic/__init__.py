@@ -5,7 +5,7 @@ from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
 from .double_pendulum import CartDoublePendulum
 from .mountain_car import MountainCar, MountainCarShaped
 from .pendulum import Pendulum
-from .probes import MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5
+from .probes import HybridProbe, MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5
 
 __all__ = [
     "Acrobot",
@@ -13,6 +13,7 @@ __all__ = [
     "CartPole",
     "DanceCart",
     "EasyCart",
+    "HybridProbe",
     "MaskProbe",
     "MountainCar",
     "MountainCarShaped",

@@ -1,7 +1,8 @@
 """Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
 1 loss and optimizer; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
-MaskProbe is for action masks, PrivilegedProbe for a critic that sees more than the actor.
+MaskProbe is for action masks, PrivilegedProbe for a critic that sees more than the actor, HybridProbe for actions of several
+parts.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...draw import ACCENT, INK, Canvas
-from ...types import Box, Discrete
+from ...types import Box, Composite, Discrete, Spec
 from ..tensor import TensorEnv
 
 
@@ -17,7 +18,7 @@ class ProbeEnv(TensorEnv):
     """One number to see, one step to live, never truncated."""
 
     observation = Box((1,))
-    action = Discrete(1)
+    action: Spec = Discrete(1)
 
     def initial(self, noise: Tensor) -> Tensor:
         return torch.zeros_like(noise)
@@ -115,3 +116,15 @@ class PrivilegedProbe(Probe2):
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return state[:, 0] + 2 * state[:, 1]
+
+
+class HybridProbe(ProbeEnv):
+    """A choice and a number, reward 1 for the right choice, less the squared error of the number: the policy must take choice 1
+    and the number 0.5 at observation 1, choice 0 and the number -0.5 at observation -1."""
+
+    action = Composite((("choice", Discrete(2)), ("number", Box((1,)))))
+    initial = Probe2.initial
+
+    def reward(self, state: Tensor, action: dict[str, Tensor], next_state: Tensor) -> Tensor:
+        right = (action["choice"] == (state[:, 0] > 0)).to(state.dtype)
+        return right - (action["number"] - 0.5 * state).square().sum(1)
