@@ -100,8 +100,7 @@ class Agent(AgentBase, metaclass=AgentType):
         try:
             with activity.during("making its agent"), isolated_rng(seed, device):
                 self._make(config, env, network)
-                # what init_from gave this run, printed when training starts
-                self.taken_over = start_from(self.state, config.run.init_from) if new else []
+                self.taken_over = start_from(self.state, config.run.init_from) if new else []  # lines for the user
         except UsageError as error:
             raise error.with_traceback(None) from None  # a traceback through our code would hide the user's mistake
 
