@@ -38,6 +38,7 @@ from .kernels import clip_and_adam, fused_policy, fused_standardized, has_device
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
+from .recorded import CPU
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 
 Mode = Literal["eager", "compile", "graph", "max"]
@@ -46,7 +47,6 @@ Unit = Literal["phase", "part"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
 P = ParamSpec("P")
 R = TypeVar("R")
-CPU = torch.device("cpu")
 
 
 class Runtime:
@@ -200,7 +200,7 @@ class Runtime:
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
         if (squares := self.analytic.squares_of(optimizer)) is not None:
-            return clip_and_adam(optimizer, max_grad_norm, stopped, squares)
+            return clip_and_adam(optimizer, max_grad_norm, stopped, squares=squares)
         if self.uses_numpy:
             return clipped_adam_on_host(optimizer, max_grad_norm, stopped)
         return self.compiled(clipped_adam)(optimizer, max_grad_norm, stopped, self.compiles)

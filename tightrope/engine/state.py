@@ -22,9 +22,8 @@ from .runtime import Runtime
 class State:
     """The state of a run between two phases. Each phase overwrites the rollout, which is not saved."""
 
-    EPISODE_FIELDS: ClassVar[
-        tuple[str, ...]
-    ] = ()  # an algorithm's own fields, (N, ...), that depend on running episodes
+    # an algorithm's own fields, (N, ...), that depend on running episodes
+    EPISODE_FIELDS: ClassVar[tuple[str, ...]] = ()
 
     env: Env
     policy: ActorCritic

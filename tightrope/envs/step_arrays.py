@@ -1,7 +1,4 @@
-"""A step of environments as NumPy arrays, as environments outside torch return it, and its copy to a device.
-
-`Replayed` is an environment that repeats the steps of a rollout, to run a phase again if the real one cannot go back.
-"""
+"""A step of environments as NumPy arrays, as environments outside torch return it, and its copy to a device."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
-from ..types import Env, Rollout, Step
+from ..types import Step
 
 Array = np.ndarray[Any, Any]
 MAX_SPACE_SIZE = 1 << 22  # numbers of one observation or action, in spaces that come from a file
@@ -96,48 +92,3 @@ def view_like(buffer: Tensor, start: int, array: Array) -> Tensor:
     """The part of a buffer of bytes that holds an array like this one."""
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
     return buffer[start : start + array.nbytes].view(dtype).view(array.shape)
-
-
-class Replayed:
-    """Replays the steps of one rollout. `last_obs` is the observation after its last step."""
-
-    capturable = False
-    resumable = False
-    drawable = False
-    pace = 30
-    groups = 0
-
-    def __init__(self, env: Env, rollout: Rollout, last_obs: Tensor) -> None:
-        self.num_envs, self.device, self.noise_size, self.skips = env.num_envs, env.device, env.noise_size, env.skips
-        self.observation, self.action = env.observation, env.action
-        self.rollout, self.last_obs = rollout, last_obs
-        self.taken = 0  # steps
-
-    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
-        self.taken = 0
-        return self.rollout.obs[0].to(self.device)
-
-    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
-        row = self.rollout.rows[self.taken]
-        self.taken += 1
-        obs = self.rollout.obs[self.taken] if self.taken < len(self.rollout.rows) else self.last_obs
-        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.valid)
-        return Step(*(x.to(self.device) for x in answer))
-
-    def finished_episodes(self) -> Tensor:
-        return torch.zeros(3, device=self.device)
-
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        raise UsageError("a replayed rollout cannot be drawn: draw the environment itself")
-
-    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
-        raise UsageError("a replayed rollout cannot be copied: spawn the environment")
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Nothing to put back."""
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -215,7 +215,7 @@ def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
 
 
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
-    """Return the state before the first phase, with environments and a network of this rank's share of the settings."""
+    """Return the state before the first phase, with this rank's share of the environments."""
     share = per_rank_config(config.algorithm, world().size)
     if env is None:
         env = make_env(config, config.run.train_env or config.env, share.num_envs)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms import ALGORITHMS, OnPolicyConfig
+from ..algorithms.common import at_least
 from ..engine import Accelerate, Precision, cores
 from ..envs.registry import BackendName, VectorizationMode
 from ..errors import UsageError, checked_seed, near_matches
@@ -96,9 +97,7 @@ class RunConfig:
         least = {"eval_every": 0, "eval_episodes": 0, "eval_envs": 1, "max_episode_steps": 1, "threads": 1}
         least |= {"save_seconds": 0, "save_every": 0, "rank_timeout": 0, "keep_checkpoints": 1, "video_every": 0}
         for name, minimum in least.items():
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise UsageError(f"{name} {value} is too small: give at least {minimum}")
+            at_least(self, minimum, name)
         if self.threads is not None and self.threads > max(cores(), 64):
             raise UsageError(f"threads {self.threads} is more than this machine has: give at most {cores()}, or None")
         if self.eval_episodes > MAX_EPISODES:

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..envs.step_arrays import Array
 from ..errors import EnvError, ExportError, UsageError, one_line, root_cause
 from ..files import write_file
 from ..models import ActorCritic
@@ -43,7 +44,6 @@ OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and 
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
 SPREAD = 3.0  # of random observations, in standard deviations of those seen
 TOLERANCE = 1e-4  # relative to the largest number in an output, or to 1 if all are smaller
-Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]
 
 

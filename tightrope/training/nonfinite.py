@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -24,11 +25,10 @@ from torch import Tensor, nn
 from ..algorithms import ALGORITHMS
 from ..engine import Guard, Runtime, Snapshot, State, unguarded
 from ..engine.metrics import BadEntry
-from ..envs.step_arrays import Replayed
-from ..errors import one_line
+from ..errors import UsageError, one_line
 from ..files import Place
 from ..functional import terms_to_check
-from ..types import Batch, Env, Rollout, Row, Settings
+from ..types import Batch, Env, Rollout, Row, Settings, Step
 from .config import Config
 from .nonfinite_cause import Advice, Evidence, advise, first_bad
 from .run_directory import resume_command
@@ -135,6 +135,51 @@ def replaying_eagerly(state: State, env: Env, watcher: Any) -> Iterator[None]:
         yield
     finally:
         state.env, state.runtime = before
+
+
+class Replayed:
+    """An environment that repeats the steps of one rollout, for one that cannot go back. `last_obs` follows the last step."""
+
+    capturable = False
+    resumable = False
+    drawable = False
+    pace = 30
+    groups = 0
+
+    def __init__(self, env: Env, rollout: Rollout, last_obs: Tensor) -> None:
+        self.num_envs, self.device, self.noise_size, self.skips = env.num_envs, env.device, env.noise_size, env.skips
+        self.observation, self.action = env.observation, env.action
+        self.rollout, self.last_obs = rollout, last_obs
+        self.taken = 0  # steps
+
+    def reset(self, seed: int | None = None, noise: Tensor | None = None) -> Tensor:
+        self.taken = 0
+        return self.rollout.obs[0].to(self.device)
+
+    def step(self, action: Tensor, noise: Tensor | None = None) -> Step:
+        row = self.rollout.rows[self.taken]
+        self.taken += 1
+        obs = self.rollout.obs[self.taken] if self.taken < len(self.rollout.rows) else self.last_obs
+        answer = (obs, row.reward, row.terminated, row.truncated, row.final_obs, row.valid)
+        return Step(*(x.to(self.device) for x in answer))
+
+    def finished_episodes(self) -> Tensor:
+        return torch.zeros(3, device=self.device)
+
+    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
+        raise UsageError("a replayed rollout cannot be drawn: draw the environment itself")
+
+    def spawn(self, num_envs: int, seed: int, drawn: bool = False) -> Self:
+        raise UsageError("a replayed rollout cannot be copied: spawn the environment")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Nothing to put back."""
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 def bad_rows(rollout: Rollout) -> Tensor:

@@ -73,23 +73,21 @@ class FusedGradient:
 
 @torch.no_grad()
 def clip_and_adam(
-    optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None, squares: Tensor | None = None
+    optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None, *, squares: Tensor
 ) -> Tensor:
     """Do the same as `clipped_adam` in one kernel: clip the gradient, take one Adam step, return the norm before clipping.
 
-    `squares` of the FusedGradient that wrote the gradient saves computing the norm. The flat gradient stays unclipped.
+    `squares` are those of the FusedGradient that wrote the gradient. The flat gradient stays unclipped.
     """
     from .step import adam_kernel
 
     o, size = optimizer, optimizer.flat.numel()
     norm = torch.empty((), device=o.flat.device)
-    source = o.grad if squares is None else squares
     adam_kernel[-(-size // ADAM_BLOCK),](
         o.flat, o.grad, o.first_moment, o.second_moment, o.step_count, o.learning_rate,
-        o.step_count if stopped is None else stopped, source, norm, o.arrivals, max_grad_norm or 0.0, source.numel(),
+        o.step_count if stopped is None else stopped, squares, norm, o.arrivals, max_grad_norm or 0.0, squares.numel(),
         SIZE=size, BETA1=BETAS[0], BETA2=BETAS[1], LOG_BETA1=math.log(BETAS[0]), LOG_BETA2=math.log(BETAS[1]), EPS=EPS,
-        SQUARED=squares is not None, CLIPS=max_grad_norm is not None, STOPS=stopped is not None,
-        CHUNK=ADAM_CHUNK, BLOCK=ADAM_BLOCK,
+        CLIPS=max_grad_norm is not None, STOPS=stopped is not None, CHUNK=ADAM_CHUNK, BLOCK=ADAM_BLOCK,
     )  # fmt: skip
     return norm
 

@@ -27,21 +27,19 @@ def sum_kernel(
 
 @triton.jit(do_not_specialize=["count"])
 def adam_kernel(
-    flat, grad, first_moment, second_moment, step, learning_rate, stopped, source, norm, arrivals, max_grad_norm, count,
+    flat, grad, first_moment, second_moment, step, learning_rate, stopped, squares, norm, arrivals, max_grad_norm, count,
     SIZE: tl.constexpr, LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
-    EPS: tl.constexpr, SQUARED: tl.constexpr, CLIPS: tl.constexpr, STOPS: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    EPS: tl.constexpr, CLIPS: tl.constexpr, STOPS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Clip by the global norm, then take one Adam step.
 
-    Every program computes the norm itself from `source`: the parts of the squared norm (SQUARED), or the gradient. The last
-    program to finish increases the step count, after all others have read it.
+    Every program computes the norm itself from `squares`, the parts of the squared norm. The last program to finish increases
+    the step count, after all others have read it.
     """
     total = tl.zeros((CHUNK,), tl.float32)
     for start in range(0, count, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        some = tl.load(source + at, mask=at < count, other=0.0)
-        total += some if SQUARED else some * some
+        total += tl.load(squares + at, mask=at < count, other=0.0)
     length = tl.sqrt(tl.sum(total, 0))
     scale = tl.minimum(max_grad_norm / (length + 1e-6), 1.0, EVERYWHERE) if CLIPS else 1.0
 
