@@ -107,6 +107,7 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
     def workers(count: int) -> GymVectorEnv:
         try:
             engine = Workers(lambda: exposed(factory(False)), count, name)
+            engine.factory = factory
         except OSError as error:  # of the system: what a constructor raises comes as UsageError
             raise UsageError(
                 f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "
