@@ -155,6 +155,11 @@ def test_a_number_for_ent_coef_stays_a_number_in_the_loss() -> None:
     assert configured(ent_coef="constant(0.01)").algorithm.entropy_weight(state) is state.ent_coef
 
 
+def test_a_function_may_be_0_at_both_ends() -> None:
+    _, rates, _ = trained(learning_rate=lambda progress: 1e-3 * math.sin(math.pi * progress) ** 2)
+    assert rates == pytest.approx([1e-3 * math.sin(math.pi * k / 5) ** 2 for k in range(5)], rel=1e-5)
+
+
 def test_a_function_that_fails_later_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"learning_rate is function .* which at progress 0.4 is -1: give a finite"):
         trained(learning_rate=lambda progress: -1.0 if 0.3 < progress < 0.6 else 1e-3)
