@@ -75,14 +75,14 @@ def test_help_of_train_has_every_setting_and_what_it_means(tightrope: Tightrope,
     for option in ("--run-dir", "--config", "--quiet", "--algo"):
         assert option in text
     assert f"--{other}" not in text
-    assert "Weight of the entropy bonus." in text
+    assert "Weight of the entropy bonus," in text
 
 
 def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
     preset = PRESETS["CartPole-v1", "ppo"]
     text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
     assert f"--num-envs INT Number of environments that run in parallel. (default: {preset['num_envs']})" in text
-    assert "Weight of the entropy bonus. (default: 0.0)" in text
+    assert "such as 'linear(0.01, 0)'. (default: 0.0)" in text
     assert "--anneal-lr, --no-anneal-lr Decay the learning rate linearly over the run. (default: on)" in text
     assert "--accelerate {auto,eager,compile,graph,max} How" in text
     assert "--hidden-sizes INT ..." in text
@@ -498,7 +498,10 @@ BAD = [
     ("train CartPole-v1 --device gpu", "device 'gpu' here it is called cuda"),
     ("train CartPole-v1 --no-cuda", "'no_cuda' here it is called device (device cpu)"),
     ("train CartPole-v1 --save-model", "'save_model' run_dir"),
-    ("train CartPole-v1 --learning-rate lin_1e-3", "learning_rate 'lin_1e-3' anneal_lr"),
+    ("train CartPole-v1 --learning-rate lin_1e-3", "learning_rate 'lin_1e-3' linear(1e-3, 0)"),
+    ("train CartPole-v1 --learning-rate linear(1)", "learning_rate 'linear(1)' piecewise(0: cosine(3e-4,"),
+    ("train FrozenLake-v1 --env-kwargs slippery=1", "env_kwargs 'slippery' FrozenLake-v1 map_name is_slippery"),
+    ("train FrozenLake-v1 --wrapper clip", "wrappers 'clip' module:function"),
     ("train CartPole-v1 --ppo.gamma 0.9", "'ppo.gamma' give gamma"),
     ("train CartPole-v1 --seeds 99999999999999999999", "seed 99999999999999999999"),
     ("check CartPole-v1 --seed -1", "seed -1"),

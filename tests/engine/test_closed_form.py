@@ -130,6 +130,10 @@ def test_a_term_whose_weight_was_0_is_checked_when_it_has_one(monkeypatch, runti
     assert runtime.analytic.form is not None
     runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
+    runtime.backward(PPOLoss(0.2, 0.5, 0.0, False), policy, batch, optimizer)
+    assert runtime.analytic.form is not None
+    runtime.backward(PPOLoss(0.2, 0.5, torch.zeros(()), False), policy, batch, optimizer)
+    assert runtime.analytic.form is None, "a schedule that starts at 0 is compared with a weight"
 
 
 def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, case, capsys):

@@ -146,6 +146,7 @@ def test_values_become_the_type_of_their_setting(name: str, value: Any, expected
         ("device", 1, "here it is called cuda:1"), ("device", True, "auto, cpu, cuda, mps"),
         ("device", ["cpu"], "auto, cpu, cuda, mps"), ("seed", 2**64, "too large"), ("seed", str(2**63), "too large"),
         ("learning_rate", "lin_0.001", "linear(0.001, 0)"), ("learning_rate", "fast", "a finite number"),
+        ("learning_rate", None, "a finite number"), ("learning_rate", True, "a finite number"),
         ("learning_rate", "linaer(1, 0)", "cosine(3e-4, 1e-5)"), ("ent_coef", "linear(1)", "constant(1e-4)"),
         ("clip_coef", "linear(1, 0", "neither a number nor a schedule"),
         ("activation", ["tanh"], "tanh, relu, elu, silu, gelu"),

@@ -19,8 +19,13 @@ from tightrope.algorithms import ppo, vpg
 from tightrope.engine import Runtime
 from tightrope.errors import UsageError
 from tightrope.functional import Schedule
+from tightrope.logging import RunInfo
+from tightrope.logging.progress import Progress
+from tightrope.tools.sweep.space import Choices, default_search_space, read_search_space
 from tightrope.training.build import build
 from tightrope.training.config import Config, config_from, configure
+from tightrope.training.reports import command, usual_settings
+from tightrope.training.run_directory import resume_command
 from tightrope.training.schedules import read_schedule
 
 SMALL = dict(num_envs=4, num_steps=16, total_timesteps=4 * 16 * 5, device="cpu", hidden_sizes=(8,), seed=3, threads=1)
@@ -150,6 +155,11 @@ def test_a_number_for_ent_coef_stays_a_number_in_the_loss() -> None:
     assert configured(ent_coef="constant(0.01)").algorithm.entropy_weight(state) is state.ent_coef
 
 
+def test_a_function_may_be_0_at_both_ends() -> None:
+    _, rates, _ = trained(learning_rate=lambda progress: 1e-3 * math.sin(math.pi * progress) ** 2)
+    assert rates == pytest.approx([1e-3 * math.sin(math.pi * k / 5) ** 2 for k in range(5)], rel=1e-5)
+
+
 def test_a_function_that_fails_later_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"learning_rate is function .* which at progress 0.4 is -1: give a finite"):
         trained(learning_rate=lambda progress: -1.0 if 0.3 < progress < 0.6 else 1e-3)
@@ -247,3 +257,36 @@ def test_help_shows_schedules(run_command: Callable[..., Any]) -> None:
     _, out, _ = run_command("train", "--help")
     assert "--learning-rate FLOAT|SCHEDULE" in out
     assert "linear(0.01, 0)" in " ".join(out.split())
+
+
+def test_the_progress_line_shows_schedules_and_no_plain_numbers() -> None:
+    info = RunInfo(
+        title="it", settings={"learning_rate": "linear(1, 0)", "clip_coef": 0.2}, plan=[], steps=0, total_steps=10,
+        run_dir=None, facts={},
+    )  # fmt: skip
+    progress = Progress(info)
+    progress.add({"step": 5, "charts/learning_rate": 0.5, "charts/clip_coef": 0.1})
+    assert [part.text for part in progress.parts() if part.name in ("learning_rate", "clip_coef")] == [
+        "learning_rate 0.5"
+    ]
+
+
+def test_a_sweep_leaves_schedules_alone_and_may_choose_between_them(tmp_path: Path) -> None:
+    config = configured(learning_rate="linear(1e-3, 0)")
+    assert "learning_rate" not in default_search_space(config, (), images=False)
+    file = tmp_path / "space.yaml"
+    file.write_text("learning_rate: [1e-3, 'linear(1e-3, 0)']\n")
+    choices = read_search_space(file, configured(), ())["learning_rate"]
+    assert isinstance(choices, Choices)
+    assert choices.encoded == [1e-3, "linear(0.001, 0)"]
+    assert choices.decode("learning_rate", "linear(0.001, 0)") == Schedule("linear", ((0.0, 1e-3), (1.0, 0.0)))
+    assert choices.as_yaml() == choices.encoded
+
+
+def test_the_command_that_repeats_a_run_has_its_schedules() -> None:
+    config = configured(learning_rate="linear(1e-3, 0)")
+    assert "--learning-rate 'linear(0.001, 0)'" in command(config, usual_settings(config))
+    own = configured(learning_rate=lambda progress: 1e-3)
+    assert "learning_rate=<lambda>" in command(own, usual_settings(own))
+    assert resume_command(tmp := Path("runs/a"), own) == f'tr.load("{tmp}", learning_rate=...).learn()'
+    assert resume_command(tmp, own, "--learning-rate", "1e-4").startswith("tightrope resume")

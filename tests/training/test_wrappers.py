@@ -89,18 +89,19 @@ def test_wrappers_are_applied_in_order(mode: str) -> None:
         env.close()
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("given", ["id", "class", "instance"])
-def test_training_evaluation_and_videos_are_in_wrapped_environments(given: str, tmp_path: Path) -> None:
+def test_training_evaluation_and_videos_are_in_wrapped_environments(given: str, mode: str, tmp_path: Path) -> None:
     env: Any = {
         "id": "FrozenLake-v1",
         "class": FrozenLakeEnv,
         "instance": gymnasium.make("FrozenLake-v1"),
     }[given]
     Seen.made.clear()
-    limit = {} if given == "instance" else {"max_episode_steps": 20}
-    with tr.PPO(env, **SMALL, **limit, wrappers=(Seen,)) as agent:
+    how: dict[str, Any] = {} if given == "instance" else {"max_episode_steps": 20}
+    with tr.PPO(env, **SMALL, **how, vectorization_mode=mode, wrappers=(Seen,)) as agent:
         made = len(Seen.made)
-        assert made >= 2
+        assert made >= 1
         agent.learn(quiet=True)
         result = agent.evaluate(2, eval_envs=2)
         paid = zip(result.returns, result.lengths, strict=True)

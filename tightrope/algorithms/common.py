@@ -236,13 +236,13 @@ def positive(config: object, *names: str) -> None:
 
 
 def extremes(name: str, value: MaySchedule) -> tuple[float, float]:
-    """The least and the greatest value of a setting. Of a function, only its values at the start and the end are known."""
+    """The least and the greatest value of a setting. A function is called at both ends, and otherwise trusted."""
     if not isinstance(value, Schedule):
         return value, value
-    values = [x for _, x in value.points]
     if value.function is not None:
-        values = [checked_value(name, value, progress) for progress in (0.0, 1.0)]
-    return min(values, default=1.0), max(values, default=1.0)
+        return min(checked_value(name, value, progress) for progress in (0.0, 1.0)), math.inf
+    values = [x for _, x in value.points] or [0.0, math.inf]  # the function of a saved run
+    return min(values), max(values)
 
 
 def checked_value(name: str, schedule: Schedule, progress: float) -> float:

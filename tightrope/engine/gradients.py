@@ -8,7 +8,7 @@ computes the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -264,6 +264,8 @@ def disagreement(
     form: Form, loss: Any, policy: ActorCritic, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3
 ) -> str | None:
     """Compare a form with autograd, for random parameters and a random batch of the same shape. Return how they differ."""
+    if isinstance(getattr(loss, "ent_coef", None), Tensor):  # a schedule may start at 0, which would test nothing
+        loss = replace(loss, ent_coef=torch.full_like(loss.ent_coef, 0.1))
     with trial_parameters(policy):
         batch = random_batch(batch, policy, 1)
         terms = autograd(loss, policy, batch, optimizer)

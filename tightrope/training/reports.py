@@ -188,8 +188,8 @@ def command(config: Config, usual: Settings) -> str:
     if nameless or paths or scripted or (network is not None and not can_be_named(network)):
         env = config.env.rpartition(".")[2] if nameless else repr(config.env)
         paths |= {} if network is None else {"network": network}
-        own = {name: path.rpartition(":")[2] for name, path in paths.items()}
-        own["wrappers"] = f"[{', '.join(wrapper.path.rpartition(':')[2] for wrapper in config.run.wrappers)}]"
+        own = {name: short_name(path) for name, path in paths.items()}
+        own["wrappers"] = f"[{', '.join(short_name(wrapper.path) for wrapper in config.run.wrappers)}]"
         words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
         return f"tr.{config.algo.upper()}({env}, {words}).learn()"
     algo = [] if config.algo == "ppo" else ["--algo", config.algo]

@@ -109,7 +109,9 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     if Schedule in options and (schedule := read_schedule(name, value)) is not None:
         return schedule
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else coerce(name, value, next(o for o in options if o is not type(None)))
+        if value is None and type(None) in options:
+            return None
+        return coerce(name, value, next(o for o in options if o is not type(None)))
     if origin is Literal:
         if value in options:
             return value

@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from ...draw import upscaled
+from ..arguments import make_with_arguments
 from ..registry import EnvOptions
 from ..step_arrays import Array, StepArrays
 from .atari import (
@@ -143,7 +144,11 @@ class AleAdapter:
         def engine(seeds: Array, **changes: object) -> VectorEnv:
             from ale_py.vector_env import AtariVectorEnv
 
-            return checked_make(env_id, lambda: AtariVectorEnv(game, len(seeds), **{**kwargs, **changes}))
+            def make() -> VectorEnv:
+                return AtariVectorEnv(game, len(seeds), **{**kwargs, **changes})
+
+            given = options.env_kwargs
+            return checked_make(env_id, lambda: make_with_arguments(env_id, make, lambda: AtariVectorEnv, given))
 
         def games_of(count: int) -> AleEnv:
             first = engine(np.zeros(max(count, 1)))

@@ -115,6 +115,7 @@ def in_processes(factory: Factory, num_envs: int, device: str | torch.device, na
 
         try:
             engine = Workers(make_one, count, name)
+            engine.factory = factory
         except OSError as error:  # of the system: what a constructor raises comes as UsageError
             raise UsageError(
                 f"vectorization_mode 'async' cannot start its processes ({one_line(error)}): it needs room in shared "

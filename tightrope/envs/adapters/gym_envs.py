@@ -280,8 +280,8 @@ class GymVectorEnv(HostEnv):
         """For evaluation and drawing. Single environments of Gymnasium's own vectors then run without processes."""
         fns = getattr(self.engine, "env_fns", None)  # not of a wrapped one: the wrapper may change anything
         if fns:
-            make = getattr(self.engine, "make", fns[0])  # Workers has one that is not for a worker
-            return GymEnv(lambda drawn: in_drawing_mode(make(), drawn), num_envs, self.device, self.name, drawn)
+            factory = getattr(self.engine, "factory", None) or (lambda drawn: in_drawing_mode(fns[0](), drawn))
+            return GymEnv(factory, num_envs, self.device, self.name, drawn)
         if self._factory is None:
             raise UsageError(
                 f"vector env {self.name!r} cannot be copied, which scoring needs: give a factory of it instead, a function "
