@@ -15,6 +15,7 @@ from .estimators import (
     timestep_mean,
 )  # fmt: skip
 from .losses import (
+    ImitationLoss,
     PPOLoss,
     PPOTerms,
     VPGLoss,
@@ -32,8 +33,9 @@ from .losses import (
 from .schedules import linear
 
 __all__ = [
-    "PPOLoss", "PPOTerms", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction", "clipped_surrogate",
-    "clipped_value_loss", "collected_mask", "discounted_returns", "entropy_bonus", "explained_variance", "gae",
-    "importance_weights", "last_row", "linear", "masked_mean", "mean_of_taken", "policy_gradient", "running_returns",
-    "standardize", "successor_values", "terms_to_check", "timestep_mean", "value_loss",
+    "ImitationLoss", "PPOLoss", "PPOTerms", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction",
+    "clipped_surrogate", "clipped_value_loss", "collected_mask", "discounted_returns", "entropy_bonus",
+    "explained_variance", "gae", "importance_weights", "last_row", "linear", "masked_mean", "mean_of_taken",
+    "policy_gradient", "running_returns", "standardize", "successor_values", "terms_to_check", "timestep_mean",
+    "value_loss",
 ]  # fmt: skip
