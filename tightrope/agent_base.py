@@ -1,4 +1,4 @@
-"""The methods of an agent besides training: evaluate, predict, record, show, export."""
+"""The methods of an agent besides training: evaluate, predict, record, show, imitate, export."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .logging import Clip
 from .training.config import MAX_EPISODES, Config
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.export import Exported, export_policy
+from .training.imitation import Imitation, imitate
 from .training.names import known_arguments, missing_member
 from .training.policy import predict
 from .training.scoring import evaluation_env, options_of
@@ -127,6 +128,22 @@ class AgentBase:
         may be given too. With deterministic=False the action is sampled as in training. `mask` has a 1 for each allowed option,
         for environments with action masks whose observations do not hold them."""
         return predict(self.state.policy, self.state.env, obs, deterministic, mask)
+
+    @known_arguments
+    def imitate(
+        self, teacher: object, steps: int = 100_000, epochs: int = 10, learning_rate: float = 3e-3
+    ) -> Imitation:
+        """Learn a teacher's actions by maximum likelihood, and the values of what it does, before training begins.
+
+        Args:
+            teacher: A run, an agent or a loaded policy with the same spaces, which may see more parts of the observation; or a
+                .npz or .safetensors file with arrays obs and action, one row each in the order of time.
+            steps: Steps that the teacher takes, in fresh copies of the environments and with sampled actions.
+            epochs: Passes over these steps.
+            learning_rate: Step size of Adam, which decays to 0.
+        """
+        self.check_open()
+        return imitate(self.state, self.config, teacher, steps, epochs, learning_rate)
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy, from the environment's observations to its actions, to an ONNX file, if onnxruntime agrees

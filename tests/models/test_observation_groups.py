@@ -29,6 +29,7 @@ from tightrope.models.observation_groups import GroupTrunk, columns_of_parts, gr
 from tightrope.tools.probe import PROBES, run_probe
 from tightrope.training.config import configure, setting_types
 from tightrope.training.plan import plan
+from tightrope.training.presets import kind_of
 from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec
 
 PARTS = Composite((("a", Box((3,))), ("b", Box((2,))), ("c", Discrete(4)), ("d/e", Box((1,))), ("d/f", Box((2,)))))
@@ -339,6 +340,9 @@ def test_an_exported_graph_has_the_actors_inputs_alone(kind: str, tmp_path: Path
         wanted = {"tensor": ["obs"], "masked": ["action_mask", "obs"], "gymnasium": ["clock", "hint"]}[kind]
         assert sorted(exported.inputs) == wanted
         assert "value" not in exported.outputs
+        sizes = [len(x.raw_data) // 4 for x in pytest.importorskip("onnx").load(exported.path).graph.initializer]
+        actor = sum(p.numel() for part in ("actor", "head") for p in getattr(agent.state.policy, part).parameters())
+        assert actor <= sum(sizes) < actor + 100, "the graph holds more than the actor"
         session = onnxruntime.InferenceSession(str(exported.path))
         assert sorted(x.name for x in session.get_inputs()) == wanted
         hint = np.eye(2, dtype=np.float32)
@@ -449,6 +453,21 @@ def test_spaces_may_be_set_after_the_base_is_made() -> None:
     assert [*parts] == ["observation", "privileged", "action_mask"]
     assert Late(4).spawn(2, 0).observation == Late(4).observation == Arms(4).observation
     assert parts["privileged"] == Box((3,))
+
+
+def test_defaults_follow_what_the_actor_sees() -> None:
+    class States(Arms):
+        observation = Discrete(2)
+
+        def observe(self, state: Tensor) -> Tensor:
+            return state[:, 0].long()
+
+    env = States(num_envs=4)
+    assert kind_of(env.observation, env.action) == "states"
+    agent = tr.PPO(env, total_timesteps=64, num_minibatches=2, **TINY).learn(quiet=True)
+    assert agent.state.policy.actor.trunk[1].in_features == 2
+    assert agent.predict(torch.tensor([0, 1]), mask=[1, 1, 0]).shape == (2,)
+    assert agent.predict(0, mask=[1, 1, 0]) in (0, 1)
 
 
 def test_several_choices_and_groups() -> None:

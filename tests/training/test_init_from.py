@@ -145,6 +145,23 @@ def test_it_resumes_exactly_without_the_first_run(first: Path, tmp_path: Path) -
     assert "init_from elsewhere cannot replace" in refusal(tr.load, tmp_path / "run", init_from="elsewhere")
 
 
+def test_a_run_that_was_killed_in_its_first_phase_does_not_need_the_first_run(first: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(first, other)
+    whole = made(other).learn(quiet=True)
+
+    class Killed(tr.Callback):
+        def on_update(self, state: Any) -> None:
+            shutil.copytree(tmp_path / "run", tmp_path / "as it was")
+            raise tr.StopTraining("killed")
+
+    made(other).learn(run_dir=tmp_path / "run", quiet=True, callbacks=[Killed()])
+    shutil.rmtree(other)
+    again = tr.load(tmp_path / "as it was")
+    assert again.steps == 0
+    assert torch.equal(whole.state.optimizer.flat, again.learn(quiet=True).state.optimizer.flat)
+
+
 def test_the_command_says_what_it_took_and_resumes(first: Path, tmp_path: Path) -> None:
     run, flags = tmp_path / "run", [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
     words = ["train", "CartPole-v1", "--run-dir", str(run), "--init-from", str(first), "--hidden-sizes", "16", "16"]

@@ -1,4 +1,4 @@
-"""The command line: train, sweep, resume, eval, record, report, export, envs, check, probe, bench, doctor.
+"""The command line: train, sweep, resume, clone, eval, record, report, export, envs, check, probe, bench, doctor.
 
 The module of a command is imported when the command is called, so that help and version do not import torch.
 """
@@ -27,6 +27,7 @@ usage: tightrope COMMAND ...
   train ENV     train an agent           tightrope train CartPole-v1
   sweep ENV     search good settings     tightrope sweep CartPole-v1 --trials 30
   resume RUN    continue a run           tightrope resume runs/demo
+  clone RUN     imitate a trained agent  tightrope clone runs/teacher --actor-obs camera
   eval RUN      score a trained agent    tightrope eval runs/demo --episodes 100
   record RUN    write a video of it      tightrope record runs/demo --out pole.mp4
   report RUN    a page about a run, or   tightrope report runs/demo
@@ -42,13 +43,15 @@ usage: tightrope COMMAND ...
 """
 
 COMMANDS = {  # the module of each command, with a function such as train_main
-    "train": "training", "sweep": "sweep", "resume": "training", "eval": "trained", "record": "trained", "report": "trained",
-    "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools", "doctor": "tools",
+    "train": "training", "sweep": "sweep", "resume": "training", "clone": "clone", "eval": "trained", "record": "trained",
+    "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools",
+    "doctor": "tools",
 }  # fmt: skip
 OTHER_NAMES = {
     "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
+    "imitate": "clone", "bc": "clone",
 }  # fmt: skip
 TRAINING = ("train", "resume", "sweep")  # they write files, so they keep running if nobody reads their output
 EXIT_SECONDS = 2.0  # for an orderly exit after Ctrl-C

@@ -15,6 +15,7 @@ from .estimators import (
     timestep_mean,
 )  # fmt: skip
 from .losses import (
+    ImitationLoss,
     PPOLoss,
     PPOTerms,
     VPGLoss,
@@ -32,7 +33,7 @@ from .losses import (
 from .schedules import Schedule, cosine, linear, piecewise
 
 __all__ = [
-    "PPOLoss", "PPOTerms", "Schedule", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction",
+    "ImitationLoss", "PPOLoss", "PPOTerms", "Schedule", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction",
     "clipped_surrogate", "clipped_value_loss", "collected_mask", "cosine", "discounted_returns", "entropy_bonus",
     "explained_variance", "gae", "importance_weights", "last_row", "linear", "masked_mean", "mean_of_taken", "piecewise",
     "policy_gradient", "running_returns", "standardize", "successor_values", "terms_to_check", "timestep_mean", "value_loss",

@@ -1,4 +1,4 @@
-"""The terms of the REINFORCE and PPO objectives, and the two losses that the algorithms minimise.
+"""The terms of the REINFORCE and PPO objectives, the two losses that the algorithms minimise, and that of imitation.
 
 REINFORCE: Williams 1992. PPO: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and eq. 9. Terms to be maximised (surrogate,
 policy gradient, entropy) have the paper's sign; PPOLoss and VPGLoss turn the sum into a loss to be minimised.
@@ -169,6 +169,25 @@ class VPGLoss:
             entropy=entropy.detach(),
             importance_weight=masked_mean(weight, batch.alive),
         )
+
+
+class ImitationTerms(NamedTuple):
+    negative_log_likelihood: Tensor
+    value_loss: Tensor
+
+
+@dataclass(frozen=True)
+class ImitationLoss:
+    """Behaviour cloning: -(mean of log pi(a|s)) of a teacher's actions + c1 L^VF."""
+
+    vf_coef: float
+
+    def __call__(self, policy: Policy, batch: Batch) -> tuple[Tensor, ImitationTerms]:
+        distribution, value = policy(batch.obs)
+        likelihood = distribution.log_prob(batch.action).mean()
+        critic_loss = value_loss(value, batch.target) if self.vf_coef > 0 else torch.zeros_like(likelihood)
+        total = self.vf_coef * critic_loss - likelihood
+        return total, ImitationTerms(-likelihood.detach(), critic_loss.detach())
 
 
 @runtime_checkable

@@ -86,11 +86,11 @@ def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:
 
 def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
     """A row of a tensor environment without its action mask, from what the actor sees of it."""
+    if not isinstance(policy.actor, GroupTrunk):
+        return obs
     try:
         given = torch.as_tensor(obs, device=env.device)
     except (TypeError, ValueError, RuntimeError):
-        return obs
-    if not isinstance(policy.actor, GroupTrunk):
         return obs
     seen = env.observation if policy.action_mask is None else policy.action_mask.seen
     whole, own = (env.observation.shape, seen.shape), policy.actor.spec.shape

@@ -11,6 +11,7 @@ from ..engine import cores
 from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import sees_images
+from ..models.observation_groups import group_spec, observation_groups
 from ..types import Box, Discrete, MultiDiscrete, Settings, Spec
 
 _CARTPOLE: Settings = dict(
@@ -214,6 +215,7 @@ def atari(given: Settings) -> Settings:
 def kind_of(observation: Spec, action: Spec) -> str:
     """Which defaults suit an environment that has no preset."""
     observation = without_mask(observation, action)
+    observation = group_spec(observation, observation_groups(observation, None, None).actor)
     if sees_images(observation):
         return "images"
     if any(isinstance(part, Box) for _, part in flat_parts(action)):

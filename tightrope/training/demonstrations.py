@@ -1,0 +1,164 @@
+"""Demonstrations to imitate: rollouts of a teacher, or observations and actions from a file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from ..engine import State, draw_noise, isolated_rng, stream_seed
+from ..envs.adapters.host import HostEnv
+from ..envs.step_arrays import Array
+from ..envs.validate import in_short
+from ..errors import UsageError, one_line, plural
+from ..models import ActorCritic
+from ..models.action_mask import options
+from ..models.actor_critic import GaussianHead
+from ..types import Env, Rollout
+from .actor_inputs import completed
+from .build import check_memory, check_plausible
+from .checkpoint_reader import find
+from .config import Config
+from .policy import encoded, loaded
+
+FILES = (".npz", ".safetensors")
+FEWEST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Rows, one environment after the other. With `rollout` come rewards and ends of episodes, to learn values from."""
+
+    obs: Tensor  # (M, ...)
+    action: Tensor  # (M, ...) as a policy samples them
+    rollout: Rollout | None = None
+    last_obs: Tensor | None = None  # (N, ...) after the rollout
+
+
+def is_file(source: object) -> bool:
+    return isinstance(source, (str, Path)) and Path(source).suffix in FILES
+
+
+# a teacher ------------------------------------------------------------------------------------------------------------------
+
+
+def teacher_of(source: object, env: Env) -> ActorCritic:
+    """The network of a run, an agent or a loaded policy, on the device of `env`; UsageError unless it fits this environment."""
+    if isinstance(source, (str, Path)):
+        found = find(Path(source))
+        if found.config.network.network is not None:
+            raise UsageError(
+                f"{source} has a network of its own: give tr.load_policy(path, network=...) as the teacher"
+            )
+        check_plausible(found, found.config)
+        source = loaded(found, found.config, None, env.device)
+    theirs: Env | None = getattr(source, "_env", None) or getattr(getattr(source, "state", None), "env", None)
+    network = getattr(source, "network", None) or getattr(source, "policy", None)
+    if theirs is None or not isinstance(network, ActorCritic):
+        raise UsageError(
+            f"teacher {str(source)[:60]!r} is invalid: give a run, an agent, a policy, or a file of {FILES}"
+        )
+    for name in ("observation", "action"):
+        there, here = getattr(theirs, name), getattr(env, name)
+        if there != here:
+            shown = f"{name}s of {in_short(there)}, and the student's environment has {in_short(here)}"
+            fix = (
+                "let the environment show both, and give the student actor_obs"
+                if name == "observation"
+                else "change one"
+            )
+            raise UsageError(
+                f"the teacher has {shown}{' of another kind' * (in_short(there) == in_short(here))}: {fix}"
+            )
+    return network if next(network.parameters()).device == env.device else network.to(env.device)
+
+
+@torch.no_grad()
+def watched(state: State, config: Config, teacher: ActorCritic, steps: int) -> Demonstrations:
+    """Let a teacher act in fresh copies of the environments for `steps` steps in all, sampling actions as in training."""
+    num_steps = -(-steps // state.env.num_envs)
+    check_memory(config, num_steps * state.env.num_envs, state.env)
+    seed = stream_seed(config.run.seed, "imitate")
+    with isolated_rng(seed, state.env.device), state.runtime.arithmetic():
+        env = state.env.spawn(state.env.num_envs, seed)
+        try:
+            obs, rollout = env.reset(seed=seed), Rollout.allocate(num_steps, env)
+            noise = draw_noise(env, teacher.head.noise, num_steps, (1, 1), seed, 0)
+            last, _ = state.runtime.collect(env, teacher, rollout, obs, noise)
+        finally:
+            env.close()
+    return Demonstrations(rows_of(rollout, rollout.obs), rows_of(rollout, rollout.action), rollout, last.clone())
+
+
+def rows_of(rollout: Rollout, column: Tensor) -> Tensor:
+    """The valid rows of a column (T, N, ...), one environment after the other."""
+    return column.transpose(0, 1).flatten(0, 1)[rollout.valid.T.flatten()]
+
+
+# a file ---------------------------------------------------------------------------------------------------------------------
+
+
+def recorded_in(path: Path, policy: ActorCritic, env: Env) -> Demonstrations:
+    """Read rows of observations and actions. A Dict observation is stored as obs/KEY for each key; keys that the actor does not
+    use may be missing."""
+    arrays = arrays_in(path)
+    nested: dict[str, object] = {}
+    for name, array in arrays.items():
+        *outer, last = name.split("/")
+        place = nested
+        for key in outer:
+            inner = place.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"{path} has both {key} and {name}: keep one of them")
+            place = inner
+        place[last] = array
+    taken = nested.get("action")
+    if "obs" not in nested or not isinstance(taken, np.ndarray):
+        raise UsageError(f"{path} has {', '.join(sorted(arrays)[:8]) or 'nothing'}: give arrays called obs and action")
+    obs, single = encoded(env, completed(policy, env, nested["obs"]))
+    action = raw_actions(taken, policy, env, path)
+    if single or len(obs) != len(action) or len(obs) < FEWEST_ROWS:
+        counts = f"{plural(1 if single else len(obs), 'observation')} and {plural(len(action), 'action')}"
+        raise UsageError(f"{path} has {counts}: give as many of each, at least {FEWEST_ROWS}")
+    if not obs.float().isfinite().all() or not action.float().isfinite().all():
+        raise UsageError(f"{path} has numbers that are not finite: leave out these rows")
+    return Demonstrations(obs, action)
+
+
+def arrays_in(path: Path) -> Mapping[str, Array]:
+    """The arrays of a .npz or .safetensors file, neither of which can run code."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, SafetensorError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def raw_actions(action: Array, policy: ActorCritic, env: Env, path: Path) -> Tensor:
+    """Actions of the environment as the policy samples them: choices count from 0, and bounds are -1 and 1."""
+    writer = env._action if isinstance(env, HostEnv) else None
+    space = (writer.space.shape or ()) if writer is not None else env.action.shape
+    if action.dtype.kind not in "fiub" or action.shape[1:] != tuple(space):
+        found = f"actions of shape {action.shape} and dtype {action.dtype}"
+        raise UsageError(f"{path} has {found}: give numbers of shape (rows{''.join(f', {n}' for n in space)})")
+    if isinstance(policy.head, GaussianHead):
+        flat = torch.from_numpy(action.astype(np.float32)).reshape(len(action), -1).to(env.device)
+        return (flat - policy.head.middle) / policy.head.half_range
+    start = 0 if writer is None or writer.start is None else writer.start
+    choices = (action.astype(np.int64) - start).reshape(len(action), *env.action.shape)
+    if (
+        (choices != action.reshape(choices.shape) - start).any()
+        or (choices < 0).any()
+        or (choices >= options(env.action)).any()
+    ):
+        raise UsageError(f"{path} has actions that are not in {in_short(env.action)}: leave out these rows")
+    return torch.from_numpy(choices).to(env.device)

@@ -1,0 +1,137 @@
+"""Behaviour cloning: a student learns a teacher's actions by maximum likelihood, and the values of what the teacher does.
+
+The teacher may see more than the student. Everything that the student keeps is in its networks and statistics: the optimiser is
+reset afterwards, so that training begins as with new networks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..engine import State, choose_threads, stream, threads, world
+from ..errors import UsageError
+from ..functional import (
+    ImitationLoss,
+    discounted_returns,
+    explained_variance,
+    linear,
+    running_returns,
+    successor_values,
+)
+from ..types import Batch, Rollout
+from .config import Config
+from .demonstrations import Demonstrations, is_file, recorded_in, rows_of, teacher_of, watched
+
+MINIBATCH, HELD_OUT = 128, 0.1  # rows of a minibatch; share of the rows, the last ones, that nothing is learned from
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """How well a student imitates, on rows that it has not learned from."""
+
+    rows: int  # that it has learned from
+    before: float  # negative log-likelihood of the actions
+    after: float
+    explained_variance: float | None  # of the values; None if they were not learned
+
+    def __str__(self) -> str:
+        values = (
+            "" if self.explained_variance is None else f"; values explain {self.explained_variance:.2f} of the returns"
+        )
+        return f"negative log-likelihood {self.before:.3f} before, {self.after:.3f} after {self.rows:,} rows{values}"
+
+
+def imitate(state: State, config: Config, source: object, steps: int, epochs: int, learning_rate: float) -> Imitation:
+    """Train the networks of a new run to act as a teacher does. `source` is a run, an agent, a policy, or a file."""
+    for name, number in {"steps": steps, "epochs": epochs, "learning_rate": learning_rate}.items():
+        if not number > 0:
+            raise UsageError(f"{name} {number} is not positive: give a number above 0")
+    if world().is_distributed:
+        raise UsageError("imitation runs in one process: start it without torchrun")
+    if state.steps:
+        raise UsageError(f"this agent has been trained for {state.steps:,} steps: let a new one imitate")
+    if isinstance(source, (str, Path)) and is_file(source):
+        shown = recorded_in(Path(source), state.policy, state.env)
+    else:
+        shown = watched(state, config, teacher_of(source, state.env), steps)
+    state.runtime.update_statistics(state.policy, shown.obs[:, None])
+    student = Student(state, config, shown)
+    before = student.likelihood()
+    with threads(config.run.threads or choose_threads(state.policy, MINIBATCH)):
+        for epoch in range(epochs):
+            student.learn(linear(learning_rate, 0.0, epoch, epochs), epoch)
+    optimizer = state.optimizer
+    for tensor in (optimizer.first_moment, optimizer.second_moment, optimizer.step_count, optimizer.learning_rate):
+        tensor.zero_()
+    after = student.likelihood()
+    if not math.isfinite(after):
+        raise UsageError(
+            f"imitation ended at the negative log-likelihood {after}: lower its learning_rate {learning_rate}"
+        )
+    return Imitation(student.learned, before, after, student.explained())
+
+
+class Student:
+    """A policy that learns from demonstrations."""
+
+    def __init__(self, state: State, config: Config, shown: Demonstrations) -> None:
+        self.state, self.algorithm, self.shown = state, config.algorithm, shown
+        self.learned = len(shown.obs) - max(1, int(HELD_OUT * len(shown.obs)))
+        self.has_values = config.algorithm.has_critic and shown.rollout is not None
+        self.loss = ImitationLoss(config.algorithm.vf_coef if self.has_values else 0.0)
+        self.reward = None if shown.rollout is None else self.scaled(shown.rollout)
+
+    def scaled(self, rollout: Rollout) -> Tensor:
+        """The rewards as training will see them."""
+        if not getattr(self.algorithm, "norm_reward", False):
+            return rollout.reward
+        nothing, scaler = torch.zeros_like(rollout.reward[0]), self.state.policy.reward_scaler
+        returns, _ = running_returns(rollout.reward, rollout.done, nothing, self.algorithm.gamma)
+        self.state.runtime.merge(scaler, returns.flatten(), rollout.valid.flatten())
+        scaled: Tensor = scaler(rollout.reward)
+        return scaled
+
+    @torch.no_grad()
+    def batch(self) -> Batch:
+        """All rows. Returns of episodes that did not end go on with the student's own value, so that targets change as it
+        learns."""
+        zeros = torch.zeros(len(self.shown.obs), device=self.shown.obs.device)
+        rollout, policy = self.shown.rollout, self.state.policy
+        if not self.has_values or rollout is None or self.reward is None or self.shown.last_obs is None:
+            return Batch(self.shown.obs, self.shown.action, zeros, zeros, zeros, zeros)
+        value = policy.value(rollout.obs.flatten(0, 1)).view_as(rollout.value)
+        final_value = self.state.runtime.final_values(policy, rollout)
+        next_value = successor_values(value, policy.value(self.shown.last_obs), rollout.done, final_value)
+        ends = rollout.terminated, rollout.done
+        target = discounted_returns(self.reward, *ends, next_value, self.algorithm.gamma)
+        columns = rows_of(rollout, value), zeros, rows_of(rollout, target)
+        return Batch(self.shown.obs, self.shown.action, zeros, *columns)
+
+    def learn(self, learning_rate: float, epoch: int) -> None:
+        """Take one pass over the rows to learn from."""
+        state, batch = self.state, self.batch().take(slice(self.learned))
+        state.optimizer.learning_rate.fill_(learning_rate)
+        device = batch.obs.device
+        keys = torch.rand(1, len(batch), generator=stream(device, state.seed, "imitate", epoch), device=device)
+        with state.runtime.arithmetic():
+            for minibatch in batch.minibatches(max(1, len(batch) // MINIBATCH), batch.order(keys)):
+                state.runtime.backward(self.loss, state.policy, minibatch, state.optimizer)
+                state.runtime.step(state.optimizer, None)
+
+    @torch.no_grad()
+    def likelihood(self) -> float:
+        """The mean negative log-likelihood of the actions that were held out."""
+        obs, action = self.shown.obs[self.learned :], self.shown.action[self.learned :]
+        return -float(self.state.policy.distribution(obs).log_prob(action).mean())
+
+    def explained(self) -> float | None:
+        """The explained variance of the values that were held out."""
+        if not self.has_values:
+            return None
+        held = self.batch().take(slice(self.learned, None))
+        return float(explained_variance(held.value, held.target))
