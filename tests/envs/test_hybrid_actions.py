@@ -1,4 +1,4 @@
-"""Hybrid actions on their way: from the policy's row to the members of Gymnasium's spaces and the dicts of tensor environments."""
+"""Hybrid actions on their way: from the policy's row to members of Gymnasium's spaces and to dicts of tensors."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_checker_plays_hybrid_actions() -> None:
 
 
 class Crane(TensorEnv):
-    """Lift with a force, or drive left or right, or wait. The force counts only for lifting; waiting is forbidden on the ground."""
+    """Wait, lift with a force, or drive at a speed. Waiting is forbidden on the ground."""
 
     observation = Box((3,))
     action = Composite(
