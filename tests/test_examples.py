@@ -64,6 +64,15 @@ def test_privileged_critic(tmp_path):
     assert "at rest: tensor([1.])" in output
 
 
+def test_hybrid_actions(tmp_path):
+    output = example("hybrid_actions.py", tmp_path)
+    before, after = means(output)
+    assert before < -4
+    assert after > -1.5
+    assert "15.0 m from the hole: driver" in output
+    assert "0.5 m from the hole: putter" in output
+
+
 def test_curriculum(tmp_path):
     *levels, at_once = means(example("curriculum.py", tmp_path))
     assert levels == [1.0] * 8

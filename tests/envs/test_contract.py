@@ -23,7 +23,7 @@ from tightrope.envs import tensor as tensor_env
 from tightrope.envs.adapters.groups import Grouped
 from tightrope.envs.adapters.gym import GymVectorEnv
 from tightrope.errors import UsageError
-from tightrope.types import Box, Env, Step
+from tightrope.types import Box, Composite, Env, Spec, Step
 
 Factory = Callable[..., Env]
 aten = torch.ops.aten
@@ -87,12 +87,19 @@ def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
 
 def random_actions(env: Env, steps: int, seed: int = 0) -> Tensor:
     """(steps, N, ...) valid actions."""
-    generator, shape = torch.Generator().manual_seed(seed), (steps, env.num_envs, *env.action.shape)
-    if isinstance(env.action, Box):
-        unit = torch.rand(shape, generator=generator, dtype=env.action.dtype)
-        low, high = (torch.tensor(bound).clamp(-1e3, 1e3) for bound in (env.action.low, env.action.high))
-        return (low + unit * (high - low)).to(env.device)
-    return (torch.rand(shape, generator=generator) * torch.tensor(env.action.n)).long().to(env.device)
+    return random_members(env.action, (steps, env.num_envs), torch.Generator().manual_seed(seed)).to(env.device)
+
+
+def random_members(spec: Spec, rows: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if isinstance(spec, Composite):
+        return torch.cat(
+            [random_members(part, rows, generator).reshape(*rows, -1).float() for _, part in spec.parts], -1
+        )
+    unit = torch.rand(*rows, *spec.shape, generator=generator)
+    if isinstance(spec, Box):
+        low, high = (torch.tensor(bound).clamp(-1e3, 1e3) for bound in (spec.low, spec.high))
+        return low + unit.to(spec.dtype) * (high - low)
+    return (unit * torch.tensor(spec.n)).long()
 
 
 def random_noise(env: Env, steps: int, seed: int = 0) -> Tensor:
@@ -468,10 +475,11 @@ def check_step_is_made_of_the_pure_methods(factory: Factory) -> None:
     clock, seen_ends = torch.zeros(8, dtype=torch.int32, device=env.device), 0
     for action, fresh in zip(random_actions(env, 16), noise[1:], strict=True):
         state = env.state.clone()
-        next_state = env.advance(state.clone(), action)
+        given = env.action.split(action) if isinstance(env.action, Composite) else action
+        next_state = env.advance(state.clone(), given)
         step = env.step(action, fresh)
         assert torch.equal(step.final_obs, env._show(next_state))
-        assert torch.equal(step.reward, env.reward(state, action, next_state))
+        assert torch.equal(step.reward, env.reward(state, given, next_state))
         assert torch.equal(step.terminated, env.terminated(next_state))
         done = step.terminated | step.truncated
         start = env.initial(fresh)
@@ -498,7 +506,7 @@ def check_termination_on_the_last_step_is_not_truncation(factory: Factory) -> No
     env = factory(num_envs=4096, max_episode_steps=1)
     wide = torch.randn(env.state.shape, generator=torch.Generator().manual_seed(0)).to(env.device) * 2
     action = random_actions(env, 1)[0]
-    ending = env.terminated(env.advance(wide, action))
+    ending = env.terminated(env._apply("advance", wide, action))
     if not ending.any():
         pytest.skip("never terminates")
     env.state.copy_(wide)

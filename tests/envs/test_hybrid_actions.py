@@ -1,4 +1,4 @@
-"""Hybrid actions on their way: from the policy's row to the members of Gymnasium's spaces and the dicts of tensor environments."""
+"""Hybrid actions on their way: from the policy's row to members of Gymnasium's spaces and to dicts of tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.engine import draw_noise, why_not_recorded
+from tightrope.engine.closed_form import has_closed_form, has_known_network
 from tightrope.envs import TensorEnv
 from tightrope.envs.adapters.gym import from_object
 from tightrope.envs.adapters.hybrid_writer import read_conditions, writer_for
 from tightrope.envs.checker import check
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
+from tightrope.functional import PPOLoss
 from tightrope.models import Hybrid
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
@@ -130,6 +132,56 @@ def test_masks_by_part_are_applied(mode: str) -> None:
     assert batch["kind"].tolist() == [6, 5]
 
 
+class ShownMasks(MaskedRobot):
+    """Its masks are a part of a Dict observation, nested like the action."""
+
+    observation_space: ClassVar[Any] = gs.Dict(
+        {
+            "x": Robot.observation_space,
+            "action_mask": gs.Dict(
+                {
+                    "arm": gs.Dict({"1": gs.MultiBinary(4), "2": gs.Tuple((gs.MultiBinary(2), gs.MultiBinary(3)))}),
+                    "kind": gs.MultiBinary(3),
+                }
+            ),
+        }
+    )
+
+    def shown(self, obs: Any) -> Any:
+        several = tuple(np.array(x, np.int8) for x in ([1, 0], [1, 1, 0]))
+        arm = {"1": np.array([1, 1, 0, 1], np.int8), "2": several}
+        return {"x": obs, "action_mask": {"arm": arm, "kind": np.array([1, 0, 1], np.int8)}}
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.shown(super().reset(**kwargs)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return self.shown(obs), *rest
+
+
+def test_masks_by_part_may_be_a_part_of_the_observation() -> None:
+    vector = gymnasium.vector.SyncVectorEnv([ShownMasks] * 2)
+    for env in (ShownMasks, vector):
+        agent = tr.PPO(env, num_envs=2, total_timesteps=64, **SMALL).learn(quiet=True)
+        assert [name for name, _ in agent.policy.action_mask.seen.parts] == ["x"]
+        obs = np.zeros(9, np.float32)
+        assert agent.predict({"x": obs}, mask={"kind": [0, 1, 0]})["kind"] == 6
+        assert agent.predict({"x": np.stack([obs] * 2)}, mask={"kind": [[0, 1, 0], [1, 0, 0]]})["kind"].tolist() == [
+            6,
+            5,
+        ]
+        assert agent.predict(ShownMasks().reset())["kind"] != 6
+
+    class Misnamed(ShownMasks):
+        observation_space = gs.Dict({"x": Robot.observation_space, "action_mask": gs.Dict({"kin": gs.MultiBinary(12)})})
+
+    with pytest.raises(
+        UsageError, match=r"has the parts kin \(12\): give those of the choices, arm/1 \(4\), arm/2 \(5\), kind"
+    ):
+        tr.PPO(Misnamed, **SMALL)
+
+
 def test_predict_gives_the_nested_structure(tmp_path: Path) -> None:
     agent = tr.PPO(Robot, num_envs=2, total_timesteps=64, **SMALL).learn(quiet=True, run_dir=tmp_path)
     obs = np.zeros(9, np.float32)
@@ -199,7 +251,7 @@ def test_the_checker_plays_hybrid_actions() -> None:
 
 
 class Crane(TensorEnv):
-    """Lift with a force, or drive left or right, or wait. The force counts only for lifting; waiting is forbidden on the ground."""
+    """Wait, lift with a force, or drive at a speed. Waiting is forbidden on the ground."""
 
     observation = Box((3,))
     action = Composite(
@@ -294,6 +346,12 @@ def test_a_run_resumes_bit_for_bit(algo: Any, tmp_path: Path) -> None:
     policy = tr.load_policy(tmp_path)
     obs = torch.zeros(3)
     assert int(policy.predict(obs, mask=[0, 1, 0, 1, 1, 1, 1])["kind"]) == 1
+
+
+def test_hand_written_gradients_are_not_for_hybrid_actions() -> None:
+    policy = tr.PPO(Crane(4), **SMALL).policy
+    assert not has_closed_form(PPOLoss(0.2, 0.5, 0.01, False), policy)
+    assert not has_known_network(policy)
 
 
 def test_log_probabilities_of_a_rollout_leave_out_what_was_not_used() -> None:

@@ -35,3 +35,12 @@ def test_what_a_probe_shows_and_pays_and_how_long_it_lives(env_id: str) -> None:
         assert (step.terminated == ((t + 1) % life == 0)).all()
         assert not step.truncated.any()
         obs = step.obs
+
+
+def test_what_the_hybrid_probe_pays() -> None:
+    env = make("HybridProbe-v0", num_envs=4)
+    obs = env.reset(noise=torch.tensor([[0.1], [0.1], [0.9], [0.9]]))
+    assert obs.flatten().tolist() == [1.0, 1.0, -1.0, -1.0]
+    step = env.step(torch.tensor([[1.0, 0.5], [0.0, 1.5], [0.0, -0.5], [1.0, -1.0]]))
+    assert step.reward.tolist() == [1.0, -1.0, 1.0, -0.25]
+    assert step.terminated.all()

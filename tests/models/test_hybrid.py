@@ -1,4 +1,4 @@
-"""Hybrid actions: every part is its own distribution, unused parts count for nothing, and both losses have autograd's gradient."""
+"""Hybrid actions: each part has a distribution of its own, unused parts count for nothing, gradients are autograd's."""
 
 from __future__ import annotations
 

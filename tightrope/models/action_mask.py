@@ -40,25 +40,48 @@ def append_mask(obs: Tensor, mask: Tensor) -> Tensor:
 
 def mask_columns(observation: Spec, action: Spec) -> slice | None:
     """The columns of an observation's row that hold the action mask; None if there is no mask."""
-    count, start = sum(options(action)), 0
-    for name, part in observation.parts if isinstance(observation, Composite) and count else ():
-        size = math.prod(part.shape)
-        if name == ACTION_MASK and size != count:
-            raise UsageError(
-                f"the observation's {ACTION_MASK!r} has {size} entries, and the actions have {count} options: give one entry "
-                "for each option"
-            )
-        if name == ACTION_MASK:
-            return slice(start, start + size)
-        start += size
-    return None
+    count, parts = sum(options(action)), observation.parts if isinstance(observation, Composite) else ()
+    held = [(name, math.prod(part.shape)) for name, part in parts if is_mask(name, action)]
+    if not held or not count:
+        return None
+    size = sum(size for _, size in held)
+    if size != count:
+        raise UsageError(
+            f"the observation's {ACTION_MASK!r} has {size} entries, and the actions have {count} options: give one entry "
+            "for each option"
+        )
+    if held[0][0] != ACTION_MASK:
+        check_mask_parts(held, action)
+    names = [name for name, _ in parts]
+    start = sum(math.prod(part.shape) for _, part in parts[: names.index(held[0][0])])
+    return slice(start, start + size)
+
+
+def is_mask(name: str, action: Spec) -> bool:
+    """Whether a part of an observation is the action mask, or the part of it for a part of a hybrid action."""
+    return name == ACTION_MASK or (isinstance(action, Composite) and name.startswith(f"{ACTION_MASK}/"))
+
+
+def check_mask_parts(held: list[tuple[str, int]], action: Spec) -> None:
+    """Raise UsageError unless masks by part are those of a hybrid action's choices, in their order."""
+    choices = [(name, sum(options(part))) for name, part in flat_parts(action) if options(part)]
+    sizes: dict[str, int] = {}
+    for name, size in held:
+        inner = name.removeprefix(f"{ACTION_MASK}/")
+        owner = next((choice for choice, _ in choices if inner == choice or inner.startswith(f"{choice}/")), inner)
+        sizes[owner] = sizes.get(owner, 0) + size
+    if [*sizes.items()] != choices:
+        wanted, found = (", ".join(f"{name} ({size})" for name, size in pairs) for pairs in (choices, sizes.items()))
+        raise UsageError(
+            f"the observation's {ACTION_MASK!r} has the parts {found}: give those of the choices, {wanted}"
+        )
 
 
 def without_mask(observation: Spec, action: Spec) -> Spec:
     """The space of what networks see: the observation without its action mask."""
     if mask_columns(observation, action) is None or not isinstance(observation, Composite):
         return observation
-    rest = tuple((name, part) for name, part in observation.parts if name != ACTION_MASK)
+    rest = tuple((name, part) for name, part in observation.parts if not is_mask(name, action))
     if not rest:
         raise UsageError(f"the observation has nothing but {ACTION_MASK!r}: add what the policy is to decide by")
     return rest[0][1] if [name for name, _ in rest] == [OBSERVATION] else Composite(rest)

@@ -21,7 +21,7 @@ from ..errors import UsageError, one_line, plural
 from ..models import ActorCritic
 from ..models.action_mask import options
 from ..models.actor_critic import GaussianHead
-from ..types import Env, Rollout
+from ..types import Composite, Env, Rollout
 from .actor_inputs import completed
 from .build import check_memory, check_plausible
 from .checkpoint_reader import find
@@ -145,6 +145,8 @@ def arrays_in(path: Path) -> Mapping[str, Array]:
 
 def raw_actions(action: Array, policy: ActorCritic, env: Env, path: Path) -> Tensor:
     """Actions of the environment as the policy samples them: choices count from 0, and bounds are -1 and 1."""
+    if isinstance(env.action, Composite):
+        raise UsageError(f"{path} cannot hold hybrid actions: give the directory of a run, whose agent then acts")
     writer = env._action if isinstance(env, HostEnv) else None
     space = (writer.space.shape or ()) if writer is not None else env.action.shape
     if action.dtype.kind not in "fiub" or action.shape[1:] != tuple(space):
@@ -153,7 +155,8 @@ def raw_actions(action: Array, policy: ActorCritic, env: Env, path: Path) -> Ten
     if isinstance(policy.head, GaussianHead):
         flat = torch.from_numpy(action.astype(np.float32)).reshape(len(action), -1).to(env.device)
         return (flat - policy.head.middle) / policy.head.half_range
-    start = 0 if writer is None or writer.start is None else writer.start
+    start = getattr(writer, "start", None)
+    start = 0 if start is None else start
     choices = (action.astype(np.int64) - start).reshape(len(action), *env.action.shape)
     if (
         (choices != action.reshape(choices.shape) - start).any()

@@ -140,6 +140,7 @@ FUNCTIONS = foreign_names({
     "tightrope.functional.discounted_returns": "compute_returns",
     "tightrope.functional.standardize": "normalize_returns",
     "log_prob and entropy of tightrope.models.Categorical or Gaussian": "compute_logprobs_and_entropy",
+    "tightrope.models.Hybrid": "TorchMultiActionDistribution CompositeDistribution",
     "tightrope.functional.importance_weights": "compute_importance_weights",
     "tightrope.functional.policy_gradient": "compute_reinforce_loss",
     "tightrope.functional.gae": "compute_gae compute_advantages",

@@ -26,7 +26,7 @@ from ..step_arrays import Array
 from .gym_workers import SingleEnv
 from .host import HostEnv
 from .hybrid_writer import writer_for
-from .space_members import Observation, Space, has_shape_of, leaves
+from .space_members import Observation, Space, has_shape_of, leaves, nested_like, plain_spaces, size_of
 
 METHOD = "action_masks"
 MaskSource = Literal["info", "method"]
@@ -79,8 +79,17 @@ def with_mask_entry(space: Space, action: Spec, obs: Observation, mask: object) 
         raise UsageError(MISSING_MASK)
     name, entry = next(iter(rest.items()))
     if all(has_shape_of(space, entries[key]) for key, space in rest.items()):
-        return {**entries, ACTION_MASK: mask_rows(mask, action)[0]}
-    return {**entries, ACTION_MASK: mask_rows(mask, action, len(next(iter(leaves(entry, entries[name])))))}
+        return {**entries, ACTION_MASK: like_entry(whole[ACTION_MASK], mask_rows(mask, action)[0])}
+    rows = mask_rows(mask, action, len(next(iter(leaves(entry, entries[name])))))
+    return {**entries, ACTION_MASK: like_entry(whole[ACTION_MASK], rows)}
+
+
+def like_entry(space: Space, mask: Array) -> Observation:
+    """A mask (..., options) in the form of the observation's entry for it, which may be nested like a hybrid action."""
+    if not isinstance(space, (gs.Dict, gs.Tuple)):
+        return mask
+    ends = np.cumsum([size_of(inner) for inner in plain_spaces(space)])[:-1]
+    return nested_like(space, iter(np.split(mask, ends, axis=-1)))
 
 
 class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):

@@ -41,6 +41,15 @@ def leaves(space: Space, obs: Observation) -> Iterator[Array]:
         yield obs
 
 
+def plain_spaces(space: Space) -> Iterator[Space]:
+    """The plain spaces in a space, in the order of `leaves`."""
+    if isinstance(space, (gs.Dict, gs.Tuple)):
+        for _, entry in entries_of(space):
+            yield from plain_spaces(entry)
+    else:
+        yield space
+
+
 def nested_like(space: Space, arrays: Iterator[Observation]) -> Observation:
     """An observation made of these values, in the order of `leaves`."""
     if isinstance(space, gs.Dict):
