@@ -41,6 +41,11 @@ ENVS: dict[str, type[TensorEnv]] = {
     "Probe4-v0": classic.Probe4,
     "Probe5-v0": classic.Probe5,
     "MaskProbe-v0": classic.MaskProbe,
+    "CartPoleNoVelocity-v0": classic.CartPoleNoVelocity,
+    "PendulumNoVelocity-v0": classic.PendulumNoVelocity,
+    "Recall10-v0": classic.Recall10,
+    "Recall50-v0": classic.Recall50,
+    "TMaze-v0": classic.TMaze,
 }
 
 

@@ -5,8 +5,10 @@ normalization of observations, the network and the scaling to bounds. The file i
 on observations of short episodes and on random ones of similar scale, in batches of several sizes. The reference is computed
 as in `Agent.predict`, with the environment's own encode and decode.
 
-Inputs   obs (B, ...); for a Dict or Tuple each part by its name, such as "camera" or "hand/0"
-Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic also value
+Inputs   obs (B, ...); for a Dict or Tuple each part by its name, such as "camera" or "hand/0"; with memory also state (B, S),
+         which is 0 when an episode starts
+Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic also value; with memory also
+         next_state (B, S), which is the state of the next step
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import importlib.util
 import io
 import json
 import logging
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,17 +30,18 @@ import torch
 from torch import Tensor, nn
 
 from ..envs.adapters.host import HostEnv
-from ..errors import EnvError, ExportError, UsageError, one_line, root_cause
+from ..errors import ExportError, UsageError, one_line, root_cause
 from ..files import write_file
 from ..models import ActorCritic, Gaussian
 from ..models.actor_critic import Distribution, GaussianHead
 from ..models.distributions import RULED_OUT
-from ..types import Composite, Discrete, Env, MultiDiscrete, Settings, Spec
+from ..models.recurrent import RecurrentActorCritic
+from ..types import Composite, Env, Settings
 from ..version import __version__
+from .export_rows import example_rows
 
-OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and steps of the test episodes
+OPSET = 18  # runtimes since 2023 have it
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
-SPREAD = 3.0  # of random observations, in standard deviations of those seen
 TOLERANCE = 1e-4  # relative to the largest number in an output, or to 1 if all are smaller
 Array = np.ndarray[Any, Any]
 Outputs = dict[str, Array]
@@ -104,14 +106,33 @@ class Frozen(nn.Module):
 
         super().__init__()
         self.policy, self.reader, self.writer, spec = policy, reader_of(env), writer_of(env), env.observation
-        self.outputs = ("action", *other_outputs(policy, *policy(torch.zeros(2, *spec.shape, dtype=spec.dtype))))
-        self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.reader.parts)
+        memory = policy.memory_rows
+        blank = torch.zeros(2, *spec.shape, dtype=spec.dtype)
+        self.example = self.shown(blank if memory is None else memory.start(blank))
+        with torch.no_grad():
+            _, others = self.results(*map(torch.from_numpy, self.example))
+        self.outputs = ("action", *others)
+        taken = {*self.outputs, "state"}
+        names = (f"obs/{p.name}" if p.name in taken else p.name for p in self.reader.parts)
+        self.inputs = (*names, *(() if memory is None else ("state",)))
         self.eval()
 
+    def shown(self, rows: Tensor) -> list[Array]:
+        """The inputs of the graph for rows of the policy."""
+        memory = self.policy.memory_rows
+        if memory is None:
+            return [*self.reader.show(rows.numpy())]
+        return [*self.reader.show(memory.observed(rows).numpy()), memory.split(rows)[2].numpy()]
+
     def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
-        distribution, value = self.policy(self.reader.traced(obs))
-        action = self.writer.traced(self.policy.head.to_env(distribution.mode()))
-        return (action, *other_outputs(self.policy, distribution, value).values())
+        action, others = self.results(*obs)
+        return (action, *others.values())
+
+    def results(self, *obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The actions in the form of the space, and the other outputs by name."""
+        seen = obs if self.policy.memory_rows is None else obs[:-1]
+        action, others = greedy_outputs(self.policy, self.reader.traced(seen), obs[-1])
+        return self.writer.traced(action), others
 
     def metadata(self, about: Settings) -> dict[str, str]:
         """The metadata of the file: version, `about`, and the spaces as JSON. If a row of an input concatenates several
@@ -119,12 +140,22 @@ class Frozen(nn.Module):
         from ..envs.adapters.space_members import described
 
         shown = []
-        for name, part in zip(self.inputs, self.reader.parts, strict=True):
+        for name, part in zip(self.inputs, self.reader.parts, strict=False):  # but for the state
             inner = part.spec.parts if isinstance(part.spec, Composite) else ()
             row = {"row": [[word, list(spec.shape)] for word, spec in inner]} if inner else {}
             shown.append({"name": name, **described(part.space), **row})
         words = {"tightrope": __version__, **{name: str(value) for name, value in about.items()}}
         return words | {"observation": json.dumps(shown), "action": json.dumps(described(self.writer.space))}
+
+
+def greedy_outputs(policy: ActorCritic, obs: Tensor, state: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The greedy actions for the environment and the other outputs by name. `state` is read by a policy with memory."""
+    if not isinstance(policy, RecurrentActorCritic):
+        distribution, value = policy(obs)
+        return policy.head.to_env(distribution.mode()), other_outputs(policy, distribution, value)
+    distribution, value, following = policy.step(policy.memory_rows.join(obs, torch.zeros_like(state[:, 0]), state))
+    others = {**other_outputs(policy, distribution, value), "next_state": following}
+    return policy.head.to_env(distribution.mode()), others
 
 
 def other_outputs(policy: ActorCritic, distribution: Distribution, value: Tensor) -> dict[str, Tensor]:
@@ -146,9 +177,7 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
     """The content of the file: the module as a graph, with metadata."""
     import onnx
 
-    rows, spec = torch.export.Dim("batch"), frozen.reader.spec
-    nothing = torch.zeros(2, *spec.shape, dtype=spec.dtype).numpy()
-    example = tuple(map(torch.from_numpy, frozen.reader.show(nothing)))
+    rows, example = torch.export.Dim("batch"), tuple(map(torch.from_numpy, frozen.example))
     options: Settings = {"input_names": frozen.inputs, "output_names": frozen.outputs, "opset_version": OPSET}
     options["dynamic_shapes"] = {"obs": tuple({0: rows} for _ in example)}
     try:
@@ -194,50 +223,10 @@ def silence() -> Iterator[None]:
 
 
 @torch.no_grad()
-def example_rows(policy: ActorCritic, env: Env, seed: int) -> Tensor:
-    """Test observations (rows, ...) as the policy reads them, on the CPU. Half come from short episodes with sampled actions,
-    if the environment can be copied; the others are random."""
-    spec, generator = env.observation, torch.Generator().manual_seed(seed)
-    seen: list[Tensor] = []
-    try:
-        twin = env.spawn(ROWS, seed)
-        obs = twin.reset(seed=seed)
-        noise = torch.Generator(obs.device).manual_seed(seed)
-        for _ in range(STEPS):
-            seen.append(obs.cpu().clone().to(spec.dtype))
-            action = policy.distribution(obs).sample(policy.head.noise((ROWS,), noise))
-            obs = twin.step(policy.head.to_env(action)).obs
-        twin.close()
-    except (UsageError, EnvError):  # the environment cannot be copied or run here
-        seen = []
-    like = torch.cat(seen) if seen else torch.zeros(ROWS * STEPS, *spec.shape)
-    rows = torch.cat([*seen, policy.valid_rows(random_rows(spec, like.float(), generator))])
-    return rows[torch.randperm(len(rows), generator=generator)]
-
-
-def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
-    """As many random rows as `like` has. Continuous values spread around those in `like`; choices and pixels are uniform."""
-    count = len(like)
-    if isinstance(spec, Composite):
-        pieces = torch.split(like, [math.prod(part.shape) for _, part in spec.parts], dim=1)
-        shaped = [(part, x.reshape(count, *part.shape)) for (_, part), x in zip(spec.parts, pieces, strict=True)]
-        drawn = [random_rows(part, x, generator) for part, x in shaped]
-        return torch.cat([rows.reshape(count, -1).to(spec.dtype) for rows in drawn], dim=1)
-    if isinstance(spec, Discrete):
-        return torch.randint(spec.n, (count,), generator=generator)
-    if isinstance(spec, MultiDiscrete):
-        return torch.stack([torch.randint(n, (count,), generator=generator) for n in spec.n], 1)
-    if spec.dtype == torch.uint8:
-        return torch.randint(256, (count, *spec.shape), generator=generator, dtype=torch.uint8)
-    std = like.std(0)
-    return like.mean(0) + SPREAD * torch.randn(like.shape, generator=generator) * torch.where(std > 0, std, 1.0)
-
-
-@torch.no_grad()
 def differences(content: bytes, frozen: Frozen, env: Env, rows: Tensor) -> dict[str, float]:
     """The largest absolute difference between the graph and torch, by output; ExportError if one is too large."""
     batches = torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)])
-    shown = [frozen.reader.show(batch.numpy()) for batch in batches]
+    shown = [frozen.shown(batch) for batch in batches]
     got = run_graph(content, [dict(zip(frozen.inputs, arrays, strict=True)) for arrays in shown])
     pairs = zip(got, shown, strict=True)
     errors = [output_errors(outputs, expected(frozen.policy, env, arrays)) for outputs, arrays in pairs]
@@ -261,10 +250,10 @@ def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
 def expected(policy: ActorCritic, env: Env, shown: Sequence[Array]) -> Outputs:
     """The outputs of torch for one batch."""
     on_host = env if isinstance(env, HostEnv) else None
-    rows = on_host.encode(on_host._observation.nested(shown))[0].cpu() if on_host else torch.from_numpy(shown[0])
-    distribution, value = policy(rows)
-    action = policy.head.to_env(distribution.mode())
-    outputs = {name: tensor.numpy() for name, tensor in other_outputs(policy, distribution, value).items()}
+    seen = shown if policy.memory_rows is None else shown[:-1]
+    rows = on_host.encode(on_host._observation.nested(seen))[0].cpu() if on_host else torch.from_numpy(seen[0])
+    action, others = greedy_outputs(policy, rows, torch.from_numpy(shown[-1]))
+    outputs = {name: tensor.numpy() for name, tensor in others.items()}
     return {"action": on_host.decode(action) if on_host else action.numpy(), **outputs}
 
 

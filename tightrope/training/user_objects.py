@@ -172,7 +172,7 @@ def import_training_env(train_env: str | None) -> None:
 def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
     """Refuse code that a settings file names, unless a flag names the same code or `modules` has its module."""
     given = {name.replace("-", "_"): str(value) for name, value in layer.items()}
-    for name in ("env", "train_env", "network"):
+    for name in ("env", "train_env", "network", "memory"):
         path = given.get(name, "")
         module, _ = module_and_name(path, name) if name not in flags else ("", "")
         if module and module not in modules and path not in flags.values():
