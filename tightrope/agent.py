@@ -14,6 +14,7 @@ from .agent_base import AgentBase
 from .engine import State, isolated_rng, stream_seed, world
 from .engine.across_ranks import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
+from .envs.with_memory import without_memory
 from .errors import UsageError, plural, warn
 from .logging import Callback, NotebookPicture
 from .logging.callback import MetricsRow
@@ -34,6 +35,7 @@ from .training.checkpoint_reader import Checkpoint, has_checkpoints
 from .training.config import Config, check_changeable
 from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.init_from import start_from
+from .training.memory_settings import import_memory, memory_setting
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
 from .training.own_wrappers import import_wrappers
 from .training.resuming import resume_notes
@@ -72,6 +74,8 @@ class Agent(AgentBase, metaclass=AgentType):
             raise UsageError(f"algo is fixed: this is tr.{type(self).__name__}. Use the class of the other algorithm")
         if network is not None:
             settings["network"] = user_objects.network_path(network)
+        if "memory" in settings:
+            settings["memory"] = memory_setting(settings["memory"])
         if isinstance(env, str) and not user_objects.is_import_path(env):
             check_env(env, settings.get("backend", "auto"))
             config = configured(env, self.algo, settings)
@@ -80,6 +84,7 @@ class Agent(AgentBase, metaclass=AgentType):
         else:
             env = user_objects.imported(env) if isinstance(env, str) else env
             config, env = configured_with(env, self.algo, settings, user_objects.settings_fixed_by(env, settings))
+        import_memory(config.network.memory)
         self._setup(config, env, network)
 
     @classmethod
@@ -87,6 +92,7 @@ class Agent(AgentBase, metaclass=AgentType):
         """An untrained agent with exactly these settings."""
         join()
         user_objects.import_training_env(config.run.train_env)
+        import_memory(config.network.memory)
         agent = cls.__new__(cls)
         agent._setup(import_wrappers(config), env, network)
         return agent
@@ -116,7 +122,8 @@ class Agent(AgentBase, metaclass=AgentType):
             raise UsageError(f"num_envs {count} does not match the given environment, which has {given.num_envs}")
         self.state: State = build(config, given, network)
         self.score_env: Env = given if given is not None else make_env(config, config.env, 1, scoring=True)
-        if (self.score_env.observation, self.score_env.action) != (self.state.env.observation, self.state.env.action):
+        trained_on = without_memory(self.state.env)
+        if (self.score_env.observation, self.score_env.action) != (trained_on.observation, trained_on.action):
             raise UsageError(f"train_env {config.run.train_env!r} and env {config.env!r} have different spaces")
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from .engine import State, isolated_rng, stream_seed
+from .envs.with_memory import without_memory
 from .errors import UsageError, checked_seed
 from .logging import Clip
 from .training.config import MAX_EPISODES, Config
@@ -17,7 +18,7 @@ from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.export import Exported, export_policy
 from .training.imitation import Imitation, imitate
 from .training.names import known_arguments, missing_member
-from .training.policy import predict
+from .training.predict import predict
 from .training.scoring import evaluation_env, options_of
 from .training.signals import Interrupted
 from .training.user_objects import short_name
@@ -75,7 +76,9 @@ class AgentBase:
         where, made_here = self.score_env, False
         if env is not None:
             with isolated_rng(seed, self.state.env.device):
-                where, made_here = evaluation_env(env, self.config, self.state.env, options.width(episodes))
+                where, made_here = evaluation_env(
+                    env, self.config, without_memory(self.state.env), options.width(episodes)
+                )
             options = replace(options, in_itself=made_here)
         try:
             return evaluate_policy(self.state.policy, where, episodes, seed, options, tick=tick)
@@ -123,11 +126,14 @@ class AgentBase:
             return Clip(film.path.read_bytes(), film.frames)
 
     @known_arguments
-    def predict(self, obs: Any, deterministic: bool = True, mask: object = None) -> Any:
+    def predict(self, obs: Any, state: Any = None, deterministic: bool = True, mask: object = None) -> Any:
         """The action for one observation or a batch; an array for an array, a tensor for a tensor. The `(obs, info)` of a reset
         may be given too. With deterministic=False the action is sampled as in training. `mask` has a 1 for each allowed option,
-        for environments with action masks whose observations do not hold them."""
-        return predict(self.state.policy, self.state.env, obs, deterministic, mask)
+        for environments with action masks whose observations do not hold them.
+
+        An agent with memory returns (action, state): give the state with the next observation, and None when an episode starts;
+        of a batch, set the rows of episodes that start to 0."""
+        return predict(self.state.policy, without_memory(self.state.env), obs, state, deterministic, mask)
 
     @known_arguments
     def imitate(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tightrope as tr
+from tightrope.tools.memory_probe import MEMORY_PROBES, run_memory_probe
 from tightrope.tools.probe import PROBES, probes_for, run_probe
 
 
@@ -19,6 +20,26 @@ def test_ppo_passes_every_probe(probe, seed):
 def test_vpg_passes_the_probes_of_the_policy(probe, seed):
     finding = run_probe(probe, "vpg", seed)
     assert finding.passed, f"error {finding.error}: look at {probe.meaning}"
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm", "mingru"])
+@pytest.mark.parametrize("probe", MEMORY_PROBES, ids=lambda p: p.env)
+def test_ppo_passes_the_probes_of_memory(probe, memory):
+    finding = run_memory_probe(probe, "ppo", memory, 1)
+    assert finding.passed, f"error {finding.error}: look at {probe.meaning}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_vpg_passes_the_first_probe_of_memory(seed):
+    assert run_memory_probe(MEMORY_PROBES[0], "vpg", "gru", seed).passed
+
+
+def test_a_state_that_is_not_carried_is_found_by_the_probes_of_memory(monkeypatch):
+    from tightrope.models.memory import MemoryRows
+
+    original = MemoryRows.join
+    monkeypatch.setattr(MemoryRows, "join", lambda self, obs, first, state: original(self, obs, first, 0 * state))
+    assert not run_memory_probe(MEMORY_PROBES[0], "ppo", "gru", 1).passed
 
 
 def test_vpg_is_judged_on_the_policy_and_ppo_on_all():

@@ -208,7 +208,7 @@ def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, act
         distribution, value = policy(obs)
         expected = distribution.sample(noise)
         log_prob = distribution.log_prob(expected)
-    (taken,) = fused.act(obs, noise)
+    taken, _ = fused.act(obs, noise)
     assert taken.dtype == expected.dtype
     torch.testing.assert_close(taken, expected, rtol=1e-5, atol=1e-5)
     judged = fused.evaluate_actions(obs, expected)
@@ -219,7 +219,7 @@ def test_the_fused_policy_acts_and_judges_as_the_policy_does(device, action, act
 def test_the_extremes_of_the_noise_choose_the_first_and_the_last_action(device):
     policy = a_policy(device, action=Discrete(5))
     fused, obs = FusedPolicy(policy, Optimizer(policy).flat), torch.randn(64, 4).to(device)
-    assert torch.equal(*fused.act(obs, torch.zeros(64, device=device)), torch.zeros(64, dtype=torch.int64).to(device))
+    assert torch.equal(fused.act(obs, torch.zeros(64, device=device))[0], torch.zeros(64, dtype=torch.int64).to(device))
     assert bool((fused.act(obs, torch.full((64,), 1 - 2**-24, device=device))[0] == 4).all())
 
 

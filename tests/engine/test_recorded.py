@@ -334,7 +334,7 @@ def test_it_says_what_the_policy_says(head: str, network: str, rows: int) -> Non
         return
     assert player is not None
     distribution, value = policy(obs)
-    (sampled,) = player.act(obs, noise)
+    sampled, _ = player.act(obs, noise)
     torch.testing.assert_close(sampled, distribution.sample(noise), rtol=1e-4, atol=1e-5)
     _, given = player.choose(obs.numpy(), noise.numpy())
     torch.testing.assert_close(torch.from_numpy(given.copy()), policy.head.to_env(sampled), rtol=1e-4, atol=1e-5)

@@ -146,9 +146,8 @@ def learning(algo: str, settings: dict[str, Any], env: str = "CartPole-v1") -> N
         buffers = [x.float() for x in state.policy.buffers()]
         return state.optimizer.flat.clone(), torch.stack(numbers), *buffers
 
-    name = (
-        f"{algo} phase {settings.get('target_kl', '')}{settings.get('baseline', '')}{env.removeprefix('CartPole-v1')}"
-    )
+    words = [str(settings.get(name, "")) for name in ("target_kl", "baseline", "memory")]
+    name = f"{algo} phase {''.join(words)}{env.removeprefix('CartPole-v1')}"
     together = learned(agent.state, agent.config.algorithm, shuffles[0])
     compare(name, together, lambda: learned(state, config, shuffles[1]))
     moved[algo] = apart(state.optimizer.flat, before)
@@ -170,6 +169,8 @@ def main() -> dict[str, dict[str, float]]:
     learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
     early_stop = {"target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
     learning("ppo", {"num_minibatches": 1, "update_epochs": 6, **early_stop})
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "memory": "gru", "learning_rate": 3e-3})
+    learning("vpg", {"baseline": "critic", "memory": "mingru"})
     learning("vpg", {"baseline": "timestep", "normalize_returns": True})
     learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
     # of a policy whose critic sees more than its actor

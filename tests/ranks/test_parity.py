@@ -32,6 +32,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
 def test_statistics_gradients_and_whole_phases_are_those_of_one_rank(together: Together) -> None:
     names = {"ppo discrete gradient", "vpg box gradient", "normalizer", "standardized", "ppo phase 0.0001"}
     names |= {"vpg hybrid gradient", "ppo phase PrivilegedProbe-v0", "vpg phase criticPrivilegedProbe-v0"}
+    names |= {"ppo phase gru", "vpg phase criticmingru"}
     for row in together.parity:
         assert names <= row["found"].keys()
         assert max(row["found"].values()) < 1e-5, row["found"]

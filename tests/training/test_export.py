@@ -20,7 +20,8 @@ from tightrope.envs.adapters.spaces import ActionWriter
 from tightrope.errors import ExportError, UsageError
 from tightrope.models.distributions import RULED_OUT
 from tightrope.training import export as exporting
-from tightrope.training.export import output_errors, random_rows
+from tightrope.training.export import output_errors
+from tightrope.training.export_rows import random_rows
 from tightrope.types import Box, Composite, Discrete
 
 onnx = pytest.importorskip("onnx")

@@ -218,7 +218,7 @@ def test_a_member_of_nobodys_is_a_plain_error() -> None:
         ("evaluate", {"render": True}, "agent.record(path) films episodes"),
         ("learn", {"n_envs": 3}, "num_envs, a setting of PPO(...)"),
         ("learn", {"num_envs": 3}, "it is a setting, give it to PPO(...)"),
-        ("predict", {"obs": [0] * 4, "state": None}, "no recurrent policies"),
+        ("predict", {"obs": [0] * 4, "episode_start": None}, "give state=None where an episode starts"),
         ("save", {"path": "x", "exclude": []}, "It takes path"),
     ],
 )

@@ -295,6 +295,8 @@ def test_a_policy_is_used_like_an_agent(of_a_dict: Path) -> None:
         with pytest.raises(AttributeError) as error:
             getattr(policy, name)
         assert words in str(error.value)
-    assert "no recurrent policies" in refusal(policy.predict, PARTS, state=None)
+    assert "state=None where an episode starts" in refusal(policy.predict, PARTS, episode_start=None)
+    assert "this policy has no memory: drop it" in refusal(policy.predict, PARTS, state=[0.0])
+    assert "give deterministic=False by name" in refusal(policy.predict, PARTS, False)
     assert "called deterministic, the other way round" in refusal(policy.predict, PARTS, stochastic=True)
-    assert "It takes obs, deterministic" in refusal(policy.predict, PARTS, nonsense=True)
+    assert "It takes obs, state, deterministic" in refusal(policy.predict, PARTS, nonsense=True)

@@ -87,6 +87,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("ppo", "CartDoublePendulum-v0", dict(share_trunk=True, anneal_lr=True, norm_adv=False)),
     ("vpg", "CartPole-v1", dict(baseline="critic", full_reset=False, anneal_lr=True)),
     ("vpg", "CartPole-v1", dict(baseline="critic", share_trunk=True, normalize_returns=True, norm_obs=True)),
+    ("ppo", "CartPole-v1", dict(memory="gru", norm_obs=True, num_envs=4, memory_size=8)),
+    ("ppo", "Pendulum-v1", dict(memory="lstm", memory_layers=2, num_envs=4, memory_size=8, share_trunk=True)),
+    ("vpg", "CartPole-v1", dict(memory="mingru", baseline="critic", full_reset=False, memory_size=8)),
     ("vpg", "Pendulum-v1", dict(rollout_uses=2, use_importance_weights=True, log_std="state")),
 ]
 

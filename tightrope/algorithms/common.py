@@ -16,6 +16,7 @@ from ..engine import Noise, Optimizer, Runtime, State, draw_noise, stream_seed, 
 from ..errors import UsageError, one_line
 from ..functional import Schedule, linear
 from ..models import ActorCritic
+from ..sequences import SequenceRollout
 from ..types import Env, Rollout, Settings
 
 MaySchedule = float | Schedule  # the type of a setting that may be a schedule
@@ -170,7 +171,8 @@ C = TypeVar("C", bound=OnPolicyConfig)
 def start(env: Env, policy: ActorCritic, config: OnPolicyConfig, seed: int, runtime: Runtime | None = None) -> Any:
     """Return the state before the first phase, of type `config.state`. The default runtime executes phases eagerly."""
     config.check_env(env)
-    optimizer, rollout = Optimizer(policy), Rollout.allocate(config.num_steps, env)
+    kind = Rollout if policy.memory_rows is None else SequenceRollout
+    optimizer, rollout = Optimizer(policy), kind.allocate(config.num_steps, env)
     obs = env.reset(seed=stream_seed(seed, "env", rank=world().rank))
     return config.state(
         env=env, policy=policy, optimizer=optimizer, rollout=rollout, obs=obs, seed=seed,

@@ -15,6 +15,8 @@ from ..engine import Accelerate, distributed
 from ..envs import ENVS
 from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, printable
+from ..models import NetworkConfig
+from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
 from ..tools.probe import probes_for, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
@@ -96,6 +98,8 @@ class ProbeOptions:
     """Algorithm to diagnose: ppo or vpg."""
     seed: int = 1
     """Seed of the diagnosis."""
+    memory: str | None = None
+    """Also train an agent with this memory on tasks that need one: gru, lstm, mingru, or module:Class of your own."""
     show_probs: bool = False
     """Print the values and action probabilities that were learned."""
 
@@ -105,6 +109,7 @@ def probe_main(options: ProbeOptions) -> int:
     """Train on tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
     config_classes(options.algo)
     checked_seed(options.seed)
+    NetworkConfig(memory=options.memory)  # which refuses an unknown one
     failures = 0
     for one in probes_for(options.algo):
         finding = run_probe(one, options.algo, options.seed)
@@ -122,6 +127,13 @@ def probe_main(options: ProbeOptions) -> int:
             failures += 1
             if failures == 1:  # later probes depend on the first failing one
                 print(f"     look at {one.meaning}")
+    for task in MEMORY_PROBES if options.memory is not None else ():
+        result = run_memory_probe(task, options.algo, options.memory or "", options.seed)
+        print(f"{'ok  ' if result.passed else 'FAIL'} {task.env}  error {result.error:.1e} (at most {TOLERANCE:.0e})")
+        if not result.passed:
+            failures += 1
+            if failures == 1:
+                print(f"     look at {task.meaning}")
     print("all probes passed" if not failures else f"{failures} failed: fix the first one first")
     return 1 if failures else 0
 

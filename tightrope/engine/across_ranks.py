@@ -83,8 +83,9 @@ def advantage_scales(batch: Batch, count: int, order: Tensor) -> Iterable[Scale 
         return repeat(None)
     shuffled, sizes = batch.advantage[order], batch.sizes(count)
     if len({*sizes}) == 1:
-        variance, mean = torch.var_mean(shuffled.view(-1, sizes[0]), 1, correction=0)
-        rows = torch.full_like(mean, sizes[0])
+        each = shuffled.flatten(1).view(len(order) * count, -1)
+        variance, mean = torch.var_mean(each, 1, correction=0)
+        rows = torch.full_like(mean, each.shape[1])
     else:
         pieces = [torch.var_mean(piece, 0, correction=0) for row in shuffled for piece in row.split(sizes)]
         variance, mean = (torch.stack(column) for column in zip(*pieces, strict=True))
@@ -121,7 +122,7 @@ def merge(statistics: RunningMoments, x: Tensor, mask: Tensor | None = None) -> 
 def update_statistics(policy: ActorCritic, obs: Tensor, mask: Tensor | None = None) -> None:
     """Merge a rollout's observations (T, N, ...) into the policy's normalizer. Call it after learning from the rollout."""
     if policy.normalizer is not None:
-        merge(policy.normalizer, obs.flatten(0, 1), None if mask is None else mask.flatten())
+        merge(policy.normalizer, policy.observed(obs.flatten(0, 1)), None if mask is None else mask.flatten())
 
 
 # agreement between ranks ------------------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from .noise import Noise
 from .rollout_policy import Choose, RolloutPolicy
 from .threads import threads, threads_for_acting
 
-Advance = Callable[[Env, ActorCritic, Tensor, Tensor, Tensor, Row], Tensor]
+Advance = Callable[[Env, Tensor, Tensor, Tensor, Tensor, Row], Tensor]
 STEPS_BETWEEN_CHECKS = 16  # steps after which ranks count their terminated environments together
 
 
 @torch.no_grad()
 def collect(
-    env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
-    dead_fraction: float | None, stop_early: bool, advance: Advance,
+    env: Env, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None, stop_early: bool,
+    advance: Advance,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """Fill the rollout, starting at `obs`. Return the observation after the last step and the number of steps taken.
 
@@ -36,10 +36,10 @@ def collect(
         if step is not None and actor.choose is not None:
             obs, num_steps = on_arrays(step, actor.choose, rollout, obs, noise, dead_fraction)
         elif env.groups and dead_fraction is None:
-            obs = collect_grouped(cast(GroupedEnv, env), policy, actor, rollout, obs, noise)
+            obs = collect_grouped(cast(GroupedEnv, env), actor, rollout, obs, noise)
         else:
             limit = dead_fraction if stop_early else None
-            obs, num_steps = collect_sync(env, policy, actor, rollout, obs, noise, limit, advance)
+            obs, num_steps = collect_sync(env, actor, rollout, obs, noise, limit, advance)
     if not actor.evaluates_in_act:
         evaluate_rollout(actor, rollout.first(num_steps))
     return obs, num_steps
@@ -80,14 +80,13 @@ def on_arrays(
 
 
 def collect_sync(
-    env: Env, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise,
-    dead_fraction: float | None, advance: Advance,
+    env: Env, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise, dead_fraction: float | None, advance: Advance
 ) -> tuple[Tensor, int]:  # fmt: skip
     """Collect with tensors: all environments at once, one step after the other."""
     dead = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     for t, (row, action_noise, reset_noise) in enumerate(zip(rollout.rows, noise.action, noise.reset, strict=True)):
-        action, *evaluation = actor.act(obs, action_noise)
-        obs = advance(env, policy, obs, action, reset_noise, row)
+        action, given, *evaluation = actor.act(obs, action_noise)
+        obs = advance(env, obs, action, given, reset_noise, row)
         row.write_evaluation(*evaluation)
         activity.mark()
         if dead_fraction is not None:
@@ -104,17 +103,15 @@ def enough_died(dead: Tensor, fraction: float, steps: int) -> bool:
     return steps % STEPS_BETWEEN_CHECKS == 0 and bool(all_reduce_sum(dead.sum()) >= fraction * len(dead) * world().size)
 
 
-def advance(env: Env, policy: ActorCritic, obs: Tensor, action: Tensor, noise: Tensor, row: Row) -> Tensor:
-    """Take one step in every environment, write it into `row`, and return the new observations."""
-    step = env.step(policy.head.to_env(action), noise)
+def advance(env: Env, obs: Tensor, action: Tensor, given: Tensor, noise: Tensor, row: Row) -> Tensor:
+    """Take one step with the actions `given` to every environment, write it into `row`, and return the new observations."""
+    step = env.step(given, noise)
     row.write_act(obs, action)
     row.write_step(step)
     return step.obs
 
 
-def collect_grouped(
-    env: GroupedEnv, policy: ActorCritic, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise
-) -> Tensor:
+def collect_grouped(env: GroupedEnv, actor: RolloutPolicy, rollout: Rollout, obs: Tensor, noise: Noise) -> Tensor:
     """Collect one group of environments after the other: while the policy acts for one group, the engines of the others work.
 
     Each action is the current policy's for the current observation, and results do not depend on timing.
@@ -122,8 +119,8 @@ def collect_grouped(
     parts, draws = rollout.parts, noise.action.tensor_split(env.groups, 1)
 
     def answer(group: int, t: int, obs: Tensor) -> None:
-        action, *evaluation = actor.act(obs, draws[group][t])
-        env.send(policy.head.to_env(action), group)
+        action, given, *evaluation = actor.act(obs, draws[group][t])
+        env.send(given, group)
         parts[group].rows[t].write_act(obs, action)  # write while the engine works
         parts[group].rows[t].write_evaluation(*evaluation)
 

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ..models import ActorCritic
 from ..recording import Array, RecordedFunction, Recordings
 from ..recording.recorder import tensors
+from ..sequences import Sequences
 from ..types import Batch, Trajectories
 from .closed_form import TERMS, ClosedForm, has_closed_form
 from .distributed import all_reduce_max, world
@@ -172,7 +173,7 @@ class RecordedGradients:
             self.loss = loss
         columns = columns_of(batch)
         found = None
-        if isinstance(batch, Trajectories) and len(batch):
+        if isinstance(batch, Trajectories) and not isinstance(batch, Sequences) and len(batch):
             like = resized(batch, min(BLOCK, 1 << (len(batch) - 1).bit_length()))
             found = self.find(BlockGradient, gradient, loss, policy, like, grad)
         if found is None:

@@ -118,8 +118,8 @@ def random_acts(policy: ActorCritic, obs: Tensor, seed: int) -> tuple[Tensor, ..
     for simple in (False, True):
         generator = torch.Generator().manual_seed(seed)
         shown = policy.valid_rows(random_like(obs, generator, simple))
-        noise = policy.head.noise((len(shown),), generator).to(obs.device)
         distribution, value = policy(shown)
+        noise = policy.head.noise((len(value),), generator).to(obs.device)
         action = distribution.sample(noise)
         log_prob = distribution.log_prob(action)
         if log_prob.isfinite().all():

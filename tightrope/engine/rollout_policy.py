@@ -22,14 +22,14 @@ Choose = Callable[[Array, Array], list[Array]]  # (obs, noise) to actions for le
 class RolloutPolicy(Protocol):
     """A policy as `collect` uses it during one rollout."""
 
-    evaluates_in_act: bool  # whether `act` returns (action, log_prob, value) instead of (action,)
+    evaluates_in_act: bool  # whether `act` also returns log_prob and value
 
     @property
     def choose(self) -> Choose | None:
         """A function that acts on NumPy arrays, or None."""
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        """Sample actions with the given noise."""
+        """Sample actions with the given noise: (actions to learn from, actions for the environment)."""
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each action and the value of each observation."""
@@ -42,7 +42,7 @@ class EagerPolicy:
 
     def __init__(self, policy: ActorCritic, act: Act) -> None:
         self.policy, self._act = policy, act
-        self.evaluates_in_act = policy.critic is policy.actor
+        self.evaluates_in_act = in_one_pass(policy)
 
     def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         return self._act(self.policy, obs, noise)
@@ -52,14 +52,19 @@ class EagerPolicy:
         return distribution.log_prob(action), value
 
 
+def in_one_pass(policy: ActorCritic) -> bool:
+    """Whether acting also gives the log-probabilities and the values: with a shared trunk, and without memory."""
+    return policy.critic is policy.actor and policy.memory_rows is None
+
+
 def act(policy: ActorCritic, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-    """Sample actions. With a shared trunk, also return their log-probabilities and the values. With separate trunks, these are
-    computed in one pass at the end of the rollout."""
-    if policy.critic is not policy.actor:
-        return (policy.distribution(obs).sample(noise),)
+    """Sample actions. Where acting does not give their log-probabilities and the values, these are computed in one pass at the
+    end of the rollout."""
+    if not in_one_pass(policy):
+        return policy.act(obs, noise)
     distribution, value = policy(obs)
     action = distribution.sample(noise)
-    return action, distribution.log_prob(action), value
+    return action, policy.head.to_env(action), distribution.log_prob(action), value
 
 
 # on the CPU ------------------------------------------------------------------------------------------------------------
@@ -74,8 +79,7 @@ class RecordedPolicy:
         """`obs` are the observations of one step; `rows` is the number of rows in a whole rollout."""
 
         def sample(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-            action = policy.distribution(obs).sample(noise)
-            return action, policy.head.to_env(action)
+            return policy.act(obs, noise)
 
         def evaluate(obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
             distribution, value = policy(obs)
@@ -116,12 +120,12 @@ class RecordedPolicy:
         return self.samples(obs, noise)
 
     @np.errstate(all="ignore")
-    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """Sample actions into a new tensor. A group of environments has fewer rows and uses the policy in PyTorch."""
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample actions into new tensors. A group of environments has fewer rows and uses the policy in PyTorch."""
         if len(obs) != self.rows:
-            return (self.policy.distribution(obs).sample(noise),)
-        action, _ = self.samples(obs.numpy(), noise.numpy())
-        return (torch.from_numpy(action.copy()),)
+            return self.policy.act(obs, noise)
+        action, given = self.samples(obs.numpy(), noise.numpy())
+        return torch.from_numpy(action.copy()), torch.from_numpy(given.copy())
 
     @np.errstate(all="ignore")
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

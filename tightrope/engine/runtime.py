@@ -151,7 +151,7 @@ class Runtime:
         actor = self.rollout_policy(policy, obs, noise.action)
         advance = self.compiled(collection.advance) if env.capturable else collection.advance
         result = collection.collect(
-            env, policy, actor, rollout, obs, noise, dead_fraction, stop_early=self.uses_numpy, advance=advance
+            env, actor, rollout, obs, noise, dead_fraction, stop_early=self.uses_numpy, advance=advance
         )
         activity.begin("learning", waits=self.on_device)
         return result

@@ -46,6 +46,11 @@ ENVS: dict[str, type[TensorEnv]] = {
     "MaskProbe-v0": classic.MaskProbe,
     "PrivilegedProbe-v0": classic.PrivilegedProbe,
     "HybridProbe-v0": classic.HybridProbe,
+    "CartPoleNoVelocity-v0": classic.CartPoleNoVelocity,
+    "PendulumNoVelocity-v0": classic.PendulumNoVelocity,
+    "Recall10-v0": classic.Recall10,
+    "Recall50-v0": classic.Recall50,
+    "TMaze-v0": classic.TMaze,
 }
 
 

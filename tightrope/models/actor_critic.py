@@ -11,15 +11,17 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..recording import Recordings
-from ..types import Bound, Box, Composite, Discrete, MultiDiscrete, Spec
-from .action_mask import ActionMask, mask_columns, without_mask
+from ..types import Bound, Box, Discrete, MultiDiscrete
+from .action_mask import ActionMask
 from .distributions import RULED_OUT, Categorical, Gaussian, MultiCategorical, masked_logits
 from .hybrid import Hybrid, HybridHead
-from .networks import Activation, Custom, Trunk, orthogonal, real_numbers, sees_images, trunk_for
+from .memory import MEMORIES, MemoryRows, RecurrentTrunk
+from .networks import Activation, Trunk, orthogonal
 from .normalizer import ObservationNormalizer, RewardScaler
-from .observation_groups import GroupTrunk, check_own_trunks, group_spec, in_group, observation_groups
+from .observation_groups import GroupTrunk
 
 WIDEST = 1e6  # a wider interval of actions counts as unbounded
+AnyTrunk = Trunk | GroupTrunk | RecurrentTrunk
 LOG_STD_RANGE = (-20.0, 2.0)  # limits of log_std "state"
 Distribution = Categorical | Gaussian | Hybrid
 
@@ -46,6 +48,12 @@ class NetworkConfig:
     """Entries of a Dict observation that the actor sees; None for all but one called privileged."""
     critic_obs: tuple[str, ...] | None = None
     """Entries of a Dict observation that the critic sees; None for all."""
+    memory: str | None = None
+    """Memory between trunk and heads: gru, lstm, mingru, your own as module:Class, or None. Minibatches are then sequences."""
+    memory_size: int = 64
+    """Size of the memory's state, for actor and critic each; an lstm has two of them."""
+    memory_layers: int = 1
+    """Number of memories on top of each other."""
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
@@ -57,6 +65,12 @@ class NetworkConfig:
         for name in ("actor_obs", "critic_obs"):
             if getattr(self, name) == ():
                 raise UsageError(f"{name} is empty: name at least one entry of the observation, or give None")
+        if self.memory is not None and self.memory not in MEMORIES and ":" not in self.memory:
+            kinds = ", ".join(MEMORIES)
+            raise UsageError(f"memory {self.memory!r} is unknown: give {kinds}, module:Class of your own, or none")
+        for name in ("memory_size", "memory_layers"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)} is too small: give at least 1")
 
 
 class CategoricalHead(nn.Module):
@@ -162,8 +176,10 @@ class ActorCritic(nn.Module):
     `actor` and `critic` are trunks without heads, and may be the same module.
     """
 
+    memory_rows: MemoryRows | None = None  # how observations carry the state of a policy with memory, see recurrent.py
+
     def __init__(
-        self, actor: Trunk | GroupTrunk, critic: Trunk | GroupTrunk | None, head: Head,
+        self, actor: AnyTrunk, critic: AnyTrunk | None, head: Head,
         normalizer: ObservationNormalizer | None = None, action_mask: ActionMask | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -186,6 +202,16 @@ class ActorCritic(nn.Module):
         obs, _ = self._prepare(obs)
         return self._value(self.actor(obs) if self.critic is self.actor else obs)
 
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(actions to learn from, actions for the environment): the likeliest, or sampled with the noise."""
+        distribution = self.distribution(obs)
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        return action, self.head.to_env(action)
+
+    def observed(self, obs: Tensor) -> Tensor:
+        """The observations (B, ...) without what a memory adds to them."""
+        return obs
+
     def valid_rows(self, rows: Tensor) -> Tensor:
         """Rows of random numbers as observations of this policy: with valid action masks."""
         return rows if self.action_mask is None else self.action_mask.with_valid_masks(rows)
@@ -201,44 +227,3 @@ class ActorCritic(nn.Module):
             return torch.zeros(x.shape[0], device=x.device)
         features = x if self.critic is self.actor else self.critic(x)
         return self.value_head(features).float().squeeze(-1)
-
-
-def actor_critic(
-    observation: Spec, action: Spec, config: NetworkConfig, critic: bool = True, network: nn.Module | None = None
-) -> ActorCritic:
-    """Build the network for a pair of spaces. A user's `network` becomes the trunk of both actor and critic."""
-
-    seen, columns = without_mask(observation, action), mask_columns(observation, action)
-    groups = observation_groups(seen, config.actor_obs, config.critic_obs)
-    if critic:
-        check_own_trunks(groups, config.share_trunk, network)
-    elif config.critic_obs is not None:
-        raise UsageError("critic_obs needs a critic, and this run has none: drop it, or give VPG baseline critic")
-
-    def trunk(names: tuple[str, ...], network: nn.Module | None = None) -> Trunk | GroupTrunk:
-        spec = group_spec(seen, names)
-        inner = trunk_for(spec, config.hidden_sizes, config.activation) if network is None else Custom(network, spec)
-        return in_group(inner, seen, names)
-
-    actor = trunk(groups.actor, network)
-    joint = config.share_trunk or sees_images(group_spec(seen, groups.actor)) or network is not None
-    shared = joint and groups.actor == groups.critic
-    own = None if not critic else actor if shared else trunk(groups.critic)
-    real, action_mask = real_numbers(observation), None
-    if columns is not None:
-        real[columns], action_mask = False, ActionMask(observation, action, columns)
-    normalizer = ObservationNormalizer(real) if config.norm_obs and real.any() else None
-    return ActorCritic(actor, own, head_for(action, actor.out_features, config), normalizer, action_mask)
-
-
-def head_for(action: Spec, in_features: int, config: NetworkConfig) -> Head:
-    """Build the policy head for an action space."""
-    if isinstance(action, Discrete):
-        return CategoricalHead(in_features, action)
-    if isinstance(action, MultiDiscrete):
-        return MultiCategoricalHead(in_features, action)
-    if isinstance(action, Box) and action.dtype.is_floating_point:
-        return GaussianHead(in_features, action, config.log_std == "state", config.log_std_init)
-    if isinstance(action, Composite):
-        return HybridHead(action, lambda part: head_for(part, in_features, config))
-    raise UsageError(f"actions of {action} are not supported: give Discrete, MultiDiscrete or a Box of real numbers")

@@ -111,10 +111,16 @@ def in_group(trunk: Trunk, seen: Spec, names: Names) -> Trunk | GroupTrunk:
     return GroupTrunk(trunk, seen, names) if isinstance(seen, Composite) and len(names) < len(seen.parts) else trunk
 
 
+def group_of(trunk: object) -> GroupTrunk | None:
+    """The GroupTrunk of an actor or critic, also below a memory; None if it sees everything."""
+    inner = trunk if isinstance(trunk, GroupTrunk) else getattr(trunk, "trunk", None)
+    return inner if isinstance(inner, GroupTrunk) else None
+
+
 def names_of(trunk: object, observation: Spec) -> Names:
     """The names of the parts of an observation that a trunk sees."""
-    if isinstance(trunk, GroupTrunk):
-        return trunk.names
+    if (group := group_of(trunk)) is not None:
+        return group.names
     return tuple(name for name, _ in observation.parts) if isinstance(observation, Composite) else ()
 
 

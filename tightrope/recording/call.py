@@ -89,6 +89,18 @@ def array(x: Tensor) -> Array:
     return x.detach().numpy()
 
 
+def tensor(x: Array) -> Tensor:
+    """Return an array that `array` or `empty` made as a tensor, of the same storage: torch.from_numpy would give a view of a
+    part a storage of its own."""
+    root: Any = x
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    whole = root.base.untyped_storage()
+    offset = (x.__array_interface__["data"][0] - whole.data_ptr()) // x.itemsize
+    strides = tuple(s // x.itemsize for s in x.strides)
+    return torch.empty(0, dtype=torch.from_numpy(x[:0]).dtype).set_(whole, offset, x.shape, strides)
+
+
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any] | type = np.float32) -> Array:
     """Allocate an array with torch's alignment."""
     numpy_type = np.dtype(dtype)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, array, call_of, empty
+from .call import Array, Call, array, call_of, empty, tensor
 from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
 
 MANY = 1 << 16  # entries, from which torch computes the sum
@@ -36,7 +36,7 @@ def matrix_product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
         blocks = a.T.reshape(cut).transpose(0, 2, 1), b.reshape(cut)
         added = call_of(np.add, *parts, out) if count == 2 else Call(np.add.reduce, (parts, 0, None, out), (3,))
         return [*before, call_of(np.matmul, *blocks, parts), added]
-    return [*before, call_of(torch.mm, *(torch.from_numpy(x) for x in (a, b, out)))]
+    return [*before, call_of(torch.mm, *map(tensor, (a, b, out)))]
 
 
 def cuts(length: int, count: int) -> bool:
@@ -65,7 +65,7 @@ def bmm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
 def axis_sum_call(a: Array, axis: int, weight: float, out: Array) -> Call:
     """Return a call for the weighted sum over one axis of a matrix: a product, or torch's sum if it is large."""
     if a.size > MANY and weight == 1:
-        return call_of(torch.sum, torch.from_numpy(a), axis, torch.from_numpy(out))
+        return call_of(torch.sum, tensor(a), axis, tensor(out))
     weights = np.full(a.shape[axis], weight, a.dtype)
     return call_of(np.dot, *((weights, a) if axis == 0 else (a, weights)), out)
 

@@ -15,7 +15,7 @@ from ..envs.step_arrays import Array
 from ..errors import UsageError
 from ..models import ActorCritic
 from ..models.action_mask import ACTION_MASK, OBSERVATION
-from ..models.observation_groups import GroupTrunk, is_inside, names_of
+from ..models.observation_groups import group_of, is_inside, names_of
 from ..types import Composite, Env
 
 if TYPE_CHECKING:
@@ -46,11 +46,12 @@ def completed_dict(policy: ActorCritic, env: HostEnv, obs: Mapping[str, object])
     from ..envs.adapters.space_members import has_shape_of, leaves
 
     spaces = getattr(env._observation.space, "spaces", None)
-    if not isinstance(policy.actor, GroupTrunk) or not isinstance(spaces, Mapping):
+    group = group_of(policy.actor)
+    if group is None or not isinstance(spaces, Mapping):
         return dict(obs)
     lacking = [key for key in spaces if key not in obs and key != ACTION_MASK]
     given = next((key for key in spaces if key in obs), None)
-    if given is None or any(is_inside(name, str(key)) for key in lacking for name in policy.actor.names):
+    if given is None or any(is_inside(name, str(key)) for key in lacking for name in group.names):
         return dict(obs)
     single = has_shape_of(spaces[given], obs[given])
     rows = 1 if single else len(next(iter(leaves(spaces[given], obs[given]))))
@@ -86,21 +87,22 @@ def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:
 
 def completed_row(policy: ActorCritic, env: Env, obs: object) -> object:
     """A row of a tensor environment without its action mask, from what the actor sees of it."""
-    if not isinstance(policy.actor, GroupTrunk):
+    group = group_of(policy.actor)
+    if group is None:
         return obs
     try:
         given = torch.as_tensor(obs, device=env.device)
     except (TypeError, ValueError, RuntimeError):
         return obs
     seen = env.observation if policy.action_mask is None else policy.action_mask.seen
-    whole, own = (env.observation.shape, seen.shape), policy.actor.spec.shape
+    whole, own = (env.observation.shape, seen.shape), group.spec.shape
     forms = tuple(given.shape), tuple(given.shape[1:])
     if own not in forms or (given.is_floating_point() and any(shape in forms for shape in whole)):
         return obs
     single = forms[0] == own
     rows = given.reshape(1 if single else len(given), -1).float()
     full, start = torch.zeros(len(rows), *seen.shape, device=env.device), 0
-    for first, last in policy.actor.columns:
+    for first, last in group.columns:
         full[:, first:last] = rows[:, start : start + last - first]
         start += last - first
     return full[0] if single else full
@@ -114,7 +116,7 @@ class ActorInputs:
 
     def __init__(self, policy: ActorCritic, env: Env) -> None:
         self.env, self.spec, self.reader = env, env.observation, reader_by_parts(policy, env)
-        needed, grouped = actor_names(policy, env), isinstance(policy.actor, GroupTrunk)
+        needed, grouped = actor_names(policy, env), group_of(policy.actor) is not None
         self.used = [not grouped or name_in_row(part) in needed for part in self.reader.parts]
         self.parts = tuple(part for part, used in zip(self.reader.parts, self.used, strict=True) if used)
         self.has_value = policy.critic is not None and {*names_of(policy.critic, self.spec)} <= {*needed}
@@ -149,7 +151,7 @@ def reader_by_parts(policy: ActorCritic, env: Env) -> ObservationReader:
     from ..envs.adapters.spaces import OBS, ObservationReader, Part, reader_of, space_of
 
     reader, spec = reader_of(env), env.observation
-    if isinstance(env, HostEnv) or not isinstance(policy.actor, GroupTrunk) or not isinstance(spec, Composite):
+    if isinstance(env, HostEnv) or group_of(policy.actor) is None or not isinstance(spec, Composite):
         return reader
     named = ((OBS if name == OBSERVATION else name, part) for name, part in spec.parts)
     return ObservationReader(reader.space, spec, tuple(Part(name, name, space_of(part), part) for name, part in named))

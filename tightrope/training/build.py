@@ -21,12 +21,14 @@ from ..envs.attribute_kinds import MAX_BYTES as MAX_ATTRIBUTE_BYTES
 from ..envs.registry import Choice, import_module_of
 from ..envs.training_warnings import find_time_limit
 from ..envs.validate import check_spaces
+from ..envs.with_memory import with_memory
 from ..errors import UsageError, one_line, plural
 from ..models import actor_critic
 from ..types import Env, Settings
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint, files_of, find
 from .checkpoint_writer import ENVS_KEY
 from .config import Config, RunConfig, configure, merged_layers
+from .memory_settings import check_sequences, own_memory
 from .names import ENVS, here_called
 from .own_wrappers import with_wrappers
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
@@ -226,13 +228,18 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     updates, fewest = getattr(share, "num_minibatches", 1), share.num_envs * (share.num_steps // 2)
     if env.skips and world().is_distributed and fewest < updates:
         raise UsageError(f"num_minibatches {updates} may exceed the rows that a rank collects: give at most {fewest}")
-    check_memory(config, share.batch_size, env)
+    if config.network.memory is not None:
+        check_sequences(share, env)
     if hasattr(env, "gamma"):  # reward shaping by a potential uses the discount of the learner
         env.gamma = config.algorithm.gamma
     with initialising(stream_seed(config.run.seed, "network")):
         trunk = None if network is None else own_network(network)
         has_critic = config.algorithm.has_critic
-        policy = actor_critic(env.observation, env.action, config.network, has_critic, trunk)
+        policy = actor_critic(
+            env.observation, env.action, config.network, has_critic, trunk, own_memory(config.network.memory)
+        )
+    env = with_memory(env, policy.memory_rows)
+    check_memory(config, share.batch_size, env)
     policy.to(env.device).eval()  # always: with dropout or batch norm in training mode, the policy ratio is undefined
     # a user's network may draw its weights from a stream that differs between ranks
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from ..engine import State, world
 from ..envs.adapters.host import HostEnv
 from ..envs.attributes import unsaved_warning
+from ..envs.with_memory import without_memory
 from ..errors import warn
 from ..files import Place, Unreadable, canonical, digest, remove_leftovers
 from ..models.hybrid_spec import flat_action
@@ -79,7 +80,8 @@ def save_checkpoint(
     if not ranks:
         tensors[ENVS_KEY] = torch.zeros(config.algorithm.num_envs, dtype=torch.uint8)
     entries = [name.removeprefix("env.") for name in tensors if name.startswith("env.")]
-    if line := unsaved_warning(state.env, entries):
+    env = without_memory(state.env)
+    if line := unsaved_warning(env, entries):
         warn(line)
     files = {
         MODEL: save({k: v for k, v in tensors.items() if k.startswith("policy.")}),
@@ -92,8 +94,8 @@ def save_checkpoint(
         "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "config": config.saved(),
-        "observation": spec_to_json(state.env.observation), "action": spec_to_json(flat_action(state.env.action)),
-        "spaces": host_spaces_to_json(state.env),
+        "observation": spec_to_json(env.observation), "action": spec_to_json(flat_action(env.action)),
+        "spaces": host_spaces_to_json(env),
         "files": {file: {"size": len(content), "sha256": digest(content)} for file, content in files.items()},
     }))  # fmt: skip
     new = folder / f"{UNFINISHED}{name}"

@@ -26,7 +26,7 @@ from .actor_inputs import completed
 from .build import check_memory, check_plausible
 from .checkpoint_reader import find
 from .config import Config
-from .policy import encoded, loaded
+from .predict import encoded, loaded
 
 FILES = (".npz", ".safetensors")
 FEWEST_ROWS = 20

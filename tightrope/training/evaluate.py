@@ -19,6 +19,7 @@ from .. import activity
 from ..engine import Mode, Runtime, choose_threads, isolated_rng, stream_seed, threads
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
+from ..envs.with_memory import with_memory
 from ..errors import EnvError, UsageError, plural, raised
 from ..models import ActorCritic
 from ..types import Env, Settings
@@ -228,16 +229,17 @@ class Rounds:
     def _begin(self) -> Episodes:
         """Start the next round. Episode i has the same seed for every number of copies."""
         env, count, first = self.env, self.env.num_envs, len(self.returns)
+        shown = with_memory(env, self.policy.memory_rows)
         if isinstance(env, HostEnv):
             env.seed(self.seed, first)
-            obs = env.reset()
+            obs = shown.reset()
         else:
             with beginning(env, count):
-                obs = env.reset(seed=self.seed)
+                obs = shown.reset(seed=self.seed)
         running = torch.arange(count, device=env.device) < self.episodes - first
         total, length = torch.zeros(count, device=env.device), torch.zeros_like(running, dtype=torch.int64)
         # contiguous, since steps write into the observations and a user's `observe` may return an expanded tensor
-        return Episodes(self.policy, env, obs.contiguous(), total, length, running)
+        return Episodes(self.policy, shown, obs.contiguous(), total, length, running)
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
         """Play until every episode is over; False if the time limit comes first."""
@@ -277,9 +279,8 @@ class Rounds:
 def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
     """Take one step in every copy, with the likeliest action or, given the noise `draw`, a sampled one."""
     policy, env, running = episodes.policy, episodes.env, episodes.running
-    distribution = policy.distribution(episodes.obs)
-    action = distribution.mode() if draw is None else distribution.sample(draw)
-    step = env.step(policy.head.to_env(action), noise)
+    _, action = policy.act(episodes.obs, draw)
+    step = env.step(action, noise)
     episodes.total += torch.where(running, step.reward, 0.0)
     episodes.length += running
     running &= ~(step.terminated | step.truncated)

@@ -5,9 +5,11 @@ normalization of observations, the network and the scaling to bounds. The file i
 on observations of short episodes and on random ones of similar scale, in batches of several sizes. The reference is computed
 as in `Agent.predict`, with the environment's own encode and decode.
 
-Inputs   obs (B, ...); for a Dict or Tuple each part that the actor sees by its name, such as "camera" or "hand/0"
+Inputs   obs (B, ...); for a Dict or Tuple each part that the actor sees by its name, such as "camera" or "hand/0"; with memory
+         also state (B, S), which is 0 when an episode starts
 Outputs  action (B, ...); logits, or mean and std in the environment's units; with a critic that sees no more also value. Of a
-         hybrid action each part by its name: action/kind, logits/kind, action/power, mean/power, std/power
+         hybrid action each part by its name: action/kind, logits/kind, action/power, mean/power, std/power; with memory also
+         next_state (B, S), which is the state of the next step
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ import importlib.util
 import io
 import json
 import logging
-import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,19 @@ import torch
 from torch import Tensor, nn
 
 from ..envs.step_arrays import Array
-from ..errors import EnvError, ExportError, UsageError, one_line, root_cause
+from ..errors import ExportError, UsageError, one_line, root_cause
 from ..files import write_file
 from ..models import ActorCritic
-from ..models.actor_critic import Distribution
 from ..models.distributions import RULED_OUT
-from ..types import Composite, Discrete, Env, MultiDiscrete, Settings, Spec
+from ..models.recurrent import RecurrentActorCritic
+from ..types import Composite, Env, Settings
 from ..version import __version__
 from .actor_inputs import ActorInputs
 from .export_outputs import action_arrays, action_outputs, action_settings, other_outputs
+from .export_rows import example_rows
 
-OPSET, ROWS, STEPS = 18, 4, 16  # runtimes since 2023 have it; environments and steps of the test episodes
+OPSET = 18  # runtimes since 2023 have it
 BATCHES = (1, 2, 7)  # sizes of the first test batches; one more has all other rows
-SPREAD = 3.0  # of random observations, in standard deviations of those seen
 TOLERANCE = 1e-4  # relative to the largest number in an output, or to 1 if all are smaller
 Outputs = dict[str, Array]
 
@@ -106,21 +107,42 @@ class Frozen(nn.Module):
 
         super().__init__()
         self.policy, self.reader, self.writer, spec = policy, ActorInputs(policy, env), writer_of(env), env.observation
-        _, parameters = self.evaluated(torch.zeros(2, *spec.shape, dtype=spec.dtype))
-        self.outputs = (*action_outputs(policy), *parameters)
-        self.inputs = tuple(f"obs/{p.name}" if p.name in self.outputs else p.name for p in self.reader.parts)
+        memory, blank = policy.memory_rows, torch.zeros(2, *spec.shape, dtype=spec.dtype)
+        self.example = self.shown(blank if memory is None else memory.start(blank))
+        with torch.no_grad():
+            _, others = self.evaluated(self.reader.rows, self.example)
+        self.outputs = (*action_outputs(policy), *others)
+        taken = {*self.outputs, "state"}
+        names = (f"obs/{p.name}" if p.name in taken else p.name for p in self.reader.parts)
+        self.inputs = (*names, *(() if memory is None else ("state",)))
         self.eval()
 
-    def evaluated(self, rows: Tensor) -> tuple[Distribution, dict[str, Tensor]]:
-        """The distribution, and the outputs besides the action by name."""
-        distribution, value = self.policy(rows) if self.reader.has_value else (self.policy.distribution(rows), None)
-        return distribution, other_outputs(self.policy, distribution, value)
+    def shown(self, rows: Tensor) -> list[Array]:
+        """The inputs of the graph for rows of the policy."""
+        memory = self.policy.memory_rows
+        if memory is None:
+            return [*self.reader.show(rows.numpy())]
+        return [*self.reader.show(memory.observed(rows).numpy()), memory.split(rows)[2].numpy()]
 
-    def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
-        distribution, outputs = self.evaluated(self.reader.traced(obs))
-        action = self.writer.traced(self.policy.head.to_env(distribution.mode()))
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        taken, outputs = self.evaluated(self.reader.traced, inputs)
+        action = self.writer.traced(taken)
         parts = [action] if isinstance(action, Tensor) else action
         return (*parts, *outputs.values())
+
+    def evaluated(self, read: Callable[[Any], Tensor], inputs: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The greedy actions, and the other outputs by name. `read` turns the inputs, but for a state, into rows."""
+        policy, value = self.policy, None
+        if isinstance(policy, RecurrentActorCritic):
+            state = torch.as_tensor(inputs[-1])
+            rows = policy.memory_rows.join(read(inputs[:-1]), torch.zeros_like(state[:, 0]), state)
+            distribution, value, following = policy.step(rows)
+            others = {"next_state": following}
+        else:
+            rows, others = read(inputs), {}
+            distribution, value = policy(rows) if self.reader.has_value else (policy.distribution(rows), None)
+        parameters = other_outputs(policy, distribution, value if self.reader.has_value else None)
+        return policy.head.to_env(distribution.mode()), parameters | others
 
     def metadata(self, about: Settings) -> dict[str, str]:
         """The metadata of the file: version, `about`, and the spaces as JSON. If a row of an input concatenates several
@@ -128,7 +150,7 @@ class Frozen(nn.Module):
         from ..envs.adapters.space_members import described
 
         shown = []
-        for name, part in zip(self.inputs, self.reader.parts, strict=True):
+        for name, part in zip(self.inputs, self.reader.parts, strict=False):  # but for the state
             inner = part.spec.parts if isinstance(part.spec, Composite) else ()
             row = {"row": [[word, list(spec.shape)] for word, spec in inner]} if inner else {}
             shown.append({"name": name, **described(part.space), **row})
@@ -144,9 +166,7 @@ def graph(frozen: Frozen, words: dict[str, str]) -> bytes:
     """The content of the file: the module as a graph, with metadata."""
     import onnx
 
-    rows, spec = torch.export.Dim("batch"), frozen.reader.spec
-    nothing = torch.zeros(2, *spec.shape, dtype=spec.dtype).numpy()
-    example = tuple(map(torch.from_numpy, frozen.reader.show(nothing)))
+    rows, example = torch.export.Dim("batch"), tuple(map(torch.from_numpy, frozen.example))
     options: Settings = {"input_names": frozen.inputs, "output_names": frozen.outputs, "opset_version": OPSET}
     options["dynamic_shapes"] = {"obs": tuple({0: rows} for _ in example)}
     try:
@@ -192,50 +212,10 @@ def silence() -> Iterator[None]:
 
 
 @torch.no_grad()
-def example_rows(policy: ActorCritic, env: Env, seed: int) -> Tensor:
-    """Test observations (rows, ...) as the policy reads them, on the CPU. Half come from short episodes with sampled actions,
-    if the environment can be copied; the others are random."""
-    spec, generator = env.observation, torch.Generator().manual_seed(seed)
-    seen: list[Tensor] = []
-    try:
-        twin = env.spawn(ROWS, seed)
-        obs = twin.reset(seed=seed)
-        noise = torch.Generator(obs.device).manual_seed(seed)
-        for _ in range(STEPS):
-            seen.append(obs.cpu().clone().to(spec.dtype))
-            action = policy.distribution(obs).sample(policy.head.noise((ROWS,), noise))
-            obs = twin.step(policy.head.to_env(action)).obs
-        twin.close()
-    except (UsageError, EnvError):  # the environment cannot be copied or run here
-        seen = []
-    like = torch.cat(seen) if seen else torch.zeros(ROWS * STEPS, *spec.shape)
-    rows = torch.cat([*seen, policy.valid_rows(random_rows(spec, like.float(), generator))])
-    return rows[torch.randperm(len(rows), generator=generator)]
-
-
-def random_rows(spec: Spec, like: Tensor, generator: torch.Generator) -> Tensor:
-    """As many random rows as `like` has. Continuous values spread around those in `like`; choices and pixels are uniform."""
-    count = len(like)
-    if isinstance(spec, Composite):
-        pieces = torch.split(like, [math.prod(part.shape) for _, part in spec.parts], dim=1)
-        shaped = [(part, x.reshape(count, *part.shape)) for (_, part), x in zip(spec.parts, pieces, strict=True)]
-        drawn = [random_rows(part, x, generator) for part, x in shaped]
-        return torch.cat([rows.reshape(count, -1).to(spec.dtype) for rows in drawn], dim=1)
-    if isinstance(spec, Discrete):
-        return torch.randint(spec.n, (count,), generator=generator)
-    if isinstance(spec, MultiDiscrete):
-        return torch.stack([torch.randint(n, (count,), generator=generator) for n in spec.n], 1)
-    if spec.dtype == torch.uint8:
-        return torch.randint(256, (count, *spec.shape), generator=generator, dtype=torch.uint8)
-    std = like.std(0)
-    return like.mean(0) + SPREAD * torch.randn(like.shape, generator=generator) * torch.where(std > 0, std, 1.0)
-
-
-@torch.no_grad()
 def differences(content: bytes, frozen: Frozen, env: Env, rows: Tensor) -> dict[str, float]:
     """The largest absolute difference between the graph and torch, by output; ExportError if one is too large."""
     batches = torch.split(rows, [*BATCHES, len(rows) - sum(BATCHES)])
-    shown = [frozen.reader.show(batch.numpy()) for batch in batches]
+    shown = [frozen.shown(batch) for batch in batches]
     got = run_graph(content, [dict(zip(frozen.inputs, arrays, strict=True)) for arrays in shown])
     pairs = zip(got, shown, strict=True)
     errors = [output_errors(outputs, expected(frozen, env, arrays)) for outputs, arrays in pairs]
@@ -258,8 +238,7 @@ def run_graph(content: bytes, batches: list[Outputs]) -> list[Outputs]:
 
 def expected(frozen: Frozen, env: Env, shown: Sequence[Array]) -> Outputs:
     """The outputs of torch for one batch."""
-    distribution, others = frozen.evaluated(frozen.reader.rows(shown))
-    action = frozen.policy.head.to_env(distribution.mode())
+    action, others = frozen.evaluated(frozen.reader.rows, shown)
     outputs = {name: tensor.numpy() for name, tensor in others.items()}
     return dict(zip(action_outputs(frozen.policy), action_arrays(env, action), strict=True)) | outputs
 

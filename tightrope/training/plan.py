@@ -14,6 +14,7 @@ from ..algorithms.common import VARYING
 from ..engine import State, choose_threads, cores, waits_asleep, why_not_recorded, world
 from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
+from ..envs.with_memory import without_memory
 from ..errors import plural
 from ..functional import Schedule
 from ..logging import Target
@@ -101,7 +102,7 @@ def defaults_of(config: Config, env: Env) -> str | None:
 
 def plan(state: State, config: Config) -> TrainingPlan:
     """The plan of a run for the steps that are left."""
-    algorithm = config.algorithm
+    algorithm, env = config.algorithm, without_memory(state.env)
     steps = algorithm.phases * algorithm.batch_size - state.steps
     phases = max(steps // algorithm.batch_size, 0)
     updates = phases * algorithm.updates_per_phase
@@ -115,12 +116,12 @@ def plan(state: State, config: Config) -> TrainingPlan:
         phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
         updates=updates, steps=phases * algorithm.batch_size,
         parameters=sum(p.numel() for p in state.policy.parameters()),
-        device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, state.env),
+        device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, env),
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),
         stop_at=None if target is None else f"an evaluation, every {config.run.eval_every:,} steps, returns {target:g}",
-        notes=(*training_warnings(state.env), *group_notes(state), *runtime_notes(state)),
-        device_reason=device_reason(state.env),
+        notes=(*training_warnings(env), *group_notes(state), *runtime_notes(state)),
+        device_reason=device_reason(env),
         schedules=tuple(schedule_words(algorithm, state.steps)),
     )  # fmt: skip
 
@@ -141,7 +142,9 @@ def device_reason(env: Env) -> str:
 
 def group_notes(state: State) -> list[str]:
     """A note if actor and critic see different parts of the observation."""
-    actor, critic = (names_of(x, state.env.observation) for x in (state.policy.actor, state.policy.critic))
+    actor, critic = (
+        names_of(x, without_memory(state.env).observation) for x in (state.policy.actor, state.policy.critic)
+    )
     if state.policy.critic is None or actor == critic:
         return []
     masks = (ACTION_MASK,) if state.policy.action_mask is not None else ()

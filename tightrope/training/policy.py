@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import torch
-from torch import Tensor
 
 from ..engine import stream_seed
 from ..engine.noise import initialising
-from ..envs.adapters.host import HostEnv, SpacesOnlyEnv, SpacesOnlyTensorEnv
+from ..envs.adapters.host import SpacesOnlyEnv, SpacesOnlyTensorEnv
 from ..envs.step_arrays import MAX_SPACE_SIZE
-from ..envs.validate import in_short
 from ..errors import UsageError, one_line, warn
 from ..models import ActorCritic, NetworkConfig, actor_critic
-from ..models.action_mask import ACTION_MASK, MISSING_MASK, ActionMask, check_one_mask, mask_rows, without_mask
+from ..models.action_mask import without_mask
 from ..models.hybrid_spec import flat_parts
 from ..models.networks import is_image
 from ..models.observation_groups import group_spec, observation_groups
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .actor_inputs import completed
 from .checkpoint_reader import MAX_HEADER_BYTES, MODEL, TRAINING, Checkpoint
 from .config import Config
 from .export import Exported, export_policy
+from .memory_settings import own_memory
 from .names import known_arguments, missing_member
+from .predict import predict
 from .user_objects import Network, own_network
 
 if TYPE_CHECKING:
@@ -37,96 +36,6 @@ if TYPE_CHECKING:
 
 NEED_ENV = ("learn", "evaluate", "record", "show", "save")  # methods that only an agent has
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.uint8)}
-
-
-@torch.no_grad()
-def predict(policy: ActorCritic, env: Env, obs: Any, deterministic: bool = True, mask: object = None) -> Any:
-    """The action for one observation or a batch, in the form of the spaces of `env`; a tensor for a tensor."""
-    given, obs, as_tensor = obs, without_info(env, obs), isinstance(obs, Tensor)
-    if policy.action_mask is not None and given is not obs and mask is None:
-        mask = given[1].get(ACTION_MASK)
-    obs = completed(policy, env, obs)
-    if policy.action_mask is not None:
-        obs = with_action_mask(policy.action_mask, env, obs, mask)
-    elif mask is not None:
-        raise UsageError("mask is given, and this policy was trained without action masks: drop it")
-    batch, single = encoded(env, obs)
-    if policy.action_mask is not None:
-        # refuses a mask that allows nothing
-        mask_rows(policy.action_mask(batch)[1].cpu(), env.action, len(batch))
-    distribution = policy.distribution(batch)
-    if deterministic:
-        action = distribution.mode()
-    else:
-        generator = torch.Generator(batch.device).manual_seed(int(torch.randint(2**62, ())))
-        action = distribution.sample(policy.head.noise((len(batch),), generator))
-    action = policy.head.to_env(action)
-    if isinstance(env.action, Composite):
-        from ..envs.adapters.hybrid_writer import hybrid_action
-
-        return hybrid_action(env, action, as_tensor, single)
-    array = env.decode(action) if isinstance(env, HostEnv) else action.cpu().numpy()
-    if as_tensor:
-        members = torch.as_tensor(array, device=action.device) if isinstance(env, HostEnv) else action
-        return members[0] if single else members
-    if not single:
-        return array
-    return int(array[0]) if isinstance(env.action, Discrete) else array[0]
-
-
-def without_info(env: Env, obs: Any) -> Any:
-    """The observation itself, also if the (observation, info) of a Gymnasium reset is given."""
-    if not isinstance(obs, tuple) or len(obs) != 2 or not isinstance(obs[1], dict):
-        return obs
-    if isinstance(env, HostEnv) and isinstance(getattr(env._observation.space, "spaces", None), tuple):
-        from ..envs.adapters.space_members import has_shape_of
-
-        # an observation that ends in a Dict
-        return obs if has_shape_of(env._observation.space, obs) or not isinstance(obs[0], tuple) else obs[0]
-    return obs[0]
-
-
-def with_action_mask(split: ActionMask, env: Env, obs: object, mask: object) -> object:
-    """An observation that has an action mask: its own, or `mask`."""
-    if isinstance(env, HostEnv):
-        from ..envs.adapters.gym_masks import with_mask_entry
-
-        return with_mask_entry(env._observation.space, env.action, obs, mask)
-    given, whole, seen = torch.as_tensor(obs, device=env.device), env.observation.shape, split.seen.shape
-    if whole in (tuple(given.shape), tuple(given.shape[1:])):
-        check_one_mask(mask)
-        return given
-    if seen not in (tuple(given.shape), tuple(given.shape[1:])):
-        raise UsageError(f"an observation of shape {tuple(given.shape)} does not fit: give {seen}, or a batch of them")
-    if mask is None:
-        raise UsageError(MISSING_MASK)
-    single = tuple(given.shape) == seen
-    rows = given.reshape(1 if single else len(given), -1).float()
-    allowed = mask_rows(mask.cpu() if isinstance(mask, Tensor) else mask, env.action, len(rows))
-    joined = [rows[:, : split.start], torch.tensor(allowed).to(rows), rows[:, split.start :]]
-    return torch.cat(joined, 1)[0] if single else torch.cat(joined, 1)
-
-
-def encoded(env: Env, obs: Any) -> tuple[Tensor, bool]:
-    """(rows for the network, whether a single observation was given)."""
-    if isinstance(env, HostEnv):
-        return env.encode(obs)
-    spec = env.observation
-    try:
-        given = torch.as_tensor(obs, device=env.device)
-        batch = given.to(spec.dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"an observation cannot be converted to numbers of shape {spec.shape}: {one_line(error)}"
-        ) from None
-    if not spec.dtype.is_floating_point and not torch.equal(batch.to(given.dtype), given):
-        raise UsageError(f"an observation is not in {in_short(spec)}: give whole numbers")
-    single = batch.shape == spec.shape
-    batch = batch[None] if single else batch
-    if batch.shape[1:] != spec.shape:
-        shape = tuple(batch.shape)
-        raise UsageError(f"an observation of shape {shape} does not fit: give {spec.shape}, or a batch of them")
-    return batch, single
 
 
 class Policy:
@@ -152,10 +61,11 @@ class Policy:
         return writer_of(self._env).space
 
     @known_arguments
-    def predict(self, obs: Any, deterministic: bool = True, mask: object = None) -> Any:
+    def predict(self, obs: Any, state: Any = None, deterministic: bool = True, mask: object = None) -> Any:
         """The action for one observation or a batch; an array for an array, a tensor for a tensor. The (observation, info) of
-        `env.reset()` may be given too. `mask` has a 1 for each allowed option, where observations do not hold masks."""
-        return predict(self.network, self._env, obs, deterministic, mask)
+        `env.reset()` may be given too. `mask` has a 1 for each allowed option, where observations do not hold masks. A policy
+        with memory returns (action, state): give the state with the next observation, and None when an episode starts."""
+        return predict(self.network, self._env, obs, state, deterministic, mask)
 
     def export(self, path: str | Path) -> Exported:
         """Write the greedy policy to an ONNX file, if onnxruntime agrees with torch on random observations."""
@@ -196,7 +106,10 @@ def loaded(checkpoint: Checkpoint, config: Config, network: Network | None, devi
         check_size(checkpoint, config, env)
         trunk = None if network is None else own_network(network)
         with initialising(0):  # initial weights, replaced below
-            policy = actor_critic(env.observation, env.action, config.network, config.algorithm.has_critic, trunk)
+            memory = own_memory(config.network.memory)
+            policy = actor_critic(
+                env.observation, env.action, config.network, config.algorithm.has_critic, trunk, memory
+            )
         expected = sum(tensor.nbytes for tensor in policy.state_dict().values())
         if checkpoint.manifest["files"][MODEL]["size"] > 2 * expected + MAX_HEADER_BYTES:
             raise ValueError(f"{MODEL} is far larger than a network with these settings")

@@ -22,6 +22,10 @@ _MOUNTAIN_CAR: Settings = dict(
     total_timesteps=200_000, num_envs=16, num_steps=64, learning_rate=3e-3, norm_obs=True
 )  # fmt: skip
 _PROBE: Settings = dict(total_timesteps=30_000, num_envs=256, num_steps=8, learning_rate=1e-2, ent_coef=0.0)
+_RECALL: Settings = dict(
+    total_timesteps=200_000, num_envs=64, num_steps=51, num_minibatches=4, learning_rate=1e-2, ent_coef=0.0, memory_size=16,
+    hidden_sizes=(16,),
+)  # fmt: skip
 _ATARI: Settings = dict(
     total_timesteps=10_000_000, num_envs=8, num_steps=128, num_minibatches=4, update_epochs=4, learning_rate=2.5e-4,
     clip_coef=0.1, anneal_clip=True, ent_coef=0.01,
@@ -79,6 +83,15 @@ PRESETS: dict[tuple[str, str], Settings] = {
     ("DanceCart-v0", "ppo"): dict(total_timesteps=1_000_000, num_envs=64, num_steps=64, learning_rate=1e-3),
     **{(f"Probe{i}-v0", "ppo"): _PROBE for i in range(1, 6)},
     **{(f"{kind}Probe-v0", "ppo"): _PROBE for kind in ("Mask", "Privileged")},
+    ("CartPoleNoVelocity-v0", "ppo"): dict(
+        total_timesteps=300_000, num_envs=64, num_steps=64, num_minibatches=8, learning_rate=3e-3, ent_coef=0.0,
+        norm_obs=True,
+    ),
+    ("PendulumNoVelocity-v0", "ppo"): dict(
+        total_timesteps=400_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
+        ent_coef=0.0, norm_reward=True,
+    ),
+    **{(task, "ppo"): _RECALL for task in ("Recall10-v0", "Recall50-v0", "TMaze-v0")},
     ("LunarLander-v3", "ppo"): _LUNAR,
     ("LunarLanderContinuous-v3", "ppo"): _LUNAR,
     ("BipedalWalker-v3", "ppo"): dict(
@@ -130,6 +143,7 @@ KIND_WORDS = {
 # PPO's rollout size in rows, whatever num_envs is; discrete states get more if the budget has room for 100 such rollouts
 ROWS, ROWS_OF_STATES, FEWEST_STEPS = 1024, 4096, 16
 LONGEST = 500  # VPG rollout length: the time limit, at most 500
+FEWEST_WITH_MEMORY = 64  # steps of a rollout: gradients reach no further back
 MINIBATCH, MOST_MINIBATCHES = 128, 32
 BUDGET = {"ppo": (500_000, 100), "vpg": (640_000, 40)}  # minimum steps and minimum phases
 MANY = 64  # environments side by side, where a step of many costs hardly more than a step of one
@@ -244,7 +258,8 @@ def kind_settings(kind: str, algo: str, given: Settings, traits: Traits | None =
     num_envs = max(given.get("num_envs", settings["num_envs"]), 1)
     if algo == "ppo":
         long = kind == "states" and given.get("total_timesteps", steps) >= phases * ROWS_OF_STATES
-        settings["num_steps"] = max(FEWEST_STEPS, (ROWS_OF_STATES if long else ROWS) // num_envs)
+        fewest = FEWEST_STEPS if given.get("memory") is None else FEWEST_WITH_MEMORY
+        settings["num_steps"] = max(fewest, (ROWS_OF_STATES if long else ROWS) // num_envs)
     else:
         settings["num_steps"] = min(
             traits.limit or LONGEST, LONGEST
@@ -252,7 +267,8 @@ def kind_settings(kind: str, algo: str, given: Settings, traits: Traits | None =
     batch = max(num_envs * given.get("num_steps", settings["num_steps"]), 1)
     if algo == "ppo":
         most = min(max(batch // MINIBATCH, 1), MOST_MINIBATCHES)
-        settings["num_minibatches"] = next(count for count in range(most, 0, -1) if batch % count == 0)
+        whole = batch if given.get("memory") is None else num_envs  # a minibatch is then all steps of some environments
+        settings["num_minibatches"] = next(count for count in range(most, 0, -1) if whole % count == 0)
     if batch * phases > steps:
         settings["total_timesteps"] = batch * phases
     return settings

@@ -21,6 +21,7 @@ from ..engine import State, broadcast_after_work, stream_seed, world
 from ..engine.metrics import Reading
 from ..envs.registry import import_module_of
 from ..envs.training_warnings import STEPS_WITHOUT_END, endless_warning, find_action_mask, mask_in_info, mask_warning
+from ..envs.with_memory import without_memory
 from ..errors import UsageError, warn
 from ..files import Unreadable
 from ..logging import CallbackList
@@ -92,8 +93,9 @@ class Log:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: phases by which metrics lag
-        self.endless = endless_warning(state.env)  # the warning if no episode ends for long
-        self.unmasked = None if find_action_mask(state.env) else state.env  # steps of this env may still return masks
+        env = without_memory(state.env)
+        self.endless = endless_warning(env)  # the warning if no episode ends for long
+        self.unmasked = None if find_action_mask(env) else env  # steps of this env may still return masks
         self.num_envs = state.env.num_envs * world().size
         self.unread: list[tuple[dict[str, float], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps

@@ -16,6 +16,7 @@ from ..algorithms import ALGORITHMS
 from ..engine import State, all_reduce_max, threads, unguarded, world
 from ..engine.distributed import propagate_errors, set_loss_advice
 from ..envs.adapters.host import HostEnv
+from ..envs.with_memory import without_memory
 from ..errors import EnvError, NotFinite, printable, warn
 from ..logging import Callback, CallbackList, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo, TrainingResult
 from ..logging.trackers import TRACKERS, TrackerOptions, check_trackers
@@ -279,7 +280,7 @@ def built_in_callbacks(
 
 def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory | None) -> RunInfo:
     """The description of a run that callbacks get before it starts or resumes."""
-    env, device = state.env, state.env.device
+    env, device = without_memory(state.env), state.env.device
     facts = {
         "tightrope": __version__, "torch": torch.__version__, "python": platform.python_version(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device} ({platform.machine()})",

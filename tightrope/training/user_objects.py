@@ -175,7 +175,7 @@ def import_training_env(train_env: str | None) -> None:
 def check_allowed(file: object, layer: Settings, flags: Settings, modules: Iterable[str]) -> None:
     """Refuse code that a settings file names, unless a flag names the same code or `modules` has its module."""
     given = {name.replace("-", "_"): value for name, value in layer.items()}
-    named = [(name, str(given.get(name, ""))) for name in ("env", "train_env", "network")]
+    named = [(name, str(given.get(name, ""))) for name in ("env", "train_env", "network", "memory")]
     named += [("wrappers", str(path)) for path in several(given.get("wrappers", []))]
     for name, path in named:
         module, _ = module_and_name(path, name) if name not in flags else ("", "")

@@ -14,6 +14,7 @@ from ..draw import captioned_grid, cell_scale, render_scale
 from ..engine import choose_threads, isolated_rng, threads
 from ..envs import TensorEnv
 from ..envs.validate import draw_frames
+from ..envs.with_memory import with_memory
 from ..errors import UsageError, plural
 from ..files import Place
 from ..logging import Video
@@ -111,7 +112,8 @@ class Stage:
     """Episodes being played and drawn."""
 
     def __init__(self, policy: ActorCritic, env: Env, seed: int, shot: Shot, every: int, title: str) -> None:
-        self.policy, self.env, self.seed, self.shot, self.every, self.title = policy, env, seed, shot, every, title
+        self.policy, self.env = policy, with_memory(env, policy.memory_rows)
+        self.seed, self.shot, self.every, self.title = seed, shot, every, title
         self.generator = torch.Generator(env.device).manual_seed(seed)
         self.finished: list[float] = []
         self.total = np.zeros(env.num_envs)
@@ -153,11 +155,8 @@ class Stage:
         return draw_frames(self.env, obs, action) if isinstance(self.env, TensorEnv) else self.env.draw(obs, action)
 
     def action(self, obs: Tensor) -> Tensor:
-        distribution = self.policy.distribution(obs)
-        if self.shot.stochastic:
-            noise = self.policy.head.noise((len(obs),), self.generator)
-            return self.policy.head.to_env(distribution.sample(noise))
-        return self.policy.head.to_env(distribution.mode())
+        noise = self.policy.head.noise((len(obs),), self.generator) if self.shot.stochastic else None
+        return self.policy.act(obs, noise)[1]
 
     def picture(self, cells: np.ndarray, running: np.ndarray, number: int, t: int) -> np.ndarray:
         if self.shot.grid:

@@ -115,14 +115,15 @@ class FusedPolicy:
     def __init__(
         self, policy: ActorCritic, flat: Tensor, precision: KernelPrecision = "fp32", launch: Launch | None = None
     ) -> None:
-        self.flat, self.launch = flat, launch
+        self.flat, self.launch, self.head = flat, launch, policy.head
         self.layout = Layout.of(policy, list(policy.parameters()))
         self.constants = self.layout.constants(precision, self.flat.device)
         self.mean, self.variance = normalizer_moments(policy, self.flat)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor]:
-        """Sample an action for each observation (N, ...), with the noise that the distribution's `sample` takes."""
+    def act(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample an action for each observation (N, ...), with the noise that the distribution's `sample` takes. Returns the
+        actions to learn from and those for the environment."""
         from .play import act_kernel
 
         rows = obs.shape[0]
@@ -132,7 +133,7 @@ class FusedPolicy:
             obs.contiguous(), self.mean, self.variance, noise.contiguous(), self.flat, action, rows,
             BLOCK=block, **self.constants, num_warps=warps, num_stages=1,
         )  # fmt: skip
-        return (action,)
+        return action, self.head.to_env(action)
 
     def evaluate_actions(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each action and the value of each observation."""

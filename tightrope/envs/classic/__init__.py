@@ -3,6 +3,7 @@
 from .acrobot import Acrobot
 from .cartpole import CartPole, DanceCart, EasyCart, SpinCart
 from .double_pendulum import CartDoublePendulum
+from .memory import CartPoleNoVelocity, PendulumNoVelocity, Recall10, Recall50, TMaze
 from .mountain_car import MountainCar, MountainCarShaped
 from .pendulum import Pendulum
 from .probes import HybridProbe, MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5
@@ -11,6 +12,7 @@ __all__ = [
     "Acrobot",
     "CartDoublePendulum",
     "CartPole",
+    "CartPoleNoVelocity",
     "DanceCart",
     "EasyCart",
     "HybridProbe",
@@ -18,11 +20,15 @@ __all__ = [
     "MountainCar",
     "MountainCarShaped",
     "Pendulum",
+    "PendulumNoVelocity",
     "PrivilegedProbe",
     "Probe1",
     "Probe2",
     "Probe3",
     "Probe4",
     "Probe5",
+    "Recall10",
+    "Recall50",
     "SpinCart",
+    "TMaze",
 ]
