@@ -15,7 +15,7 @@ from .engine import State, isolated_rng, stream_seed, world
 from .engine.across_ranks import check_same_settings
 from .engine.distributed import broadcast_from_rank0, join, set_rank_timeout
 from .envs.with_memory import without_memory
-from .errors import UsageError, plural, warn
+from .errors import UsageError, warn
 from .logging import Callback, NotebookPicture
 from .logging.callback import MetricsRow
 from .output import print_line
@@ -38,10 +38,10 @@ from .training.init_from import start_from
 from .training.memory_settings import import_memory, memory_setting
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
 from .training.own_wrappers import import_wrappers
-from .training.resuming import resume_notes
+from .training.resuming import nothing_to_do, resume_notes
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.schedules import check_functions
-from .training.scoring import is_complete, options_of, reached
+from .training.scoring import is_complete, options_of
 from .training.settings import resolve_device
 from .training.signals import Interrupts
 from .training.trainer import Outcome, Trainer
@@ -233,7 +233,7 @@ class Agent(AgentBase, metaclass=AgentType):
         check_same_settings(config.to_flat_dict() | {"threads": None, "until": until, "run_dir": run_dir is not None})
         if is_complete(self.state, config):
             if not quiet:
-                print_line(self.nothing_to_do(config))
+                print_line(nothing_to_do(self.state, config, self.run is not None))
             return None
         if until is not None and self.steps >= until:
             return None
@@ -263,16 +263,6 @@ class Agent(AgentBase, metaclass=AgentType):
     def finished(self) -> bool:
         """Whether training is complete under the present settings."""
         return is_complete(self.state, self.config)
-
-    def nothing_to_do(self, config: Config) -> str:
-        score, goal, total = self.state.best_score, config.run.stop_at_return, config.algorithm.total_timesteps
-        if reached(self.state, config):
-            done = f"nothing to do: an evaluation returned {score:.2f}, and stop_at_return is {goal:g}"
-            return f"{done}. Raise stop_at_return to train further"
-        if self.state.solved:
-            return f"nothing to do: the agent solved its task after {plural(self.steps, 'step')}"
-        more = "" if self.run is None else ". Raise --total-timesteps to train further"
-        return f"nothing to do: the agent has {self.steps:,} of {total:,} steps already; no whole phase is left{more}"
 
     @known_arguments
     def save(self, path: str | Path) -> None:

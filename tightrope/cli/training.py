@@ -26,6 +26,7 @@ from ..training.history import change_lines, changes_between
 from ..training.lock import locked
 from ..training.presets import preset
 from ..training.reports import scores, write_report
+from ..training.resuming import nothing_to_do
 from ..training.run_directory import begun_before, load_config, new_run_dir, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
 from ..training.settings import name_of_device
@@ -273,7 +274,7 @@ def continue_run(
                 print(line)
     if agent.finished:
         with agent:
-            print(agent.nothing_to_do(agent.config))
+            print(nothing_to_do(agent.state, agent.config, agent.run is not None))
             score_if_missing(agent, run_dir, quiet)
         return 0
     return train_to_end(agent, quiet, run_dir)

@@ -26,7 +26,8 @@ from .actor_inputs import completed
 from .build import check_memory, check_plausible
 from .checkpoint_reader import find
 from .config import Config
-from .predict import encoded, loaded
+from .policy import loaded
+from .predict import encoded
 
 FILES = (".npz", ".safetensors")
 FEWEST_ROWS = 20

@@ -1,4 +1,4 @@
-"""What is said when a run resumes: from which checkpoint, with which changes, and what cannot be exact."""
+"""What is said when a run resumes: from which checkpoint, with which changes, what cannot be exact, or that it is complete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..errors import plural, printable
 from .checkpoint_reader import Checkpoint
 from .config import Config
 from .history import resumed_with
+from .scoring import reached
 
 FRESH_EPISODES = "episodes and the environment's attributes start afresh"
 
@@ -28,3 +29,15 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     elif state.phase and not state.env.resumable:
         lines.append(f"note: the state of this environment cannot be saved, so {FRESH_EPISODES}")
     return lines
+
+
+def nothing_to_do(state: State, config: Config, has_run: bool) -> str:
+    """Why no phase is left to train, and how to train further."""
+    score, goal, total = state.best_score, config.run.stop_at_return, config.algorithm.total_timesteps
+    if reached(state, config):
+        done = f"nothing to do: an evaluation returned {score:.2f}, and stop_at_return is {goal:g}"
+        return f"{done}. Raise stop_at_return to train further"
+    if state.solved:
+        return f"nothing to do: the agent solved its task after {plural(state.steps, 'step')}"
+    more = ". Raise --total-timesteps to train further" if has_run else ""
+    return f"nothing to do: the agent has {state.steps:,} of {total:,} steps already; no whole phase is left{more}"
