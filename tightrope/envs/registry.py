@@ -38,19 +38,9 @@ ENVS: dict[str, type[TensorEnv]] = {
     "MountainCarShaped-v0": classic.MountainCarShaped,
     "Acrobot-v1": classic.Acrobot,
     "CartDoublePendulum-v0": classic.CartDoublePendulum,
-    "Probe1-v0": classic.Probe1,
-    "Probe2-v0": classic.Probe2,
-    "Probe3-v0": classic.Probe3,
-    "Probe4-v0": classic.Probe4,
-    "Probe5-v0": classic.Probe5,
-    "MaskProbe-v0": classic.MaskProbe,
-    "PrivilegedProbe-v0": classic.PrivilegedProbe,
-    "HybridProbe-v0": classic.HybridProbe,
     "CartPoleNoVelocity-v0": classic.CartPoleNoVelocity,
     "PendulumNoVelocity-v0": classic.PendulumNoVelocity,
-    "Recall10-v0": classic.Recall10,
-    "Recall50-v0": classic.Recall50,
-    "TMaze-v0": classic.TMaze,
+    **{f"{probe.__name__}-v0": probe for probe in classic.PROBES},
 }
 
 

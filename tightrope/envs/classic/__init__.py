@@ -8,6 +8,10 @@ from .mountain_car import MountainCar, MountainCarShaped
 from .pendulum import Pendulum
 from .probes import HybridProbe, MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5
 
+PROBES = (
+    Probe1, Probe2, Probe3, Probe4, Probe5, MaskProbe, PrivilegedProbe, HybridProbe, Recall10, Recall50, TMaze,
+)  # fmt: skip
+
 __all__ = [
     "Acrobot",
     "CartDoublePendulum",
