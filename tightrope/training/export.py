@@ -124,8 +124,8 @@ class Frozen(nn.Module):
             return [*self.reader.show(rows.numpy())]
         return [*self.reader.show(memory.observed(rows).numpy()), memory.split(rows)[2].numpy()]
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        taken, outputs = self.evaluated(self.reader.traced, inputs)
+    def forward(self, *obs: Tensor) -> tuple[Tensor, ...]:
+        taken, outputs = self.evaluated(self.reader.traced, obs)
         action = self.writer.traced(taken)
         parts = [action] if isinstance(action, Tensor) else action
         return (*parts, *outputs.values())
