@@ -83,7 +83,10 @@ def test_help_for_an_environment_shows_its_preset(tightrope: Tightrope) -> None:
     text = " ".join(tightrope("train", "CartPole-v1", "--help").out.split())
     assert f"--num-envs INT Number of environments that run in parallel. (default: {preset['num_envs']})" in text
     assert "such as 'linear(0.01, 0)'. (default: 0.0)" in text
-    assert "--anneal-lr, --no-anneal-lr Decay the learning rate linearly over the run. (default: on)" in text
+    assert (
+        "--anneal-lr, --no-anneal-lr Decay the learning rate linearly over the run, if it is a number. (default: on)"
+        in text
+    )
     assert "--accelerate {auto,eager,compile,graph,max} How" in text
     assert "--hidden-sizes INT ..." in text
     assert "--env-kwargs NAME=VALUE ..." in text
