@@ -52,6 +52,14 @@ def test_action_masks(tmp_path):
     assert "with one box allowed: tensor(2)" in output
 
 
+def test_memory(tmp_path):
+    output = example("memory.py", tmp_path)
+    without, remembered = means(output)
+    assert without < 200
+    assert remembered >= 450
+    assert output.count("push") == 3
+
+
 def test_curriculum(tmp_path):
     *levels, at_once = means(example("curriculum.py", tmp_path))
     assert levels == [1.0] * 8
