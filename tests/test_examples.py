@@ -73,6 +73,14 @@ def test_hybrid_actions(tmp_path):
     assert "0.5 m from the hole: putter" in output
 
 
+def test_memory(tmp_path):
+    output = example("memory.py", tmp_path)
+    without, remembered = means(output)
+    assert without < 200
+    assert remembered >= 450
+    assert output.count("push") == 3
+
+
 def test_curriculum(tmp_path):
     *levels, at_once = means(example("curriculum.py", tmp_path))
     assert levels == [1.0] * 8

@@ -192,3 +192,12 @@ def test_copies_of_recordings_begin_empty() -> None:
     assert kept.find("a", lambda: 2) == 1
     kept.renew("other settings")
     assert kept.find("a", lambda: 2) == 2
+
+
+def test_a_large_product_of_a_part_of_an_input_follows_the_input():
+    """Such a product runs in torch, on a view of the input that begins within its memory."""
+    weight = torch.randn(64, 192)
+    first, second = torch.randn(64, 69), torch.randn(64, 69)
+    replay = RecordedFunction(lambda x: (x[:, 5:] @ weight,), (first,), steady=True)
+    (found,) = replay(second.numpy())
+    torch.testing.assert_close(torch.from_numpy(found.copy()), second[:, 5:] @ weight, rtol=1e-4, atol=1e-4)

@@ -21,7 +21,7 @@ OF_ALGORITHM: dict[str, Settings] = {
     "ppo": dict(num_minibatches=4, update_epochs=4),
     "vpg": dict(num_envs=32, ent_coef=0.01, max_grad_norm=0.5),
 }
-MORE = {"vpg": 4}  # times the steps: it makes one update from each rollout
+MORE = {"vpg": 6}  # times the steps: it makes one update from each rollout
 TOLERANCE = 0.2  # of the probability of the right action, which has just been found
 
 

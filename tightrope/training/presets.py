@@ -88,8 +88,8 @@ PRESETS: dict[tuple[str, str], Settings] = {
         norm_obs=True,
     ),
     ("PendulumNoVelocity-v0", "ppo"): dict(
-        total_timesteps=400_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
-        ent_coef=0.0, norm_reward=True,
+        total_timesteps=800_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
+        ent_coef=0.0, norm_reward=True, share_trunk=True,
     ),
     **{(task, "ppo"): _RECALL for task in ("Recall10-v0", "Recall50-v0", "TMaze-v0")},
     ("LunarLander-v3", "ppo"): _LUNAR,
