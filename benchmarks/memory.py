@@ -40,7 +40,9 @@ def scores(seeds: int) -> None:
 def phase_seconds(**settings: Any) -> float:
     """Processor seconds of a phase of PPO on CartPole with its preset: the fastest, which other programs disturb least."""
     rows = 1024
-    agent = tr.PPO("CartPole-v1", total_timesteps=rows * PHASES, eval_every=0, stop_at_return=None, device="cpu", **settings)
+    agent = tr.PPO(
+        "CartPole-v1", total_timesteps=rows * PHASES, eval_every=0, stop_at_return=None, device="cpu", **settings
+    )
     torch.set_num_threads(1)
     times, began = [], time.process_time()
     for _ in ALGORITHMS["ppo"].loop(agent.state, agent.config.algorithm):
