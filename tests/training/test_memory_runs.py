@@ -205,6 +205,13 @@ def test_what_does_not_work_is_said_in_one_line() -> None:
     assert "memory needs an env that resets within a step" in refusal(agent, Foreign(), num_minibatches=2)
 
 
+def test_the_command_that_probes_refuses_an_unknown_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    from tightrope.cli import exit_code
+
+    assert exit_code(["probe", "--memory", "rnn"]) == 2
+    assert "memory 'rnn' is unknown" in capsys.readouterr().err
+
+
 class Stubborn(Plain):
     """An environment like any other."""
 
