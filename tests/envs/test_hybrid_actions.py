@@ -24,6 +24,8 @@ from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
 from tightrope.functional import PPOLoss
 from tightrope.models import Hybrid
+from tightrope.training.checkpoint_writer import spec_to_json
+from tightrope.training.policy import spec_from_json
 from tightrope.types import Box, Composite, Discrete, MultiDiscrete
 
 SMALL: dict[str, Any] = dict(num_steps=16, seed=1, device="cpu", hidden_sizes=(16,))
@@ -197,6 +199,15 @@ def test_predict_gives_the_nested_structure(tmp_path: Path) -> None:
     manifest = json.loads(next(tmp_path.rglob("manifest.json")).read_text())
     assert manifest["action"]["conditions"] == [["arm/0", "kind", [1, 2]]]
     assert tr.load(tmp_path, env=Robot).predict(obs)["kind"] == agent.predict(obs)["kind"]
+
+
+@pytest.mark.parametrize(
+    "conditions", [7, [["arm/0"]], [["arm/0", "kind", 1]], [["arm/0", "kind", ["x"]]], [["leg", "kind", [1]]]]
+)
+def test_saved_conditions_of_a_stranger_are_checked(conditions: Any) -> None:
+    action = json.loads(json.dumps(spec_to_json(writer_for(SPACE).spec))) | {"conditions": conditions}
+    with pytest.raises((UsageError, ValueError), match="condition"):
+        writer_for(SPACE, spec_from_json(action).conditions)  # type: ignore[union-attr]
 
 
 def test_a_tuple_is_a_tuple() -> None:

@@ -136,7 +136,8 @@ def spaces_only_env(checkpoint: Checkpoint, config: Config, device: torch.device
         raise ValueError("its spaces are not valid")
     names = "observation", "action"
     shown_space, taken_space = (space_from_json(spaces.get(name)) for name in names)
-    conditions = conditions_from_json((manifest.get("action") or {}).get("conditions", []))
+    taken = spec_from_json(manifest.get("action"))
+    conditions = taken.conditions if isinstance(taken, Composite) else ()
     env = SpacesOnlyEnv(config.env, shown_space, taken_space, device, conditions)
     for name in names:
         if getattr(env, name) != spec_from_json(manifest.get(name)):
