@@ -1,5 +1,5 @@
 """Is EasyCart learned in no more environment steps than CartPole? Steps to the first greedy evaluation with every one of
-100 episodes 500 steps long, evaluated after every phase, both with the preset of EasyCart.
+100 episodes 500 steps long, evaluated after every phase, both under the same preset.
 
     python benchmarks/easycart.py [--seeds 5]
 """
@@ -9,12 +9,10 @@ import statistics
 
 import tightrope as tr
 from tightrope.algorithms.ppo import ppo
-from tightrope.training.presets import PRESETS
 
 
 def steps_to_full_length(env: str, seed: int) -> float:
-    settings = PRESETS["EasyCart-v0", "ppo"]
-    agent = tr.PPO(env, seed=seed, device="cpu", defaults="plain", **settings)
+    agent = tr.PPO(env, seed=seed, device="cpu")
     for _ in ppo(agent.state, agent.config.algorithm):
         if min(agent.evaluate(episodes=100, seed=agent.state.phase).lengths) == 500:
             return agent.steps

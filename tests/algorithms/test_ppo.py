@@ -41,27 +41,6 @@ def test_learning_rate_and_clip_decay_each_phase_and_end_exactly_at_their_end():
     assert state.clip_coef == 0.0
 
 
-def test_the_learning_rate_follows_advantages_below_their_floor(monkeypatch):
-    (state, config), scales, estimate = new_state(learning_rate=3e-3, anneal_lr=False, adv_floor=0.8), [], ppo.estimate
-
-    def noted(*args):
-        batch = estimate(*args)
-        scales.append(float(batch.advantage.std()))
-        return batch
-
-    monkeypatch.setattr(ppo, "estimate", noted)
-    rates = [row["charts/learning_rate"] for row in run(state, config)]
-    expected = [3e-3 * min(1, scale / (0.8 * max(scales[: k + 1]))) for k, scale in enumerate(scales)]
-    assert rates == pytest.approx(expected, rel=1e-5)
-    assert min(rates) < 3e-3, "no phase was slowed down, so nothing was tested"
-
-
-def test_a_floor_that_is_never_reached_changes_nothing():
-    (plain, config), (floored, floored_config) = new_state(), new_state(adv_floor=1e-6)
-    run(plain, config), run(floored, floored_config)
-    assert torch.equal(plain.optimizer.flat, floored.optimizer.flat)
-
-
 def test_without_annealing_rates_are_constant():
     state, config = new_state(learning_rate=3e-4, anneal_lr=False)
     assert {row["charts/learning_rate"] for row in run(state, config)} == {torch.tensor(3e-4).item()}

@@ -188,27 +188,6 @@ def test_a_saved_state_is_a_copy():
     assert not torch.equal(optimizer.first_moment, saved["first_moment"])
 
 
-def test_the_learning_rate_falls_with_advantages_below_the_floor():
-    """Scales 2, 4, 0.3, 0.1 and a floor of a tenth: the floor is 0.2 at first, then 0.4."""
-    optimizer, rates = Optimizer(network()), []
-    for scale in (2.0, 4.0, 0.3, 0.1, 0.0):
-        optimizer.learning_rate.fill_(0.01)
-        optimizer.slow_down(torch.tensor(scale), 0.1)
-        rates.append(float(optimizer.learning_rate))
-    assert rates == pytest.approx([0.01, 0.01, 0.0075, 0.0025, 0.0])
-    assert optimizer.largest_scale == 4
-
-
-def test_a_state_saved_without_the_largest_scale_is_loaded():
-    net, optimizer = trained()
-    saved = optimizer.state_dict()
-    del saved["largest_scale"]
-    restored = Optimizer(network())
-    restored.load_state_dict(saved)
-    assert torch.equal(restored.first_moment, optimizer.first_moment)
-    assert restored.largest_scale == 0
-
-
 def test_on_the_cpu_learning_breaks_off_as_soon_as_it_is_stopped():
     assert RUNTIME.halted(torch.ones(())) is True
     assert RUNTIME.halted(torch.zeros(())) is False

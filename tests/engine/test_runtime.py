@@ -196,7 +196,7 @@ class Ledger(TorchDispatchMode):
     ("algo", "settings", "most"),
     [
         ("ppo", {}, 1270),
-        ("ppo", {"target_kl": 0.01, "norm_obs": True, "norm_reward": True, "clip_vloss": True, "adv_floor": 0.1}, 1540),
+        ("ppo", {"target_kl": 0.01, "norm_obs": True, "norm_reward": True, "clip_vloss": True}, 1540),
         ("vpg", {"baseline": "critic"}, 760),
     ],
 )
@@ -299,7 +299,7 @@ def test_precisions_on_a_gpu() -> None:
     ("algo", "env", "settings"),
     [
         ("ppo", "CartPole-v1", {}),
-        ("ppo", "Pendulum-v1", {"norm_obs": True, "norm_reward": True, "target_kl": 0.02, "adv_floor": 0.5}),
+        ("ppo", "Pendulum-v1", {"norm_obs": True, "norm_reward": True, "target_kl": 0.02}),
         ("ppo", "CartPole-v1", {"share_trunk": True}),
         ("ppo", "CartDoublePendulum-v0", {}),
         ("vpg", "CartPole-v1", {"baseline": "critic"}),

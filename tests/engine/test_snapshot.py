@@ -80,7 +80,7 @@ def test_it_holds_all_that_is_saved() -> None:
     policy = (*state.policy.parameters(), *state.policy.buffers())
     for tensor in (*policy, state.obs, state.clip_coef, state.discounted_return):
         tensor.data.fill_(float("nan") if tensor.is_floating_point() else 77)
-    for name in ("first_moment", "second_moment", "step_count", "learning_rate", "largest_scale"):
+    for name in ("first_moment", "second_moment", "step_count", "learning_rate"):
         getattr(state.optimizer, name).fill_(float("nan"))
     for name in ("state", "clock", "_running_return", "_finished"):
         getattr(state.env, name).fill_(77)

@@ -1,9 +1,8 @@
 import pytest
-import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tightrope.functional import linear, share_of_floor
+from tightrope.functional import linear
 
 rates = st.floats(1e-6, 1.0)
 counts = st.integers(1, 5000)
@@ -47,14 +46,3 @@ def test_between_equal_ends_it_is_constant(rate, phases, data):
 def test_decays_over_phases_whatever_their_number():
     assert [linear(1.0, 0.0, k, 4) for k in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
     assert linear(1.0, 0.0, 5000, 10_000) == 0.5
-
-
-@given(scale=st.floats(1e-6, 1e3), largest=st.floats(1e-6, 1e3), floor=st.floats(1e-3, 1.0))
-def test_the_share_of_the_floor_is_1_above_it_and_in_proportion_below(scale, largest, floor):
-    share = float(share_of_floor(torch.tensor(scale), torch.tensor(largest), floor))
-    assert share == pytest.approx(1.0 if scale >= floor * largest else scale / (floor * largest), rel=1e-5)
-
-
-def test_the_share_of_the_floor_is_1_before_any_advantage_has_varied():
-    assert share_of_floor(torch.tensor(0.0), torch.tensor(0.0), 0.1) == 1
-    assert share_of_floor(torch.tensor(0.0), torch.tensor(2.0), 0.1) == 0

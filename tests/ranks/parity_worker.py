@@ -139,7 +139,6 @@ def learning(algo: str, settings: dict[str, Any]) -> None:
 
     def learned(state: Any, config: Any, shuffle: Tensor) -> tuple[Tensor, ...]:
         given = (shuffle, torch.zeros(3)) if algo == "ppo" else (16, shuffle, None)
-        state.optimizer.largest_scale.fill_(10.0)  # for adv_floor: the learning rate follows the scale over all ranks
         metrics = page["learn"](state, config, *given)
         numbers = [x.float() for x in (*metrics.terms, metrics.grad_norm, metrics.reward)]
         buffers = [x.float() for x in state.policy.buffers()]
@@ -164,7 +163,7 @@ def as_the_only_one() -> Iterator[None]:
 def main() -> dict[str, dict[str, float]]:
     statistics()
     gradients()
-    learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True, "adv_floor": 1.0})
+    learning("ppo", {"num_minibatches": 1, "update_epochs": 3, "norm_reward": True})
     early_stop = {"target_kl": 1e-4, "learning_rate": 1e-2, "anneal_lr": False}
     learning("ppo", {"num_minibatches": 1, "update_epochs": 6, **early_stop})
     learning("vpg", {"baseline": "timestep", "normalize_returns": True})

@@ -81,7 +81,7 @@ def in_pieces(
 
 
 VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
-    ("ppo", "CartPole-v1", dict(norm_reward=True, anneal_clip=True, anneal_lr=True, target_kl=1e-4, adv_floor=0.9)),
+    ("ppo", "CartPole-v1", dict(norm_reward=True, anneal_clip=True, anneal_lr=True, target_kl=1e-4)),
     ("ppo", "CartPole-v1", dict(share_trunk=True, norm_obs=True, clip_vloss=True, max_grad_norm=None)),
     ("ppo", "Pendulum-v1", dict(log_std="state", norm_obs=True, norm_reward=True)),
     ("ppo", "CartDoublePendulum-v0", dict(share_trunk=True, anneal_lr=True, norm_adv=False)),

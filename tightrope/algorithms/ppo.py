@@ -1,7 +1,8 @@
 """Proximal policy optimisation (PPO): Schulman et al. 2017, arXiv:1707.06347.
 
-A phase collects a rollout and learns from it. The loop over phases is in algorithms/common.py, acting in engine/collect.py, GAE
-in functional/estimators.py, minibatches in types.py, the loss in functional/losses.py, clipping and Adam in engine/optimize.py.
+This file has PPO's settings, metrics and phase. A phase is one iteration: collect a rollout, then learn from it. The loop over
+phases is in algorithms/common.py, acting in engine/collect.py, GAE in functional/estimators.py, minibatches in types.py,
+the loss in functional/losses.py, gradient clipping and Adam in engine/optimize.py.
 
 Departures from the paper: a time limit bootstraps from the final observation instead of counting as the task's end,
 advantages are standardised per minibatch, and the value loss has a factor 1/2. docs/details37.md lists all details.
@@ -26,6 +27,7 @@ from .common import start as start
 @dataclass(kw_only=True)
 class PPOState(State):
     KEPT: ClassVar[tuple[str, ...]] = ("discounted_return",)
+
     clip_coef: Tensor = field(init=False)  # filled in place by `schedule`, so that CUDA graphs read its current value
     discounted_return: Tensor = field(init=False)  # (N,) of each running episode so far, for norm_reward
 
@@ -59,12 +61,10 @@ class PPOConfig(OnPolicyConfig):
     """Scale rewards by the running standard deviation of the discounted return, which is saved with the model."""
     clip_vloss: bool = False
     """Clip the value loss like the policy loss."""
-    adv_floor: float = 0.0
-    """Lower the learning rate while advantages vary less than this fraction of the most so far; 0 for never."""
 
     def check(self) -> None:
         positive(self, "clip_coef", "target_kl")
-        fraction(self, "gae_lambda", "adv_floor")
+        fraction(self, "gae_lambda")
         divides(self, "num_minibatches", "the batch num_envs x num_steps", self.batch_size)
 
 
@@ -119,11 +119,10 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
 def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor) -> PPOMetrics:
     """Estimate advantages, take gradient steps on shuffled minibatches, then update the running statistics."""
     policy, rollout, optimizer, runtime = state.policy, state.rollout, state.optimizer, state.runtime
+    learning_rate = optimizer.learning_rate.clone()
     batch = estimate(state, config)
-    if config.adv_floor:
-        optimizer.slow_down(runtime.moments(batch.advantage)[1], config.adv_floor)
     loss = PPOLoss(state.clip_coef, config.vf_coef, config.ent_coef, config.clip_vloss)
-    stopped, numbers, skipped = torch.zeros_like(optimizer.learning_rate), list[Tensor](), list[Tensor]()
+    stopped, numbers, skipped = torch.zeros_like(learning_rate), list[Tensor](), list[Tensor]()
     order = batch.order(shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; None on a single rank
     for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
@@ -136,6 +135,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
                 break
         numbers += [*terms, runtime.step(optimizer, config.max_grad_norm, stopped)]
         skipped.append(stopped)
+
     runtime.update_statistics(policy, rollout.obs, rollout.valid)  # after learning, so that a phase's first ratio is 1
     if config.norm_reward:
         returns, carried = running_returns(rollout.reward, rollout.done, state.discounted_return, config.gamma)
@@ -144,7 +144,7 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     *means, grad_norm = mean_of_taken(torch.stack(numbers).view(len(skipped), -1), torch.stack(skipped))
     terms = PPOTerms(*means)
     return PPOMetrics(
-        terms, grad_norm, learning_rate=optimizer.learning_rate.clone(), episodes=episodes,
-        explained_variance=runtime.explained_variance(batch.value, batch.target),
-        reward=runtime.masked_mean(rollout.reward, rollout.valid), health=health(state, rollout.valid, terms, grad_norm),
+        terms, grad_norm, learning_rate, explained_variance=runtime.explained_variance(batch.value, batch.target),
+        reward=runtime.masked_mean(rollout.reward, rollout.valid), episodes=episodes,
+        health=health(state, rollout.valid, terms, grad_norm),
     )  # fmt: skip

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ..errors import UsageError
-from ..functional import share_of_floor
 from ..types import Batch
 from .distributed import communicating
 
@@ -40,7 +39,6 @@ class Optimizer:
         self.second_moment = torch.zeros_like(self.flat)
         self.step_count = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.zeros((), device=self.flat.device)  # the schedule sets it before each phase
-        self.largest_scale = torch.zeros((), device=self.flat.device)  # of advantages so far, see `slow_down`
         self.arrivals = torch.zeros((), dtype=torch.int32, device=self.flat.device)  # of the fused kernel's programs
         self.grads: dict[Tensor, Tensor] = {}  # by parameter, views of the flat gradient
         offset = 0
@@ -48,14 +46,6 @@ class Optimizer:
             p.data = self.flat[offset : offset + p.numel()].view_as(p)
             self.grads[p] = self.grad[offset : offset + p.numel()].view_as(p)
             offset += p.numel()
-
-    def slow_down(self, scale: Tensor, floor: float) -> None:
-        """Lower the learning rate of this phase if the scale of its advantages is below `floor` times the largest so far.
-
-        Adam steps as far for a small gradient as for a large one, so noise would move a policy with nothing left to learn.
-        """
-        self.largest_scale.copy_(torch.maximum(self.largest_scale, scale))
-        self.learning_rate.mul_(share_of_floor(scale, self.largest_scale, floor))
 
     def tensors(self) -> tuple[list[Tensor], ...]:
         """Return the arguments of torch's functional Adam."""
@@ -66,8 +56,6 @@ class Optimizer:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, mine in self._saved().items():
-            if name == "largest_scale" and name not in state:  # missing in older checkpoints
-                continue
             if state[name].shape != mine.shape:
                 raise RuntimeError(f"{name} has shape {tuple(state[name].shape)}, expected {tuple(mine.shape)}")
             mine.copy_(state[name])
@@ -76,7 +64,7 @@ class Optimizer:
         """Return the tensors of a checkpoint under their names there; parameters are saved with the policy."""
         return {
             "first_moment": self.first_moment, "second_moment": self.second_moment, "step": self.step_count,
-            "learning_rate": self.learning_rate, "largest_scale": self.largest_scale,
+            "learning_rate": self.learning_rate,
         }  # fmt: skip
 
 

@@ -108,7 +108,7 @@ class Snapshot:
     def __init__(self, state: State) -> None:
         self.state = state
         o = state.optimizer
-        tensors = [o.flat, o.first_moment, o.second_moment, o.step_count, o.learning_rate, o.largest_scale]
+        tensors = [o.flat, o.first_moment, o.second_moment, o.step_count, o.learning_rate]  # parameters are in o.flat
         values = {f.name: getattr(state, f.name) for f in fields(state)}
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for x in [*tensors, *state.policy.buffers(), *(x for x in values.values() if isinstance(x, Tensor))]:

@@ -29,11 +29,11 @@ from .losses import (
     terms_to_check,
     value_loss,
 )  # fmt: skip
-from .schedules import linear, share_of_floor
+from .schedules import linear
 
 __all__ = [
     "PPOLoss", "PPOTerms", "VPGLoss", "VPGTerms", "alive_mask", "approx_kl", "clip_fraction", "clipped_surrogate",
     "clipped_value_loss", "collected_mask", "discounted_returns", "entropy_bonus", "explained_variance", "gae",
     "importance_weights", "last_row", "linear", "masked_mean", "mean_of_taken", "policy_gradient", "running_returns",
-    "share_of_floor", "standardize", "successor_values", "terms_to_check", "timestep_mean", "value_loss",
+    "standardize", "successor_values", "terms_to_check", "timestep_mean", "value_loss",
 ]  # fmt: skip

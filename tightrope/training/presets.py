@@ -48,10 +48,7 @@ _BRAX: Settings = dict(
 )  # fmt: skip
 
 PRESETS: dict[tuple[str, str], Settings] = {
-    ("CartPole-v1", "ppo"): _CARTPOLE | dict(
-        norm_reward=True,  # values of 100 flatten the critic: it forgets that the ends of the track are near
-        adv_floor=0.02,  # advantages of a perfect policy are noise, in which it forgets how episodes begin
-    ),
+    ("CartPole-v1", "ppo"): _CARTPOLE,
     ("EasyCart-v0", "ppo"): _CARTPOLE,
     ("Pendulum-v1", "ppo"): dict(
         total_timesteps=400_000, num_envs=64, num_steps=64, num_minibatches=16, learning_rate=2e-3, gamma=0.96,
