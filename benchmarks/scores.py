@@ -3,9 +3,11 @@
     python benchmarks/scores.py [ENV ...] [--seeds 3] [--first-seed 1] [--algo vpg] [--device cpu] [--any-setting VALUE ...]
 
 Each measure is taken over 100 greedy episodes in fresh environments. The table says what was aimed at and what came out.
+`--lines SUITE --recipe NAME` adds a line for each run to results/SUITE.jsonl, which `suite.py table SUITE` reads.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -105,6 +107,20 @@ SLOW = {
 }
 
 
+def add_line(suite: str, recipe: str, agent: tr.Agent, settings: dict[str, object], seconds: float) -> None:
+    """Add the greedy score of a run, with the settings that were given, to the results of a suite."""
+    from suite import SUITES, results_of
+
+    returns = agent.evaluate().returns
+    greedy = {"mean": statistics.fmean(returns), "min": min(returns), "episodes": len(returns)}
+    line = {
+        "recipe": recipe, "task": agent.config.env, "algo": agent.algo, "seed": agent.config.run.seed, "greedy": greedy,
+        "steps": agent.steps, "seconds": round(seconds, 2), "settings": settings,
+    }  # fmt: skip
+    with results_of(SUITES / f"{suite}.yaml").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("envs", nargs="*", default=list(MEASURES), metavar="ENV")
@@ -114,9 +130,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--lines", metavar="SUITE", help="add a line for each run to results/SUITE.jsonl")
+    parser.add_argument("--recipe", default="preset", help="the name of these settings in those lines")
     args, rest = parser.parse_known_args()
     given = zip(rest[::2], rest[1::2], strict=True)
     settings = {name.removeprefix("--").replace("-", "_"): yaml.safe_load(value) for name, value in given}
+    chosen = dict(settings)
     settings |= {"device": args.device, "backend": args.backend, "threads": args.threads}
     failed = 0
     print("| env | seed | result (aim) | steps | training |\n|---|---|---|---|---|")
@@ -127,6 +146,8 @@ def main() -> None:
             began = time.perf_counter()
             agent.learn(quiet=True)
             seconds = time.perf_counter() - began
+            if args.lines:
+                add_line(args.lines, args.recipe, agent, chosen, seconds)
             ok, words = {**MEASURES, **SLOW}[env](agent)
             failed += not ok
             row = f"| {env} | {seed} | {'' if ok else 'MISSED: '}{words} | {agent.steps:,} | {seconds:.1f} s |"
