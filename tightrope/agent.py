@@ -158,7 +158,7 @@ class Agent(AgentBase, metaclass=AgentType):
         A row has the columns of metrics.jsonl. Between phases the agent may be evaluated, recorded, exported and changed.
         Leaving the loop, by `break` or by an exception, ends training: the run is saved and can be resumed."""
         check_callbacks(callbacks)
-        training = self._training(total_timesteps, run_dir, quiet, until, callbacks, suspends=True)
+        training = self._training(total_timesteps, run_dir, quiet, until, callbacks, runs_user_code=True)
         return iter(()) if training is None else self._handed_out(training)
 
     def _handed_out(self, training: Trainer) -> Iterator[MetricsRow]:

@@ -162,7 +162,7 @@ def communicating() -> Iterator[None]:
             raise
 
 
-def set_loss_advice(words: Callable[[], str]) -> None:
+def set_lost_rank_advice(words: Callable[[], str]) -> None:
     """Set the end of the message about a lost rank, such as how to resume. `words` is called in another thread."""
     if _heartbeat is not None:
         _heartbeat.advice = words

@@ -51,10 +51,10 @@ RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
 def check_env(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
     """The backend for an id that the user gave. Imports the module that an id such as module:Name-v0 names."""
     import_module_of(env_id)
-    return engine_for(env_id, backend, with_arguments)
+    return backend_for(env_id, backend, with_arguments)
 
 
-def engine_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
+def backend_for(env_id: str, backend: str = "auto", with_arguments: bool = False) -> Choice:
     """The backend for an id; UsageError otherwise, also for ids of other libraries. Imports nothing: a file may name it."""
     foreign = here_called(env_id, ENVS)
     if foreign:
@@ -67,7 +67,7 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     run = config.run
     # train_env may be one of ours
     wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
-    backend, _ = engine_for(env_id, wanted, run.adapts_env)
+    backend, _ = backend_for(env_id, wanted, run.adapts_env)
     device = resolve_device(run.device)
     # evaluations only use copies of this environment, which need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode
@@ -171,7 +171,7 @@ def resolved(config: Config, state: State) -> Config:
     """The settings with every 'auto' replaced by the choice made, so that a resumed run makes the same choice."""
     chosen: Settings = {"device": name_of_device(state.env.device), "accelerate": state.runtime.mode}
     if not is_import_path(config.env) and config.run.backend == "auto":
-        backend, _ = engine_for(config.env, with_arguments=config.run.adapts_env)
+        backend, _ = backend_for(config.env, with_arguments=config.run.adapts_env)
         chosen |= {} if backend == "tensor" else {"backend": backend}
     return config.changed(**chosen)
 

@@ -21,7 +21,7 @@ from ..models import NetworkConfig
 from ..types import Settings
 from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
-from .presets import NO_STOP, Traits, kind_settings, preset, stop
+from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop
 from .schedules import replace_annealing
 from .settings import MAPPINGS, coerce, is_section
 from .wrappers import Wrapper
@@ -155,10 +155,8 @@ class Config:
         for name in ("env", "algo"):
             if settings.pop(name, getattr(self, name)) != getattr(self, name):
                 raise UsageError(f"{name} cannot be changed: this run is {self.algo} on {self.env}. Train a new one")
-        now, preset_stop = self.values(), stop(self.env, self.algo, {})
-        drops_stop = (
-            "total_timesteps" in settings and preset_stop and preset_stop.items() <= self.to_flat_dict().items()
-        )
+        now, stop = self.values(), preset_stop(self.env, self.algo, {})
+        drops_stop = "total_timesteps" in settings and stop and stop.items() <= self.to_flat_dict().items()
         config = configure(self.env, self.algo, now, NO_STOP if drops_stop else {}, settings, with_preset=False)
         return replace(config, changes=self.changes)
 
@@ -229,7 +227,7 @@ def configure(
     merged: Settings = dict(config_classes(algo)[0].network_defaults)
     kind = given.get("defaults", "auto")
     if with_preset and kind == "auto":
-        merged |= preset(preset_env or env, algo, given) | stop(env, algo, given)
+        merged |= preset(preset_env or env, algo, given) | preset_stop(env, algo, given)
     elif with_preset and kind != "plain":
         merged |= kind_settings(kind, algo, given, traits)
     merged |= given

@@ -21,7 +21,7 @@ from ..logging import Target
 from ..models.action_mask import ACTION_MASK
 from ..models.observation_groups import names_of
 from ..types import Env, Settings
-from .build import engine_for, traits_of
+from .build import backend_for, traits_of
 from .config import Config
 from .presets import EXPECTED, KIND_WORDS, kind_settings
 from .settings import suits_cpu
@@ -81,7 +81,7 @@ def engine_of(state: State, config: Config) -> str:
     env_id = config.run.train_env or config.env
     if is_import_path(env_id):
         return f"{count} of {env_id}, as given"
-    backend, why = engine_for(env_id, config.run.backend, config.run.adapts_env)
+    backend, why = backend_for(env_id, config.run.backend, config.run.adapts_env)
     if getattr(state.env, "backend", backend) != backend:
         return f"{count} of {env_id}, as given"
     groups = f" in {state.env.groups} groups" if state.env.groups > 1 else ""

@@ -206,7 +206,7 @@ def preset(env: str, algo: str, given: Settings | None = None) -> Settings:
     return atari(given or {}) if family is _ATARI or (not family and is_game(env)) else family
 
 
-def stop(env: str, algo: str, given: Settings) -> Settings:
+def preset_stop(env: str, algo: str, given: Settings) -> Settings:
     """The evaluations that end a run once its task is solved. Empty where there are none, where the user has `given` how long
     to train or how to evaluate, and where the task is changed."""
     lasts = {"total_timesteps", "eval_every", "eval_episodes", "stop_at_return"} & given.keys()

@@ -156,7 +156,7 @@ class RunDirectory:
             return "but its checkpoints were removed"
         return f"the newest checkpoint has {self.saved_steps:,} steps"
 
-    def after_a_loss(self, config: Config) -> str:
+    def lost_rank_advice(self, config: Config) -> str:
         """The advice after the loss of another rank."""
         if self.saved_steps is None:
             return f"{restart_notice()}; nothing is saved yet"

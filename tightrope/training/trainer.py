@@ -14,7 +14,7 @@ import torch
 from .. import activity
 from ..algorithms import ALGORITHMS
 from ..engine import State, all_reduce_max, threads, unguarded, world
-from ..engine.distributed import propagate_errors, set_loss_advice
+from ..engine.distributed import propagate_errors, set_lost_rank_advice
 from ..envs.adapters.host import HostEnv
 from ..envs.with_memory import without_memory
 from ..errors import EnvError, NotFinite, printable, warn
@@ -57,12 +57,12 @@ class Trainer:
     def __init__(
         self, state: State, config: Config, score_env: Env, run: RunDirectory | None = None, quiet: bool = False,
         until: int | None = None, callbacks: Sequence[Callback] = (), score: Score | None = None,
-        suspends: bool = False,
+        runs_user_code: bool = False,
     ) -> None:  # fmt: skip
-        """`suspends`: user code runs between phases. It then gets its own random streams and complete rows of metrics."""
+        """`runs_user_code`: between phases. It then gets its own random streams and complete rows of metrics."""
         check_trackers(config.run.log)
         self.state, self.score_env, self.run, self.until, self.score = state, score_env, run, until, score
-        self.suspends, self.quiet = suspends, quiet or not world().is_rank0
+        self.runs_user_code, self.quiet = runs_user_code, quiet or not world().is_rank0
         self.plan = plan(state, config)
         self.config = resolved(config, state).changed(threads=self.plan.threads)
         self.own_callbacks = [each for each in callbacks if world().is_rank0 or each.every_rank]
@@ -88,7 +88,7 @@ class Trainer:
         state, config, run = self.state, self.config, self.run
         state.solved = False  # otherwise the loop would end at once
         if run is not None:
-            set_loss_advice(lambda: run.after_a_loss(config))
+            set_lost_rank_advice(lambda: run.lost_rank_advice(config))
         self.on_device = state.runtime.on_device  # there the host waits for data of other ranks
         training = activity.during("training", waits=self.on_device)
         opened = nullcontext() if run is None else run.opened(config)
@@ -147,7 +147,7 @@ class Trainer:
             self.stop, to_save, stopped_by_callback = max_over_ranks(*requests)
             stopped = bool(stopped_by_callback)
             to_save = to_save or is_due(config.run.save_every, steps_before, state.steps)
-            if to_score or to_save or self.suspends:
+            if to_score or to_save or self.runs_user_code:
                 self.guard.check_metrics()  # a phase with non-finite numbers is not evaluated, saved or shown
             with log.clock_stopped():
                 self.callbacks.call("on_update", state)
@@ -155,7 +155,7 @@ class Trainer:
                 with log.clock_stopped():
                     row |= self.evaluations.make()
             steps_before, best = state.steps, self.evaluations.new_best()
-            log.report(everything=self.suspends)
+            log.report(everything=self.runs_user_code)
             if run is not None and (to_save or best is not None):
                 log.report(everything=True)
                 with log.clock_stopped():
@@ -184,7 +184,7 @@ class Trainer:
 
     def _handed_out(self, row: dict[str, float]) -> Iterator[dict[str, float]]:
         """Yield a row to user code between two phases, in which a signal raises as usual."""
-        if not self.suspends:
+        if not self.runs_user_code:
             yield row
             return
         outside = self.log.clock_stopped(), self.state.streams.suspended(), activity.during(activity.OUTSIDE)

@@ -55,7 +55,7 @@ def health_findings(
     """All findings, warnings first. `score` is the greedy score of the newest policy."""
     if columns.count < MIN_PHASES:
         return [HealthFinding("note", f"Only {columns.count} phases so far: too few to judge.")]
-    result = outcome(columns, settings, target, score)
+    result = return_finding(columns, settings, target, score)
     if result is not None and result.level == "good":
         return [result]
     found = [result, *(rule(columns, settings) for rule in RULES)]
@@ -78,7 +78,9 @@ def with_values(advice: str, settings: Settings) -> str:
 # the result -------------------------------------------------------------------------------------------------------------
 
 
-def outcome(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding | None:
+def return_finding(
+    columns: Columns, settings: Settings, target: Target | None, score: float | None
+) -> HealthFinding | None:
     """Whether the task is solved, the policy dead, the return better than before. None if no episode has finished."""
     found, returns = return_summary(*columns.curve(RETURN)), columns.values(RETURN)
     if len(returns) == 0:
