@@ -175,5 +175,5 @@ def main() -> dict[str, dict[str, float]]:
     learning("vpg", {"baseline": "critic", "rollout_uses": 2, "use_importance_weights": True})
     # of a policy whose critic sees more than its actor
     learning("ppo", {"num_minibatches": 1, "update_epochs": 3}, "PrivilegedProbe-v0")
-    learning("vpg", {"baseline": "critic", "rollout_uses": 2}, "PrivilegedProbe-v0")
+    learning("vpg", {"baseline": "critic", "gamma": 0.9}, "PrivilegedProbe-v0")
     return {"found": found, "moved": moved}

@@ -189,6 +189,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "MountainCarContinuous-v0": ("envpool, gymnasium", ""),
     "LunarLander-v3": ("envpool, gymnasium", "box2d"),
     "LunarLanderContinuous-v3": ("envpool, gymnasium", "box2d"),
+    "BipedalWalker-v3": ("envpool, gymnasium", "box2d"),
     **{f"{task}-v5": ("envpool, gymnasium", "mujoco") for task in _MUJOCO_TASKS},
     "ALE/Pong-v5 and all of Atari": ("ale, envpool", "atari"),
     **{f"brax/{task}": ("brax", "brax") for task in _BRAX_TASKS},
