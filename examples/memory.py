@@ -2,7 +2,7 @@
 
 The environment is a subclass that hides a part of the observation. (It is also registered, as CartPoleNoVelocity-v0.)
 
-    python examples/memory.py            # about a minute
+    python examples/memory.py            # half a minute
     python examples/memory.py 20000      # fewer steps
 """
 
@@ -26,8 +26,9 @@ class Blind(CartPole):
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
 settings = dict(
-    num_envs=64, num_steps=64, num_minibatches=8, learning_rate=3e-3, ent_coef=0.0, norm_obs=True, total_timesteps=steps
-)
+    num_envs=64, num_steps=64, num_minibatches=8, learning_rate=3e-3, ent_coef=0.0, norm_obs=True, total_timesteps=steps,
+    eval_every=16_384, stop_at_return=500.0,
+)  # fmt: skip
 for memory in (None, "gru"):
     agent = tr.PPO(Blind, memory=memory, defaults="plain", **settings).learn(quiet=True)
     print(f"memory {memory}: {agent.evaluate(100)}")

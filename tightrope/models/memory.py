@@ -93,8 +93,8 @@ class GRU(Memory):
 
 
 class LSTM(Memory):
-    """Long short-term memory, with the equations of torch.nn.LSTM, its candidate last.
-    Its state is the output and the cell, side by side."""
+    """Long short-term memory, with the equations of torch.nn.LSTM but the candidate as the last gate. Its state is the
+    output and the cell, side by side."""
 
     def __init__(self, in_features: int, size: int) -> None:
         super().__init__()

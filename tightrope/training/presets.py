@@ -117,6 +117,7 @@ FAMILIES: list[tuple[str, Settings]] = [  # of ids with no preset of their own
 # Evaluations that end a run once its task is solved: PPO forgets, and a policy trained further may end up worse.
 STOPS: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): dict(eval_every=8192, stop_at_return=500.0),
+    ("CartPoleNoVelocity-v0", "ppo"): dict(eval_every=16_384, stop_at_return=500.0),
     **{(f"InvertedPendulum-v{i}", "ppo"): dict(eval_every=50_000, stop_at_return=1000.0) for i in (4, 5)},
 }
 NO_STOP: Settings = dict(eval_every=0, stop_at_return=None)
