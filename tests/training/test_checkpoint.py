@@ -426,8 +426,9 @@ def test_settings_of_a_rollout_that_was_never_collected_take_no_memory(run: Path
     def resident() -> int:
         return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    env = tr.load(run).state.env.spawn(4, seed=0)  # first: it may import modules
     before = resident()
-    rollout = Rollout.allocate(4_000_000, tr.load(run).state.env.spawn(4, seed=0))
+    rollout = Rollout.allocate(4_000_000, env)
     assert rollout.obs.nbytes == 256_000_000
     assert rollout.obs.data_ptr() % 64 == rollout.reward.data_ptr() % 64 == 0
     assert not rollout.obs[-1].any()
