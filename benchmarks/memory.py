@@ -75,7 +75,7 @@ def sb3() -> None:
         print("sb3-contrib is not installed: pip install sb3-contrib")
         return
     torch.set_num_threads(1)
-    envs, steps, total = 8, 128, 8 * 128 * 10
+    envs, steps, total = 8, 128, 8 * 128 * 40
     model = RecurrentPPO(
         "MlpLstmPolicy", make_vec_env("CartPole-v1", n_envs=envs), n_steps=steps, batch_size=256, n_epochs=4, device="cpu",
         policy_kwargs=dict(lstm_hidden_size=64),

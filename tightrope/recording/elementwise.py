@@ -159,6 +159,16 @@ def tanh_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor) -> lis
     ]
 
 
+@ELEMENTWISE.add(aten.sigmoid_backward)
+def sigmoid_backward(context: Context, out: Tensor, grad: Tensor, y: Tensor) -> list[Call]:
+    slope, one = empty(tuple(y.shape), array(y).dtype), np.array(1, array(y).dtype)
+    return [
+        call_of(np.subtract, one, array(y), slope),
+        call_of(np.multiply, slope, array(y), slope),
+        call_of(np.multiply, array(grad), slope, array(out)),
+    ]
+
+
 @ELEMENTWISE.add(aten.sigmoid)
 def sigmoid(context: Context, out: Tensor, a: Tensor) -> list[Call]:
     target, one = array(out), np.array(1, array(out).dtype)
