@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -113,10 +114,10 @@ def test_a_run_that_is_being_trained_is_refused_before_anything_else_is_said(run
 
 def test_damage_is_named_once(run: Path, resume: Command) -> None:
     resume("run", "--total-timesteps", "64", "--quiet")
-    (run / "checkpoints" / "0002-steps-64" / "model.safetensors").write_bytes(b"")
+    (run / "checkpoints" / "0003-steps-64" / "model.safetensors").write_bytes(b"")
     code, _, err = resume("run", "--total-timesteps", "64", "--quiet")
     assert code == 0
-    assert err.count("using 0001-steps-48 instead") == err.count("\n") == 1
+    assert err.count("using 0002-steps-48 instead") == err.count("\n") == 1
     assert rows(run) == 4
 
 
@@ -199,3 +200,13 @@ def test_and_so_they_are_where_a_run_begins_anew(run: Path, resume: Command) -> 
     code, _, err = resume("run", "--quiet")
     assert (code, err.count("\n")) == (0, 1)
     assert "logs to tensorboard (project theirs, entity stranger)" in err
+
+
+def test_a_changed_setting_is_saved_before_the_next_phase(run: Path, resume: Command) -> None:
+    """A kill right after the resume must not lose it."""
+    code, out, _ = resume("run", "--total-timesteps", "64", "--learning-rate", "1e-4")
+    assert code == 0
+    assert "note: anneal_lr decays learning_rate over the whole run" in out
+    first, *_ = sorted(p for p in (run / "checkpoints").iterdir() if p.name.endswith("-steps-48"))[1:]
+    config = json.loads((first / "manifest.json").read_text())["config"]
+    assert (config["learning_rate"], config["total_timesteps"]) == (1e-4, 64)

@@ -1,10 +1,12 @@
 """Settings: how layers combine, what a value may look like, and what a wrong one is answered with."""
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,7 +21,7 @@ from tightrope.errors import UsageError
 from tightrope.training.build import build, check_env
 from tightrope.training.config import config_classes, configure, setting_types
 from tightrope.training.presets import ELSEWHERE, PRESETS
-from tightrope.training.settings import coerce, read_settings, resolve_device
+from tightrope.training.settings import coerce, mapping, read_settings, resolve_device
 
 ALGOS = ("ppo", "vpg")
 
@@ -440,3 +442,26 @@ def test_configurations_cannot_be_changed_by_accident() -> None:
         config.algorithm.gamma = 0.5  # type: ignore[misc]
     with pytest.raises(AttributeError):
         config.run.seed = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["slippery=false,size=8"], "env_kwargs has slippery=false,size=8: give each name once"),
+        (["size=4", "size=8"], "env_kwargs has size twice: give each name once"),
+        ({"size": {4}}, "env_kwargs size is a set, which a run cannot save"),
+        ({"size": [object()]}, "env_kwargs size is a object, which a run cannot save"),
+    ],
+)
+def test_arguments_of_environments_that_cannot_be_meant_or_saved_are_refused(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        mapping("env_kwargs", given)
+
+
+def test_arguments_of_environments_are_plain_data() -> None:
+    assert mapping("env_kwargs", {"size": np.float32(3), "range": (1, 2)}) == {"size": 3.0, "range": [1, 2]}
+    assert mapping("env_kwargs", ["day=2024-01-01", "wind=-5", "on=true"]) == {
+        "day": "2024-01-01",
+        "wind": -5,
+        "on": True,
+    }

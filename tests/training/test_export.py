@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import gymnasium.spaces as gs
 import numpy as np
 import pytest
@@ -384,3 +385,26 @@ def test_a_network_that_is_no_graph_is_refused_in_one_line(tmp_path: Path) -> No
     agent = tr.PPO("CartPole-v1", network=Branching(), **TINY)
     assert "the network cannot be exported" in refusal(agent.export, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("memory", ["gru", "mingru"])
+def test_images_and_memory_with_a_shared_trunk(tmp_path: Path, memory: str) -> None:
+    class Film(gymnasium.Env[Any, Any]):
+        observation_space = gs.Box(0, 255, (40, 40, 3), np.uint8)
+        action_space = gs.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.t = 0
+            return self.observation_space.sample(), {}
+
+        def step(self, action: Any) -> Any:
+            self.t += 1
+            return self.observation_space.sample(), float(action), self.t == 5, False, {}
+
+    settings: dict[str, Any] = dict(num_envs=2, num_steps=4, num_minibatches=2, total_timesteps=8, device="cpu")
+    agent = tr.PPO(Film, memory=memory, memory_size=8, **settings)
+    found = agent.export(tmp_path / "film.onnx")
+    assert found.inputs == ("obs", "state")
+    assert found.outputs[-1] == "next_state"
+    assert found.max_error < 1e-4

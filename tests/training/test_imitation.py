@@ -278,7 +278,7 @@ def test_the_command_saves_a_run(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "negative log-likelihood" in out
     assert "CartPole-v1: greedy return mean" in out
-    assert f"--init-from {tmp_path / 'student'}` trains it further" in out
+    assert f"tightrope resume {tmp_path / 'student'}` trains it further" in out
     assert tr.load_policy(tmp_path / "student").steps == 0
     process = start_command("clone", str(tmp_path / "none.npz"))
     assert "give --env" in process.communicate(timeout=120)[1]

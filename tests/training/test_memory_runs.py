@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import tightrope as tr
 from tightrope.envs.with_memory import EnvWithMemory
+from tightrope.errors import UsageError
 from tightrope.models.memory import Memory
 
 SMALL: dict[str, Any] = dict(
@@ -221,3 +223,56 @@ def test_defaults_with_memory_suit_any_number_of_environments() -> None:
         mine = tr.PPO(Plain, memory="gru", num_envs=count, device="cpu")
         assert count % mine.config.algorithm.minibatches_per_epoch == 0
         assert mine.config.algorithm.num_steps >= 64
+
+
+def test_imitation_and_memory_are_refused_in_one_line() -> None:
+    small: dict[str, Any] = dict(num_envs=4, num_steps=8, num_minibatches=2, device="cpu", total_timesteps=64)
+    plain, remembering = (tr.PPO("CartPole-v1", memory=memory, **small) for memory in (None, "gru"))
+    with pytest.raises(UsageError, match="memory 'gru' cannot learn by imitation: let an agent without memory imitate"):
+        remembering.imitate(plain, steps=64)
+    with pytest.raises(UsageError, match="the teacher has a memory, which imitation does not support"):
+        plain.imitate(remembering, steps=64)
+
+
+class Forgetful(Decay):
+    """Its unroll does not start anew where an episode does."""
+
+    def unroll(self, x: torch.Tensor, state: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        return super().unroll(x, state, torch.zeros_like(first))
+
+
+def test_an_unroll_that_is_not_its_steps_is_refused() -> None:
+    with pytest.raises(UsageError, match="memory Forgetful unrolls other features than its steps give"):
+        tr.PPO("CartPole-v1", memory=Forgetful, num_envs=4, num_steps=8, num_minibatches=2, device="cpu")
+
+
+def test_a_memory_of_ones_own_is_named_on_the_command_line(tmp_path: Path, run_command: Any, monkeypatch: Any) -> None:
+    source = """
+import torch
+from tightrope.models.memory import Memory
+
+
+class Mean(Memory):
+    def __init__(self, in_features, size):
+        super().__init__()
+        self.state_size = self.out_features = size
+        self.layer = torch.nn.Linear(in_features, size)
+
+    def step(self, x, state):
+        state = 0.9 * state + 0.1 * self.layer(x)
+        return state.tanh(), state
+"""
+    (tmp_path / "memory_of_mine.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    run, name = tmp_path / "run", "memory_of_mine:Mean"
+    words = ["--num-envs", 4, "--num-steps", 8, "--num-minibatches", 2, "--total-timesteps", 64, "--eval-episodes", 0]
+    done = run_command("train", "CartPole-v1", "--memory", name, *words, "--run-dir", run, "--device", "cpu")
+    assert done.code == 0, done.err
+
+    del sys.modules["memory_of_mine"]  # as in another process
+    refused = run_command("eval", run, "--episodes", 2)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert f"give --memory {name}" in refused.err
+    assert run_command("eval", run, "--episodes", 2, "--memory", name).code == 0
+    del sys.modules["memory_of_mine"]
+    assert run_command("resume", run, "--total-timesteps", 128, "--memory", name, "--quiet").code == 0

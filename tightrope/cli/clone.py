@@ -8,11 +8,13 @@ from typing import Annotated
 
 from ..agent import agent_class
 from ..errors import UsageError, printable
+from ..saved import check_arguments
 from ..training.checkpoint_reader import find
 from ..training.config import setting_types, unknown_setting
 from ..training.demonstrations import is_file
 from ..training.run_directory import new_run_dir
 from ..training.user_objects import is_import_path
+from ..types import Settings
 from .arguments import flag_types, peek_flag, read_arguments, show_help, wants_help
 
 
@@ -54,7 +56,8 @@ def clone_main(args: list[str]) -> int:
         raise UsageError(f"one argument too many: {words[0]!r}. Give one run or file, then flags")
     options = CloneOptions(source=source, **{name: flags.pop(name) for name in own if name in flags})
     env = options.env or teacher_env(source)
-    with agent_class(algo)(env, **flags) as agent:
+    inherited = {} if options.env or is_file(source) else teacher_settings(source, flags)
+    with agent_class(algo)(env, **inherited | flags) as agent:
         run_dir = new_run_dir(options.run_dir, agent.config)
         result = agent.imitate(source, options.steps, options.epochs, options.clone_rate)
         agent.save(run_dir)
@@ -62,8 +65,19 @@ def clone_main(args: list[str]) -> int:
         if not options.quiet and agent.config.run.eval_episodes:
             score = agent.evaluate(agent.config.run.eval_episodes, eval_seconds=agent.config.run.eval_seconds)
             print(printable(f"{env}: greedy return {score}"))
-        print(printable(f"saved in {run_dir}; `tightrope train {env} --init-from {run_dir}` trains it further"))
+        print(printable(f"saved in {run_dir}; `tightrope resume {run_dir}` trains it further with the same settings"))
     return 0
+
+
+def teacher_settings(source: Path, flags: Settings) -> Settings:
+    """The settings of a teacher's environment, which the student gets unless flags set them."""
+    run = find(source).config.run
+    if "wrappers" not in flags and run.wrappers:
+        names = " ".join(map(str, run.wrappers))
+        raise UsageError(f"{source} was trained with wrappers {names}: give them, as in --wrappers {names}")
+    if "env_kwargs" not in flags:
+        check_arguments(run.env_kwargs)
+    return {"env_kwargs": run.env_kwargs, "max_episode_steps": run.max_episode_steps}
 
 
 def teacher_env(source: Path) -> str:

@@ -13,6 +13,7 @@ from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..saved import load, load_policy
 from ..training.export import check_file
+from ..training.memory_settings import import_memory
 from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.scoring import shown_to
@@ -28,6 +29,8 @@ class EvalOptions:
     """Environments to score the agent on, with the same spaces (module:Class for your own); the run's if not given."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
+    memory: str | None = None
+    """The memory, as module:Class, of a run that was trained with one of your own."""
     wrappers: tuple[str, ...] = ()
     """The wrappers, as module:name, of a run that was trained with some."""
     episodes: int = 100
@@ -57,6 +60,7 @@ def eval_main(options: EvalOptions) -> int:
     changed = {name: value for name in wanted if (value := getattr(options, name)) not in (None, ())}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     how = (not options.stochastic, options.eval_seconds)
+    import_memory(options.memory)
     with load(options.run, own, options.checkpoint, options.network, **changed) as agent:
         for env in options.env or (None,):
             name = env or agent.config.env
@@ -83,11 +87,14 @@ class OneRunOptions:
     """The environment, as module:Class, of a run that was trained on one of your own."""
     network: str | None = None
     """The network, as module:Class, of a run that was trained with one of your own."""
+    memory: str | None = None
+    """The memory, as module:Class, of a run that was trained with one of your own."""
     wrappers: tuple[str, ...] = ()
     """The wrappers, as module:name, of a run that was trained with some."""
 
     def load(self, env: Any) -> Agent:
         """The agent, in an environment of the user's if the run was trained on one."""
+        import_memory(self.memory)
         given = {"wrappers": self.wrappers} if self.wrappers else {}
         return load(self.run, env, self.checkpoint, self.network, **given)
 

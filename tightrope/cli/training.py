@@ -24,6 +24,7 @@ from ..training.checkpoint_reader import CONFIG, Checkpoint, has_checkpoints
 from ..training.config import Config, configure, setting_types, unknown_setting
 from ..training.history import change_lines, changes_between
 from ..training.lock import locked
+from ..training.memory_settings import import_memory
 from ..training.presets import preset
 from ..training.reports import scores, write_report
 from ..training.resuming import nothing_to_do
@@ -219,6 +220,8 @@ class ResumeOptions:
     """module:Class of your own environment, if the run was trained on one."""
     network: str | None = None
     """module:Class of your own network, if the run has one."""
+    memory: str | None = None
+    """module:Class of your own memory, if the run has one."""
     wrappers: tuple[str, ...] = ()
     """module:name of each of your own wrappers, if the run has some."""
     quiet: bool = False
@@ -246,6 +249,7 @@ def resume_main(args: list[str]) -> int:
     if env is not None and ":" not in env:
         raise UsageError(f"env {env!r} is not module:Class: a run continues on its own environment, {config.env}")
     own = named_by_user(env) if env else None
+    import_memory(flags.get("memory"))
     return continue_run(run_dir, found, own, flags.pop("network", None), flags, quiet)
 
 

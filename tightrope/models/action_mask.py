@@ -104,7 +104,8 @@ def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarra
     try:
         if isinstance(action, Composite) and is_nested(given):
             given = joined_masks(given, action)
-        if isinstance(given, (tuple, list)) and len(given) == len(counts) > 1 and any(np.ndim(part) for part in given):
+        lengths = [np.shape(part)[-1:] for part in given] if isinstance(given, (tuple, list)) else []
+        if isinstance(given, (tuple, list)) and len(counts) > 1 and lengths == [(count,) for count in counts]:
             given = np.concatenate([np.asarray(part) for part in given], -1)
         mask = np.asarray(given, np.float32)
     except (TypeError, ValueError):
@@ -156,8 +157,9 @@ def joined_masks(given: object, action: Composite) -> np.ndarray:
 def masks_by_name(given: object, path: str, parts: dict[str, Spec]) -> Iterator[tuple[str, object]]:
     """(joined name, mask) of every part that a nested mask has."""
     entries = given.items() if isinstance(given, dict) else enumerate(given) if isinstance(given, tuple) else None
+    inside = [name for name in parts if name.startswith(f"{path}/")] if given is None else []
     if entries is None or path in parts:
-        yield path, given
+        yield from ((name, given) for name in inside or [path])  # None stands for everything inside
         return
     for key, entry in entries:
         yield from masks_by_name(entry, f"{path}/{key}" if path else str(key), parts)

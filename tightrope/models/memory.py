@@ -216,10 +216,14 @@ def checked_memory(kind: type[Memory], in_features: int, size: int) -> Memory:
     name, rows, steps = getattr(kind, "__name__", str(kind)), 2, 3
     try:
         made: Memory = kind(in_features, size)
-        x, state = torch.zeros(rows, steps, in_features), torch.zeros(rows, made.state_size)
+        generator = torch.Generator().manual_seed(0)
+        x, state = (
+            torch.randn(*shape, generator=generator) for shape in ((rows, steps, in_features), (rows, made.state_size))
+        )
+        first = torch.tensor([[0.0, 1.0, 0.0]] * rows)  # an episode starts at the second step
         with torch.no_grad():
             features, following = made.step(x[:, 0], state)
-            unrolled = made.unroll(x, state, torch.zeros(rows, steps))
+            unrolled = made.unroll(x, state, first)
         found = tuple(features.shape), tuple(following.shape), tuple(unrolled.shape)
     except Exception as error:
         reason = f"{type(error).__name__} {error}".strip().splitlines()[0]
@@ -228,6 +232,10 @@ def checked_memory(kind: type[Memory], in_features: int, size: int) -> Memory:
     if found != ((rows, out), (rows, made.state_size), (rows, steps, out)):
         want = f"({rows}, {out}) and ({rows}, {made.state_size}) from step, ({rows}, {steps}, {out}) from unroll"
         raise UsageError(f"memory {name} returns shapes {found[0]}, {found[1]}, {found[2]}: return {want}")
+    with torch.no_grad():
+        stepwise = Memory.unroll(made, x, state, first)
+    if not torch.allclose(unrolled, stepwise, rtol=1e-3, atol=1e-4):
+        raise UsageError(f"memory {name} unrolls other features than its steps give: start from zeros where first is 1")
     return made
 
 

@@ -72,7 +72,7 @@ class RecurrentActorCritic(ActorCritic):
         seen = self._recall(obs)
         features, state = self.actor.step(seen.obs, seen.states[0])
         distribution, states = self.head(features, seen.mask), [state]
-        if self.critic is not None and self.critic is not self.actor:
+        if self.critic is not None and len(self.state_sizes) > 1:  # an exporter gives shared modules two identities
             features, state = self.critic.step(seen.obs, seen.states[1])
             states.append(state)
         return distribution, self._value(features), torch.cat(states, 1)
@@ -100,7 +100,7 @@ class RecurrentActorCritic(ActorCritic):
 
     def _critic_features(self, seen: Recalled, features: Tensor | None = None) -> Tensor:
         """The features that the value depends on. `features` are the actor's, if they are known."""
-        if self.critic is None or self.critic is self.actor:
+        if self.critic is None or len(self.state_sizes) == 1:
             return self._features(self.actor, seen, 0) if features is None else features
         return self._features(self.critic, seen, 1)
 

@@ -117,7 +117,8 @@ class ActorInputs:
     def __init__(self, policy: ActorCritic, env: Env) -> None:
         self.env, self.spec, self.reader = env, env.observation, reader_by_parts(policy, env)
         needed, grouped = actor_names(policy, env), group_of(policy.actor) is not None
-        self.used = [not grouped or name_in_row(part) in needed for part in self.reader.parts]
+        names = [name_in_row(part) for part in self.reader.parts]
+        self.used = [not grouped or name in needed or is_inside(name, ACTION_MASK) for name in names]
         self.parts = tuple(part for part, used in zip(self.reader.parts, self.used, strict=True) if used)
         self.has_value = policy.critic is not None and {*names_of(policy.critic, self.spec)} <= {*needed}
 

@@ -67,6 +67,8 @@ def teacher_of(source: object, env: Env) -> ActorCritic:
         raise UsageError(
             f"teacher {str(source)[:60]!r} is invalid: give a run, an agent, a policy, or a file of {FILES}"
         )
+    if network.memory_rows is not None:
+        raise UsageError("the teacher has a memory, which imitation does not support: give a teacher without memory")
     for name in ("observation", "action"):
         there, here = getattr(theirs, name), getattr(env, name)
         if there != here:

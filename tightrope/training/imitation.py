@@ -55,6 +55,10 @@ def imitate(state: State, config: Config, source: object, steps: int, epochs: in
         raise UsageError("imitation runs in one process: start it without torchrun")
     if state.steps:
         raise UsageError(f"this agent has been trained for {state.steps:,} steps: let a new one imitate")
+    if state.policy.memory_rows is not None:
+        raise UsageError(
+            f"memory {config.network.memory!r} cannot learn by imitation: let an agent without memory imitate"
+        )
     if isinstance(source, (str, Path)) and is_file(source):
         shown = recorded_in(Path(source), state.policy, state.env)
     else:

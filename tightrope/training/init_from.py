@@ -3,6 +3,7 @@ optimiser, schedules, counters, environments."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -53,11 +54,11 @@ def start_from(state: State, path: str | None) -> list[str]:
 
 def by_module(tensors: Tensors, prefix: str = "") -> dict[str, Tensors]:
     """Tensors by the module that holds them, such as actor, and by their name inside it. A trunk has the same names whether it
-    sees a group of parts or everything."""
+    sees a group of parts or everything, and whether a memory follows it or not."""
     found: dict[str, Tensors] = {}
     for name, tensor in tensors.items():
         module, _, inner = name.removeprefix(prefix).partition(".")
-        found.setdefault(module, {})[inner.removeprefix("trunk.")] = tensor
+        found.setdefault(module, {})[re.sub(r"^(trunk\.)+", "", inner)] = tensor
     return found
 
 

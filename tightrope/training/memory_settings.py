@@ -36,7 +36,9 @@ def own_memory(path: str | None) -> type[Memory] | None:
         return None
     found = in_memory(path)
     if found is None:
-        raise UsageError(f"memory {path} is a class of your own, defined at the top level of a module: import it first")
+        raise UsageError(
+            f"memory {path} is a class of your own, at the top level of a module: import it first, or give --memory {path}"
+        )
     if not isinstance(found, type) or not issubclass(found, nn.Module):
         raise UsageError(
             f"memory {path} is not a class of nn.Module: give one with the methods of tr.models.memory.Memory"

@@ -19,7 +19,10 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     """Notes for the user about resuming from a checkpoint."""
     lines = [f"resuming from {checkpoint.path.name}"]
     algorithm = config.algorithm
-    lines += resumed_with(config.changes[len(checkpoint.config.changes) :], any(map(algorithm.varies, VARYING)))
+    changes = config.changes[len(checkpoint.config.changes) :]
+    lines += resumed_with(changes, any(map(algorithm.varies, VARYING)))
+    if algorithm.anneal_lr and any(change.setting == "learning_rate" for change in changes):
+        lines.append("note: anneal_lr decays learning_rate over the whole run: set anneal_lr false to keep it as given")
     then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
     if then != torch.__version__[:20]:
         lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")

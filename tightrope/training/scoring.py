@@ -25,6 +25,7 @@ from ..envs.with_memory import without_memory
 from ..errors import UsageError, warn
 from ..files import Unreadable
 from ..logging import CallbackList
+from ..models.action_mask import mask_columns
 from ..types import Env
 from .build import make_env
 from .config import Config
@@ -95,7 +96,8 @@ class Log:
         self.callbacks, self.run, self.say, self.late = callbacks, run, say, late  # late: phases by which metrics lag
         env = without_memory(state.env)
         self.endless = endless_warning(env)  # the warning if no episode ends for long
-        self.unmasked = None if find_action_mask(env) else env  # steps of this env may still return masks
+        applied = mask_columns(env.observation, env.action) is not None
+        self.unmasked = None if applied or find_action_mask(env) else env  # steps of this env may still return masks
         self.num_envs = state.env.num_envs * world().size
         self.unread: list[tuple[dict[str, float], Reading]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import torch
 import yaml
 
@@ -168,15 +169,39 @@ def several(value: object) -> list[object]:
 def mapping(name: str, value: object) -> Settings:
     """Return a mapping, parsed from words such as gravity=-5 if necessary; each value is read as YAML."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return value
+        return {key: plain_data(f"{name} {key}", entry) for key, entry in value.items()}
     words = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [None]
     pairs = [word.partition("=") if isinstance(word, str) else ("", "", "") for word in words]
     if not all(key.isidentifier() and equals for key, equals, _ in pairs):
         raise UsageError(f"{name} {value!r} is not a list of name=value: give it as in {name} gravity=-5")
-    try:
-        return {key: yaml.safe_load(text) for key, _, text in pairs}
-    except yaml.YAMLError:
-        raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
+    found: Settings = {}
+    for key, _, text in pairs:
+        if key in found or re.search(r",\w+=", text):
+            wrong = f"{key} twice" if key in found else f"{key}={text}"
+            raise UsageError(
+                f"{name} has {wrong}: give each name once, with spaces between, as in gravity=-5 wind=true"
+            )
+        try:
+            read = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UsageError(f"{name} {value!r} has a value that cannot be read: put it in quotes") from None
+        found[key] = read if isinstance(read, (bool, int, float, str, list, dict, type(None))) else text
+    return found
+
+
+def plain_data(name: str, value: object) -> object:
+    """A value that can be saved: numbers, texts, None, and lists and dicts of these; UsageError for anything else."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [plain_data(name, entry) for entry in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain_data(name, entry) for key, entry in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise UsageError(
+        f"{name} is a {type(value).__name__}, which a run cannot save: give numbers, texts, lists or dicts"
+    )
 
 
 # devices --------------------------------------------------------------------------------------------------------------

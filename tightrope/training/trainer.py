@@ -133,8 +133,9 @@ class Trainer:
     def _loop(self) -> Iterator[dict[str, float]]:
         """Run phases; after each, write metrics, call callbacks, evaluate and save as due."""
         state, run, log = self.state, self.run, self.log
-        if run is not None and state.phase == 0 and self.config.run.init_from is not None:
-            self._save()  # from here on the run needs the other one no more
+        takes_over = state.phase == 0 and self.config.run.init_from is not None
+        if run is not None and (takes_over or any(change.step == state.steps for change in self.config.changes)):
+            self._save()  # from here on the run needs neither the other run nor the flags that changed it
         self.stop, steps_before = run_missed_evaluation(self.evaluations, log, run), state.steps
         stopped = self.callbacks.stopped is not None
         for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
