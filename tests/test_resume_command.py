@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -210,3 +211,9 @@ def test_a_changed_setting_is_saved_before_the_next_phase(run: Path, resume: Com
     first, *_ = sorted(p for p in (run / "checkpoints").iterdir() if p.name.endswith("-steps-48"))[1:]
     config = json.loads((first / "manifest.json").read_text())["config"]
     assert (config["learning_rate"], config["total_timesteps"]) == (1e-4, 64)
+
+
+def test_a_run_in_place_of_an_environment_is_answered(run: Path, run_command: Callable[..., Any]) -> None:
+    done = run_command("train", "--resume", "run", "--learning-rate", "1e-4")
+    assert (done.code, done.out) == (2, "")
+    assert "env run is the directory of a run: `tightrope resume run` continues it" in done.err

@@ -95,6 +95,8 @@ def train_main(args: list[str]) -> int:
 
 def check_train(options: TrainOptions, backend: str) -> None:
     """Check that the environment exists and that the options are compatible."""
+    if os.path.isdir(options.env) and has_checkpoints(Path(options.env)):
+        raise UsageError(f"env {options.env} is the directory of a run: `tightrope resume {options.env}` continues it")
     if is_import_path(options.env):
         imported(options.env)
     else:
