@@ -80,7 +80,7 @@ def run_memory_probe(probe: MemoryProbe, algo: str, memory: str, seed: int) -> M
 
 @torch.no_grad()
 def asked(state: State, probe: MemoryProbe) -> tuple[float, float]:
-    """The probability of the right action for each cue, when it is asked for."""
+    """The probability of the right action for each cue, at the step that pays for it."""
     policy = state.policy
     layout = policy.memory_rows
     assert layout is not None
