@@ -43,7 +43,7 @@ usage: tightrope COMMAND ...
 """
 
 COMMANDS = {  # the module of each command, with a function such as train_main
-    "train": "training", "sweep": "sweep", "resume": "training", "clone": "clone", "eval": "trained", "record": "trained",
+    "train": "training", "sweep": "sweep", "resume": "resuming", "clone": "clone", "eval": "trained", "record": "trained",
     "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools",
     "doctor": "tools",
 }  # fmt: skip
