@@ -214,6 +214,46 @@ def test_a_changed_setting_is_saved_before_the_next_phase(run: Path, resume: Com
 
 
 def test_a_run_in_place_of_an_environment_is_answered(run: Path, run_command: Callable[..., Any]) -> None:
-    done = run_command("train", "--resume", "run", "--learning-rate", "1e-4")
+    done = run_command("train", "run", "--learning-rate", "1e-4")
     assert (done.code, done.out) == (2, "")
     assert "env run is the directory of a run: `tightrope resume run` continues it" in done.err
+
+
+@pytest.mark.parametrize(
+    "words", ["--resume run", "--resume=run", "CartPole-v1 --resume run", "--resume run CartPole-v1"]
+)
+def test_train_resumes_a_run_that_it_names(run: Path, words: str, run_command: Command) -> None:
+    more = ("--learning-rate", "1e-3", "--total-timesteps", "64")
+    code, out, _ = run_command("train", *words.split(), *more)
+    assert code == 0
+    (changed,) = [line for line in out.splitlines() if line.startswith("changed at 48 steps: ")]
+    assert "total_timesteps 48 -> 64" in changed
+    assert "-> 0.001" in changed
+    assert rows(run) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("Pendulum-v1 --resume run", "env 'Pendulum-v1' is not module:Class: a run continues on its own environment"),
+        ("CartPole-v1 other --resume run", "one argument too many: 'other'"),
+        ("--resume nowhere", "nowhere is not a run: there is no such directory"),
+        ("CartPole-v1 --resume", "resume needs a run: give its --run-dir too"),
+        ("--resume run --num-envs 4", "num_envs 4 cannot replace 2 in a trained run"),
+        ("--resume run --seeds 1-3", "unknown setting 'seeds'"),
+    ],
+)
+def test_a_wrong_resume_by_train_gets_one_line(run: Path, words: str, said: str, run_command: Command) -> None:
+    code, out, err = run_command("train", *words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert rows(run) == 3
+
+
+def test_a_directory_given_as_run_dir_leaves_the_word_after_resume_to_the_environment(
+    run: Path, run_command: Command
+) -> None:
+    sizes = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 64"
+    code, out, _ = run_command("train", "--run-dir", "run", "--resume", "CartPole-v1", *sizes.split())
+    assert code == 0
+    assert "resuming from 0001-steps-48" in out

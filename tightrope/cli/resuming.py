@@ -24,7 +24,7 @@ from ..training.resuming import nothing_to_do
 from ..training.run_directory import load_config, resume_command
 from ..training.scoring import compare_with_sampled, save_score, shown_to
 from ..training.trainer import Outcome
-from ..training.user_objects import named_by_user
+from ..training.user_objects import is_import_path, named_by_user
 from ..types import Settings
 from .arguments import read_arguments, show_help, wants_help
 
@@ -83,12 +83,19 @@ def resume_main(args: list[str]) -> int:
         return show_help("resume", resume_main.__doc__, ResumeOptions)
     if not args or args[0].startswith("-"):
         raise UsageError("resume needs a run directory first, such as `tightrope resume runs/demo`")
-    run_dir = Path(args[0])
+    return resume_run(Path(args[0]), args[1:])
+
+
+def resume_run(run_dir: Path, args: list[str], takes_env: bool = False) -> int:
+    """Continue a run with the flags of `resume`. With `takes_env` the name of its environment may stand among them."""
     join()
     found = checkpoint_to_resume(run_dir)
     config = load_config(run_dir) if found is None else found.config
     types = {**setting_types(config.algo), "algo": str, "env": str, "quiet": bool}
-    words, flags = read_arguments(args[1:], types, lambda name: unknown_setting(name, config.algo, types))
+    words, flags = read_arguments(args, types, lambda name: unknown_setting(name, config.algo, types))
+    if takes_env and words and "env" not in flags:
+        named = words.pop(0)
+        flags |= {"env": named} if named != config.env or is_import_path(named) else {}
     if words:
         raise UsageError(f"one argument too many: {words[0]!r}. Give one run, then flags")
     quiet, env = flags.pop("quiet", False), flags.pop("env", None)

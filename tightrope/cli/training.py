@@ -26,7 +26,7 @@ from ..training.settings import name_of_device
 from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings
 from .arguments import peek_flag, read_with_settings, show_help, wants_help
-from .resuming import checkpoint_to_resume, continue_run, train_to_end
+from .resuming import checkpoint_to_resume, continue_run, resume_run, train_to_end
 
 MAX_JOBS = 1000
 TRAIN_NEEDS = "train needs an env, such as `tightrope train CartPole-v1`; `tightrope envs` lists them"
@@ -49,7 +49,7 @@ class TrainOptions:
     allow_import: tuple[str, ...] = ()
     """Modules that the --config file may import, as in 'network: module:Class'; no other is imported."""
     resume: bool = False
-    """Continue the run in run_dir if there is one."""
+    """Continue the run in run_dir if there is one. --resume RUN without run_dir is `tightrope resume RUN`."""
     quiet: bool = False
     """Print only the result."""
 
@@ -66,6 +66,8 @@ def train_main(args: list[str]) -> int:
         env = next((a for a in args if preset(a, algo)), "ENV")
         config, shown = configure(env, algo), TrainOptions(env=env, algo=algo)
         return show_help("train", train_main.__doc__, shown, config.algorithm, config.network, config.run)
+    if (run := run_to_resume(args)) is not None:
+        return resume_run(run, without(args, "--resume"), takes_env=True)
     options, layer, flags = read_with_settings(TrainOptions, args, TRAIN_NEEDS)
     env, algo = options.env, options.algo
     check_train(options, str(flags.get("backend", layer.get("backend", "auto"))))
@@ -83,6 +85,14 @@ def train_main(args: list[str]) -> int:
     run_dir, kind = new_run_dir(options.run_dir, config), agent_class(algo)
     agent = kind(env, **given) if is_import_path(env) else kind.from_config(config, network=config.network.network)
     return train_to_end(agent, options.quiet, run_dir, run_dir)
+
+
+def run_to_resume(args: list[str]) -> Path | None:
+    """RUN of --resume RUN; None if --resume has no value, or if --run-dir names the run."""
+    named = peek_flag(args, "--resume")
+    if named is None or named.startswith("--") or named.lower() in ("", "true", "false"):
+        return None
+    return Path(named) if peek_flag(args, "--run-dir") is None else None
 
 
 def check_train(options: TrainOptions, backend: str) -> None:
