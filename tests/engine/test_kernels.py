@@ -6,6 +6,7 @@ Without a device they need Triton installed all the same, and imported by no one
 import os
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,11 +18,14 @@ from tightrope.engine.kernels import (
     FusedGradient,
     FusedPolicy,
     Launch,
+    WideGradient,
     clip_and_adam,
     fits,
     fused_standardized,
-    has_fused,
+    gradient_class,
+    known_network,
 )  # fmt: skip
+from tightrope.engine.kernels.trunk import fused_layers
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
@@ -144,6 +148,61 @@ def test_it_passes_the_examination_every_gradient_must(device):
     assert disagreement(lambda _, batch: wrong(other, batch), loss, policy, batch, optimizer)  # type: ignore[arg-type]
 
 
+# wide networks ----------------------------------------------------------------------------------------------------------
+
+
+WIDE = [
+    dict(hidden_sizes=(24,)), dict(hidden_sizes=(40, 16)), dict(hidden_sizes=(16, 33, 20), share_trunk=True),
+    dict(hidden_sizes=(130, 20, 16, 16), norm_obs=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("network", WIDE, ids=str)
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
+@pytest.mark.parametrize("action", [CHOICE, TORQUE])
+def test_the_gradient_of_a_wide_network_is_that_of_autograd(device, action, activation, network):
+    policy = a_policy(device, action=action, activation=activation, **network)
+    assert known_network(policy)
+    assert not fits(policy)
+    optimizer = Optimizer(policy)
+    for rows, loss in (
+        (100, PPOLoss(0.2, 0.5, 0.01, True)),
+        (17, PPOLoss(0.1, 0.7, torch.tensor(0.05).to(device), False)),
+    ):
+        batch = a_batch(policy, device, rows)
+        expected_terms = autograd(loss, policy, batch, optimizer)
+        expected = optimizer.grad.clone()
+        optimizer.grad.fill_(float("nan"))  # every entry must be written
+        wide = WideGradient(policy, optimizer)
+        terms = wide(loss, batch)
+        torch.testing.assert_close(optimizer.grad, expected, rtol=1e-4, atol=2e-6 * (1 + float(expected.abs().max())))
+        torch.testing.assert_close(tuple(terms), tuple(expected_terms), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(wide.squares.sum(), expected.square().sum(), rtol=1e-5, atol=0.0)
+        wide(loss, batch)
+        again = optimizer.grad.clone()
+        wide(loss, batch)
+        assert torch.equal(optimizer.grad, again)  # the same bits
+
+
+@pytest.mark.parametrize("sizes", [(5, 16), (4, 24, 40), (3, 16, 130, 7, 33)])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU, nn.GELU])
+def test_fused_layers_are_the_layers(device, activation, sizes):
+    torch.manual_seed(0)
+    layers = [nn.Linear(a, b).to(device) for a, b in pairwise(sizes)]
+    for rows in (1, 17, 100):
+        x = (2 * torch.randn(rows, sizes[0])).to(device).requires_grad_()
+        expected = x
+        for layer in layers:
+            expected = activation()(layer(expected))
+        given = fused_layers(layers, activation(), x)
+        torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-5)
+        inputs, grad = [x, *(p for layer in layers for p in layer.parameters())], torch.randn_like(expected)
+        for mine, theirs in zip(
+            torch.autograd.grad(given, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-6 * (1 + float(theirs.abs().max())))
+
+
 # the step ---------------------------------------------------------------------------------------------------------------
 
 
@@ -250,16 +309,32 @@ def test_only_networks_the_kernels_know():
     assert not any(map(fits, unknown))
 
 
-def test_without_a_device_there_is_nothing_fused():
+def test_wide_networks_that_the_kernels_know():
+    def network(**settings: object) -> nn.Module:
+        return actor_critic(VECTOR, TORQUE, NetworkConfig(**settings))  # type: ignore[arg-type]
+
+    known = [
+        network(hidden_sizes=(512, 256, 128), activation="elu"), network(hidden_sizes=(128,)), network(share_trunk=True),
+        network(activation="silu"), network(activation="gelu", hidden_sizes=(16, 17, 18, 19)), network(norm_obs=True),
+    ]  # fmt: skip
+    assert all(map(known_network, known))
+    unknown = [network(hidden_sizes=(513, 16)), network(log_std="state"), network(memory="gru"), nn.Linear(4, 2)]
+    assert not any(map(known_network, unknown))
+
+
+def test_without_a_device_there_are_no_kernels():
     policy = actor_critic(VECTOR, CHOICE, NetworkConfig())
-    assert not has_fused(PPOLoss(0.2, 0.5, 0.01, False), policy)
+    assert gradient_class(PPOLoss(0.2, 0.5, 0.01, False), policy) is None
 
 
 @pytest.mark.gpu
-def test_with_a_device_there_is():
+def test_with_a_device_there_are():
     policy = actor_critic(VECTOR, CHOICE, NetworkConfig()).to("cuda")
-    assert has_fused(PPOLoss(0.2, 0.5, 0.01, False), policy)
-    assert not has_fused(VPGLoss(False, None, 0.5, 0.0), policy)
+    wide = actor_critic(VECTOR, CHOICE, NetworkConfig(hidden_sizes=(128, 128))).to("cuda")
+    loss = PPOLoss(0.2, 0.5, 0.01, False)
+    assert gradient_class(loss, policy) is FusedGradient
+    assert gradient_class(loss, wide) is WideGradient
+    assert gradient_class(VPGLoss(False, None, 0.5, 0.0), policy) is None
 
 
 @pytest.mark.gpu

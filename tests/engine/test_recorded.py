@@ -15,7 +15,6 @@ from gradient_cases import (
     CHOICE,
     PARTS,
     RUNTIME,
-    RUNTIMES,
     SEVERAL,
     SHOWN,
     TORQUE,
@@ -39,7 +38,7 @@ from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import ActorCritic, Categorical
 from tightrope.types import Batch, Box, Discrete, Spec, Trajectories
 
-both = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=list(RUNTIMES))
+both = pytest.mark.parametrize("runtime", [RUNTIME, Runtime(on_device=True)], ids=["recorded", "on a device"])
 
 
 def recordings(optimizer: Optimizer) -> list[Any]:
@@ -161,23 +160,17 @@ CHANGES: dict[str, Callable[[ActorCritic, Optimizer], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("way", "own", "name"),
-    [
-        *itertools.product(["recorded"], [False, True], CHANGES),
-        *itertools.product(["by hand"], [False], list(CHANGES)[:3]),
-    ],
-)
-def test_it_follows_what_changes(way: str, own: bool, name: str) -> None:
-    policy, runtime = a_policy(TORQUE, network=Own() if way == "recorded" else None, norm_obs=True), RUNTIMES[way]
+@pytest.mark.parametrize(("own", "name"), itertools.product([False, True], CHANGES))
+def test_it_follows_what_changes(own: bool, name: str) -> None:
+    policy = a_policy(TORQUE, network=Own(), norm_obs=True)
     optimizer, batch = Optimizer(policy), a_batch(policy)
     first, second = (own_loss, own_loss) if own else (PPOLoss(0.2, 0.5, 0.01, False), PPOLoss(0.2, 0.5, 0.01, False))
-    held_to_autograd(first, policy, batch, optimizer, runtime)
+    held_to_autograd(first, policy, batch, optimizer)
     before = optimizer.grad.clone()
     CHANGES[name](policy, optimizer)
-    held_to_autograd(second, policy, batch, optimizer, runtime)
+    held_to_autograd(second, policy, batch, optimizer)
     assert not torch.allclose(optimizer.grad, before, rtol=1e-2)
-    assert recordings(optimizer) if way == "recorded" else runtime.analytic.form is not None
+    assert recordings(optimizer)
 
 
 def test_a_number_that_a_loss_closes_over_may_change() -> None:
@@ -292,19 +285,20 @@ def test_an_equation_that_someone_changed_is_the_one_that_counts(
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize(("algo", "by_hand"), [(tr.PPO, False), (tr.PPO, True), (tr.VPG, False)])
-def test_three_phases_agree_with_autograd(env: str, algo: Any, by_hand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algo", "on_device"), [(tr.PPO, False), (tr.PPO, True), (tr.VPG, False)])
+def test_three_phases_agree_with_autograd(
+    env: str, algo: Any, on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def trained() -> Tensor:
         agent = algo(env, **settings)
         before = agent.state.optimizer.flat.clone()
-        agent.state.runtime = Runtime(on_device=by_hand)
+        agent.state.runtime = Runtime(on_device=on_device)
         assert not torch.equal(agent.learn(quiet=True).state.optimizer.flat, before)
         return agent.state.optimizer.flat
 
     settings = dict(num_envs=8, num_steps=16, total_timesteps=3 * 128, norm_obs=True, device="cpu", learning_rate=1e-3)
     ours = trained()
     monkeypatch.setattr(gradients.RecordedGradients, "find", lambda *_: None)
-    monkeypatch.setattr(gradients, "has_closed_form", lambda loss, policy: False)
     torch.testing.assert_close(ours, trained(), rtol=1e-3, atol=1e-5)
 
 

@@ -15,14 +15,13 @@ from torch import Tensor
 
 import tightrope as tr
 from tightrope.engine import draw_noise, why_not_recorded
-from tightrope.engine.closed_form import has_closed_form, has_known_network
+from tightrope.engine.kernels import known_network
 from tightrope.envs import TensorEnv
 from tightrope.envs.adapters.gym import from_object
 from tightrope.envs.adapters.hybrid_writer import read_conditions, writer_for
 from tightrope.envs.checker import check
 from tightrope.envs.registry import EnvOptions
 from tightrope.errors import EnvError, UsageError
-from tightrope.functional import PPOLoss
 from tightrope.models import Hybrid
 from tightrope.training.checkpoint_writer import spec_to_json
 from tightrope.training.policy import spec_from_json
@@ -359,10 +358,8 @@ def test_a_run_resumes_bit_for_bit(algo: Any, tmp_path: Path) -> None:
     assert int(policy.predict(obs, mask=[0, 1, 0, 1, 1, 1, 1])["kind"]) == 1
 
 
-def test_hand_written_gradients_are_not_for_hybrid_actions() -> None:
-    policy = tr.PPO(Crane(4), **SMALL).policy
-    assert not has_closed_form(PPOLoss(0.2, 0.5, 0.01, False), policy)
-    assert not has_known_network(policy)
+def test_kernels_are_not_for_hybrid_actions() -> None:
+    assert not known_network(tr.PPO(Crane(4), **SMALL).policy)
 
 
 def test_log_probabilities_of_a_rollout_leave_out_what_was_not_used() -> None:

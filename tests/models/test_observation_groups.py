@@ -18,8 +18,7 @@ from torch.nn.functional import one_hot
 import tightrope as tr
 from tightrope.cli.arguments import read_arguments
 from tightrope.engine import Optimizer, Runtime
-from tightrope.engine.closed_form import has_known_network
-from tightrope.engine.kernels.layout import fits
+from tightrope.engine.kernels import fits, known_network
 from tightrope.envs import TensorEnv
 from tightrope.envs.checker import check
 from tightrope.functional import PPOLoss
@@ -156,12 +155,12 @@ def test_images_have_trunks_of_their_own_where_the_groups_differ() -> None:
     assert plain(torch.zeros(2, *alone.shape))[1].shape == (2,)
 
 
-def test_fused_kernels_and_the_closed_form_leave_groups_to_autograd() -> None:
+def test_kernels_leave_groups_to_autograd() -> None:
     plain = Composite((("a", Box((3,))), ("b", Box((2,)))))
     policy = actor_critic(plain, Discrete(2), NetworkConfig(actor_obs=("a",)))
-    assert not has_known_network(policy)
+    assert not known_network(policy)
     assert not fits(policy)
-    assert not has_known_network(actor_critic(plain, Discrete(2), NetworkConfig(critic_obs=("a",))))
+    assert not known_network(actor_critic(plain, Discrete(2), NetworkConfig(critic_obs=("a",))))
 
 
 # environments ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Faster replacements for autograd: recordings on the CPU, for any loss, and hand-written gradients of PPOLoss on devices.
+"""Faster replacements for autograd: recordings on the CPU, for any loss, and kernels for PPOLoss on CUDA.
 
-A recording runs autograd once and replays its operations as NumPy calls (see recording/). A hand-written gradient is a closed
-form or a pair of fused kernels. Each replacement is first compared with autograd on random numbers; if it disagrees, autograd
-computes the gradient.
+A recording runs autograd once and replays its operations as NumPy calls (see recording/). Kernels are in kernels/. Each
+replacement is first compared with autograd on random numbers; if it disagrees, autograd computes the gradient.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from ..recording import Array, RecordedFunction, Recordings
 from ..recording.recorder import tensors
 from ..sequences import Sequences
 from ..types import Batch, Trajectories
-from .closed_form import TERMS, ClosedForm, has_closed_form
 from .distributed import all_reduce_max, world
-from .kernels import FusedGradient, has_fused
+from .kernels import FusedGradient, WideGradient, gradient_class, plain_trunks
+from .kernels.layout import TERMS
 from .optimize import Optimizer, autograd
-from .precision import Precision
+from .precision import Precision, arithmetic
 from .recorded import BLOCK, agree, attempted, cache_key, is_frozen, random_batch, shapes_of, trial_parameters
 
 ROWS = 64  # rows of terms that are allocated at once
 Gradient = Callable[[Any, Any, Any], Any]  # (loss, policy, batch): writes the gradient and returns the loss's terms
-Form = ClosedForm | FusedGradient
-TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "tf32": 2e-2}
+Form = FusedGradient | WideGradient
+TOLERANCE = 1e-3  # of a gradient by kernels, relative to the norm
 
 
 class TermsBuffer:
@@ -207,7 +206,7 @@ class RecordedGradients:
 
 
 class AnalyticGradients:
-    """Chooses the hand-written gradient for a loss and a policy, and keeps the last choice.
+    """Chooses the kernels for the gradient of a loss and a policy, and keeps the last choice.
 
     The gradient must agree with autograd on random numbers. A disagreement means that an equation in `functional` has changed
     since the gradient was derived; autograd is then used, and `say` prints the reason, once.
@@ -219,7 +218,7 @@ class AnalyticGradients:
         self.form: Form | None = None
 
     def find(self, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> Form | None:
-        """Return the hand-written gradient for this loss and policy, or None."""
+        """Return the gradient by kernels for this loss and policy, or None."""
         key = (type(loss), plain_settings(loss), policy, type(policy), optimizer)
         if self.key != key:
             self.key, self.form = key, self.make(loss, policy, batch, optimizer)
@@ -236,18 +235,16 @@ class AnalyticGradients:
             squares[0] = optimizer.grad.dot(optimizer.grad)
 
     def make(self, loss: Any, policy: Any, batch: Batch, optimizer: Optimizer) -> Form | None:
-        form: Form
-        if not has_closed_form(loss, policy):
+        kind = gradient_class(loss, policy) if self.fused else None
+        if kind is None:
             return None
-        if self.fused and has_fused(loss, policy):
-            form = FusedGradient(policy, optimizer, "tf32" if self.precision == "tf32" else "fp32")
-        else:
-            form = ClosedForm(policy, optimizer.grads)
-        reason = disagreement(form, loss, policy, batch, optimizer, TOLERANCES[self.precision])
+        # in float32, because tf32 rounds sums of cancelling terms by several percent
+        reason = disagreement(kind(policy, optimizer, "fp32"), loss, policy, batch, optimizer)
+        form = kind(policy, optimizer, "tf32" if self.precision == "tf32" else "fp32")
         differs = torch.tensor(reason is not None, device=optimizer.flat.device)
         if not all_reduce_max(differs.float()):  # ranks may round differently, and must all choose the same
             return form
-        what = f"{type(loss).__name__} uses autograd instead of its hand-written gradient, which is slower"
+        what = f"{type(loss).__name__} uses autograd instead of kernels, which is slower"
         line = f"accelerate: {what}: {reason or 'on another rank the two disagree'}"
         if world().is_rank0 and line not in self.said:
             self.said.add(line)
@@ -261,21 +258,22 @@ def plain_settings(loss: object) -> tuple[object, ...]:
     return tuple(x for x in values if x is None or isinstance(x, (bool, int, float)))
 
 
-def disagreement(
-    form: Form, loss: Any, policy: ActorCritic, batch: Batch, optimizer: Optimizer, tolerance: float = 1e-3
-) -> str | None:
-    """Compare a form with autograd, for random parameters and a random batch of the same shape. Return how they differ."""
+def disagreement(form: Form, loss: Any, policy: ActorCritic, batch: Batch, optimizer: Optimizer) -> str | None:
+    """Compare a form with autograd, for random parameters and a random batch of the same shape. Return how they differ.
+
+    Both compute in float32: tf32 rounds small sums of large terms by several percent, which would hide or feign a difference.
+    """
     if isinstance(getattr(loss, "ent_coef", None), Tensor):  # a schedule may start at 0, which would test nothing
         loss = replace(loss, ent_coef=torch.full_like(loss.ent_coef, 0.1))
-    with trial_parameters(policy):
+    with trial_parameters(policy), arithmetic("fp32", optimizer.flat.device), plain_trunks(policy):
         batch = random_batch(batch, policy, 1)
         terms = autograd(loss, policy, batch, optimizer)
         names = getattr(terms, "_fields", TERMS)
         if names != TERMS:
-            return f"the loss returns the terms {', '.join(names)}, and the hand-written gradient {', '.join(TERMS)}"
+            return f"the loss returns the terms {', '.join(names)}, and the kernels {', '.join(TERMS)}"
         expected = [*terms, *(grad.clone() for grad in optimizer.grads.values())]
         given = [*form(loss, batch), *optimizer.grads.values()]
         pairs = zip(given, expected, strict=True)
-        if all(bool((a - b).norm() <= tolerance * b.norm() + 1e-6) for a, b in pairs):
+        if all(bool((a - b).norm() <= TOLERANCE * b.norm() + 1e-6) for a, b in pairs):
             return None
-        return "the two disagree, as after a change to the loss that engine/closed_form.py does not have"
+        return "the two disagree, as after a change to the loss that engine/kernels/loss.py does not have"

@@ -50,6 +50,14 @@ def on_cuda(fast: bool) -> Iterator[None]:
         torch.backends.cudnn.deterministic = before
 
 
+def uses_tf32() -> bool:
+    """Whether CUDA multiplies float32 as tf32 now."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # the newer interface was used
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")  # type: ignore[attr-defined]
+
+
 @contextmanager
 def products(fast: bool) -> Iterator[None]:
     """Inside, CUDA multiplies float32 as tf32 (`fast`) or exactly, in the whole process. torch has an older and a newer

@@ -3,10 +3,10 @@
 A `Runtime` is chosen once, when a run is built, from the device, the mode, the precision and the environment:
 
     eager, on the CPU   functions are recorded once and replayed as NumPy calls; the rest runs in plain PyTorch
-    eager, elsewhere    plain PyTorch, with hand-written gradients where they exist
+    eager, elsewhere    plain PyTorch, with kernels for the layers and gradients of multilayer perceptrons on CUDA
     compile             the functions that do the arithmetic are compiled by torch.compile
     graph               a whole phase is one CUDA graph; if environments are not tensors, acting and learning are graphs
-    max                 graph and compile together, with fused kernels for small networks
+    max                 graph and compile together
 
 An algorithm file marks the functions that may become a CUDA graph: `@run_as("phase")` a whole phase, `@run_as("part")` a part
 of it. A marked function is executed by the runtime of its state, whether the loop or other code calls it.
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .. import activity
@@ -34,7 +34,7 @@ from . import collect as collection
 from .across_ranks import Scale, moments, standardized, standardized_on_host
 from .gradients import AnalyticGradients, RecordedGradients
 from .graph import Graph, graph_key
-from .kernels import clip_and_adam, fused_policy, fused_standardized, has_device
+from .kernels import clip_and_adam, fuse_trunks, fused_policy, fused_standardized, has_device
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
@@ -67,7 +67,8 @@ class Runtime:
         self.on_device = device.type != "cpu" if on_device is None else on_device
         self.uses_numpy = not self.on_device and not self.compiles  # eager on the CPU: tensors are read as NumPy arrays
         self.records = self.uses_numpy and precision != "bf16"
-        self.kernels: KernelPrecision | None = precision if mode == "max" and precision != "bf16" else None
+        kernels = self.on_device and mode != "compile"
+        self.kernels: KernelPrecision | None = precision if kernels and precision != "bf16" else None
         self.recorded = RecordedGradients(say)
         self.analytic = AnalyticGradients(precision, self.kernels is not None, say)
         self.graphs: dict[Any, Graph] = {}
@@ -75,6 +76,13 @@ class Runtime:
         self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
         if self.compiles:
             prepare_compiler()
+
+    def prepare(self, policy: nn.Module) -> None:
+        """Let the trunks of the policy compute whole layers in kernels, if the device has them."""
+        if self.kernels is not None and not fuse_trunks(policy, self.compiles):
+            self.say(
+                "accelerate: layers run in plain PyTorch, which is slower: the kernels give other numbers on this device"
+            )
 
     def describe(self) -> str:
         """Describe how phases are executed, for the plan."""
@@ -195,7 +203,7 @@ class Runtime:
         form = self.analytic.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
             return cast(Terms, plain(loss, policy, batch))
-        return cast(Terms, (self.compiled(apply) if form.compiles else apply)(form, loss, batch))
+        return cast(Terms, form(cast(Any, loss), batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""
@@ -242,10 +250,6 @@ class Runtime:
         return collected_mask(
             terminated, fraction, across_ranks.sum_over_ranks, world.size if world.is_distributed else 1
         )
-
-
-def apply(form: Callable[[Any, Batch], R], loss: Any, batch: Batch) -> R:
-    return form(loss, batch)
 
 
 class HasRuntime(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import torch
@@ -32,6 +32,9 @@ class MLP(nn.Sequential):
     """Linear layers, each followed by an activation. The observation is first flattened, or encoded by `encoder`."""
 
     out_features: int
+    fused: Callable[[Sequence[nn.Linear], nn.Module, Tensor], Tensor] | None = (
+        None  # all layers at once, for CUDA tensors
+    )
 
     def __init__(
         self,
@@ -46,6 +49,12 @@ class MLP(nn.Sequential):
             in_features = size
         super().__init__(*layers)
         self.out_features = in_features
+
+    def forward(self, obs: Tensor) -> Tensor:
+        if self.fused is None or not obs.is_cuda:
+            features: Tensor = super().forward(obs)
+            return features
+        return self.fused([part for part in self if isinstance(part, nn.Linear)], self[2], self[0](obs))
 
 
 class NatureCNN(nn.Module):

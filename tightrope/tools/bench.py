@@ -194,10 +194,11 @@ def memory_in_use(device: torch.device) -> int:
 
 
 class Marks:
-    """A stopwatch that assigns time to the parts of a phase."""
+    """A stopwatch that assigns time to the parts of a phase. `in_graphs`: marks may become part of a CUDA graph, whose replays
+    record them again. They must then be kept as long as the graph."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, in_graphs: bool) -> None:
+        self.device, self.in_graphs = device, in_graphs
         self.marks: list[tuple[str, Any]] = []
         self.now: list[str] = ["rest"]
 
@@ -205,6 +206,8 @@ class Marks:
         """Assign the time from now on to a part."""
         if self.device.type != "cuda":
             self.marks.append((part, time.perf_counter()))
+            return
+        if not self.in_graphs and torch.cuda.is_current_stream_capturing():
             return
         event = torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
         event.record()
@@ -264,8 +267,8 @@ class MarkedRuntime(Runtime):
 def shares(env: str, algo: str, settings: Settings) -> dict[str, float]:
     """The share of a phase that each part takes."""
     state, config = start_run(env, algo, settings)
-    marks, totals = Marks(state.env.device), Counter[str]()
     whole = state.runtime.unit == "phase"
+    marks, totals = Marks(state.env.device, in_graphs=whole), Counter[str]()
     state.runtime = MarkedRuntime(state.runtime, marks)
     for number, _ in enumerate(unguarded(ALGORITHMS[algo].loop)(state, config.algorithm)):
         wait(state.env.device)

@@ -244,6 +244,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     # a user's network may draw its weights from a stream that differs between ranks
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
+    runtime.prepare(policy)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     return state
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
 from ...types import Batch
-from ..closed_form import TERMS
 from ..optimize import BETAS, EPS, Optimizer
 from ..precision import KernelPrecision
-from .layout import Launch, Layout, fits, has_device, launch_for, normalizer_moments
+from .layout import TERMS, Launch, Layout, fits, has_device, launch_for, normalizer_moments
 
 SUM_BLOCK, SUM_ROWS = 32, 64
 ADAM_BLOCK, ADAM_CHUNK = 256, 1024
@@ -25,12 +24,10 @@ STANDARDIZE_BLOCK = 2048
 
 
 class FusedGradient:
-    """The gradient of PPOLoss for one policy in two kernels, called like ClosedForm.
+    """The gradient of PPOLoss for one policy in two kernels, called with a loss and a batch.
 
     `squares` holds the squared norm of each block of the last gradient, for `clip_and_adam`.
     """
-
-    compiles = False  # whether torch.compile makes it faster
 
     def __init__(
         self,

@@ -7,65 +7,101 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from ...functional import PPOLoss, PPOTerms
-from ...models import ActorCritic
-from ...models.actor_critic import GaussianHead
-from ..closed_form import TERMS, has_known_network
+from ...models import MLP, ActorCritic
+from ...models.actor_critic import CategoricalHead, GaussianHead
 from ..precision import KernelPrecision
 
 # a float32 is split into bfloat16; six products of the parts are as accurate as float32, three more accurate than tf32
 SPLITS = {"fp32": "bf16x6", "tf32": "bf16x3"}
-MAX_INPUTS, MAX_UNITS, MAX_OUTPUTS = 63, 64, 32  # limits of on-chip memory
+TERMS = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "approx_kl",
+    "clip_fraction",
+)  # of PPOTerms, as the kernels compute them
+MAX_INPUTS, MAX_UNITS, MAX_OUTPUTS, MAX_WIDTH = 63, 64, 32, 512  # limits of on-chip memory
+ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu", nn.SiLU: "silu", nn.GELU: "gelu",
+}  # fmt: skip
 HOPPER = (9, 0)  # compute capability that the kernels are tuned and measured for
 INTERPRETED_PROCESSORS = 2  # number of multiprocessors assumed when Triton's interpreter runs the kernels
 
 
-def has_fused(loss: object, policy: nn.Module) -> bool:
-    """Whether the kernels can compute the gradient of this loss for this policy on its device."""
-    known = type(loss) is PPOLoss and PPOTerms._fields == TERMS
-    return known and fits(policy) and has_device(next(policy.parameters()).device)
+def known_loss(loss: object) -> bool:
+    """Whether the kernels compute this loss."""
+    return type(loss) is PPOLoss and PPOTerms._fields == TERMS
 
 
-def fits(policy: nn.Module) -> bool:
-    """Whether the kernels handle this network: separate actor and critic trunks, each with two hidden layers of the same width
-    (at most 64) and the same activation (tanh or relu); at most 63 inputs; at most 32 discrete actions, or 32 dimensions of a
-    Gaussian with a free log_std. All parameters are float32 and trained."""
-    if not has_known_network(policy) or policy.critic is policy.actor:
+def known_network(policy: nn.Module) -> TypeGuard[ActorCritic]:
+    """Whether the kernels compute the gradient for this kind of policy: multilayer perceptrons of one activation with biases,
+    at most 512 units wide, under a categorical head or a Gaussian head with a free log_std, of at most 32 outputs. All
+    parameters are float32 and trained."""
+    if type(policy) is not ActorCritic:
         return False
-    trunks = linears(policy.actor), linears(policy.critic)
-    if any(len(trunk) != 2 for trunk in trunks) or activation(policy.actor) is not activation(policy.critic):
-        return False
-    widths = {layer.out_features for trunk in trunks for layer in trunk}
+    trunks = policy.actor, policy.critic
+    gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
     return (
-        len(widths) == 1
-        and max(widths) <= MAX_UNITS
-        and trunks[0][0].in_features <= MAX_INPUTS
+        policy.action_mask is None
+        and (gaussian or type(policy.head) is CategoricalHead)
+        and all(type(trunk) is MLP and type(trunk[0]) is nn.Flatten for trunk in trunks)
+        and len(names := {activation(part) for trunk in trunks for part in list(trunk)[2::2]}) == 1  # type: ignore[arg-type]
+        and None not in names
+        and all(layer.bias is not None for trunk in trunks for layer in linears(trunk))
+        and all(layer.out_features <= MAX_WIDTH for trunk in trunks for layer in linears(trunk))
         and policy_output(policy).out_features <= MAX_OUTPUTS
-        and (policy.normalizer is None or policy.normalizer.real is None)
-        and all(layer.bias is not None for trunk in trunks for layer in trunk)
         and all(p.requires_grad and p.dtype == torch.float32 for p in policy.parameters())
     )
 
 
+def fits(policy: nn.Module) -> bool:
+    """Whether a known network fits into one kernel: separate trunks of two hidden layers of the same width, at most 64, with
+    tanh or relu; at most 63 inputs."""
+    if not known_network(policy) or policy.critic is policy.actor:
+        return False
+    trunks = linears(policy.actor), linears(policy.critic)
+    return (
+        all(len(trunk) == 2 for trunk in trunks)
+        and activation_of(policy.actor) in ("tanh", "relu")
+        and len(widths := {layer.out_features for trunk in trunks for layer in trunk}) == 1
+        and max(widths) <= MAX_UNITS
+        and trunks[0][0].in_features <= MAX_INPUTS
+        and (policy.normalizer is None or policy.normalizer.real is None)
+    )
+
+
 @cache
-def has_device(device: torch.device) -> bool:
-    """Whether Triton is installed and the device has the compute capability of the kernels."""
+def has_tensor_cores(device: torch.device) -> bool:
+    """Whether Triton is installed and the device multiplies bfloat16 and tf32, as those of compute capability 8.0 and up do."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
-    return torch.cuda.get_device_capability(device) == HOPPER
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@cache
+def has_device(device: torch.device) -> bool:
+    """Whether the device has the compute capability that the kernels of small networks are made for."""
+    return has_tensor_cores(device) and torch.cuda.get_device_capability(device) == HOPPER
 
 
 def linears(trunk: Any) -> list[nn.Linear]:
     return [part for part in trunk if isinstance(part, nn.Linear)]
 
 
-def activation(trunk: Any) -> type[nn.Module]:
-    return type(trunk[2])
+def activation_of(trunk: Any) -> str | None:
+    return activation(trunk[2])
+
+
+def activation(module: nn.Module) -> str | None:
+    """Return the name of an activation with its usual parameters, otherwise None."""
+    unusual = getattr(module, "alpha", 1.0) != 1.0 or getattr(module, "approximate", "none") != "none"
+    return None if unusual else ACTIVATIONS.get(type(module))
 
 
 def policy_output(policy: Any) -> nn.Linear:
@@ -123,7 +159,7 @@ class Layout:
             PAD_IN=padded(actor[0].in_features + 1),  # one more input: the constant 1
             PAD_WIDTH=padded(actor[0].out_features),
             PAD_OUT=padded(output.out_features),
-            RELU=activation(policy.actor) is nn.ReLU,
+            RELU=activation_of(policy.actor) == "relu",
             GAUSSIAN=isinstance(policy.head, GaussianHead),
             NORMALIZE=policy.normalizer is not None,
         )

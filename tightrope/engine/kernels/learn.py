@@ -9,25 +9,19 @@ import triton
 import triton.language as tl
 
 from .blocks import (
-    EVERYWHERE,
-    HALF_LOG_2PI,
-    clamp,
     column,
-    deviations,
     first_hidden,
     first_linear,
-    gaussian_log_prob,
     hidden,
     load_linear,
     load_observations,
     log_deviations,
-    log_softmax,
-    one_hot_action,
     product,
     slope,
     write_first_linear,
     write_linear,
 )  # fmt: skip
+from .loss import policy_head_gradient, value_head_gradient
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -91,29 +85,14 @@ def actor(
         old = tl.load(old_log_prob + first + r, mask=valid, other=0.0)
         worth = tl.load(advantage + first + r, mask=valid, other=0.0)
 
-        # gradient with respect to the head's output
+        gy, spread, loss, entropy, divergence, clipped = policy_head_gradient(
+            y, log_std, old, worth, action, epsilon, ent_coef, valid, first, rows, OUT, PAD_OUT, GAUSSIAN, BLOCK
+        )
         if GAUSSIAN:
-            z = deviations(y, action, log_std, first, rows, BLOCK, OUT, PAD_OUT)
-            log_ratio = gaussian_log_prob(z, log_std, OUT, PAD_OUT) - old
-            weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
-            weight = tl.where(valid, weight * share, 0.0)[:, None]
-            gy = weight * z * tl.exp(-log_std)[None, :]
-            g_log_std += tl.sum(weight * (z * z - 1) - tl.where(valid, ent_coef * share, 0.0)[:, None], 0)
-            exists = tl.arange(0, PAD_OUT) < OUT
-            entropies += tl.where(valid, tl.sum(tl.where(exists, log_std + 0.5 + HALF_LOG_2PI, 0.0), 0), 0.0)
-        else:
-            log_probs, probs = log_softmax(y, OUT, PAD_OUT)
-            taken = one_hot_action(action, first, rows, BLOCK, PAD_OUT)
-            log_ratio = tl.sum(tl.where(taken, log_probs, 0.0), 1) - old
-            weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
-            weight = tl.where(valid, weight * share, 0.0)
-            entropy = -tl.sum(probs * log_probs, 1)
-            bonus = tl.where(valid, ent_coef * share, 0.0)
-            gy = weight[:, None] * (tl.where(taken, 1.0, 0.0) - probs)
-            gy += bonus[:, None] * probs * (log_probs + entropy[:, None])
-            entropies += tl.where(valid, entropy, 0.0)
+            g_log_std += spread
         losses += tl.where(valid, loss, 0.0)
-        divergences += tl.where(valid, divergence(log_ratio), 0.0)
+        entropies += tl.where(valid, entropy, 0.0)
+        divergences += tl.where(valid, divergence, 0.0)
         outside += tl.where(valid & clipped, 1.0, 0.0)
 
         # and through the layers
@@ -131,27 +110,11 @@ def actor(
     if GAUSSIAN:
         o = tl.arange(0, PAD_OUT)
         tl.store(part + LOG_STD + o, g_log_std, mask=o < OUT)
-    terms = part + SIZE  # in the order of closed_form.TERMS; the critic writes the value loss
+    terms = part + SIZE  # in the order of layout.TERMS; the critic writes the value loss
     tl.store(terms, tl.sum(losses, 0) * share)
     tl.store(terms + 2, tl.sum(entropies, 0) * share)
     tl.store(terms + 3, tl.sum(divergences, 0) * share)
     tl.store(terms + 4, tl.sum(outside, 0) * share)
-
-
-@triton.jit
-def surrogate(log_ratio, advantage, epsilon):
-    """Return for each row d loss / d log-probability, the loss, and whether the ratio is outside its interval."""
-    ratio = tl.exp(log_ratio)
-    plain = ratio * advantage
-    kept = clamp(ratio, 1 - epsilon, 1 + epsilon) * advantage
-    return tl.where(plain <= kept, -plain, 0.0), -tl.minimum(plain, kept, EVERYWHERE), tl.abs(ratio - 1) > epsilon
-
-
-@triton.jit
-def divergence(x):
-    """Return e^x - 1 - x, for small x by its series, to avoid cancellation."""
-    series = x * x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
-    return tl.where(tl.abs(x) < 0.25, series, tl.exp(x) - 1 - x)
 
 
 @triton.jit
@@ -179,16 +142,9 @@ def critic(
         h1 = first_hidden(x, w1, RELU, PRECISION)
         h2 = hidden(h1, w2, b2, RELU, PRECISION)
         value = tl.sum(h2 * w3[None, :], 1) + b3
-        goal = tl.load(target + first + r, mask=valid, other=0.0)
-        error = value - goal
-        loss = error * error
-        gy = tl.where(valid, error * (vf_coef * share), 0.0)
-        if CLIP_VALUE:
-            old = tl.load(old_value + first + r, mask=valid, other=0.0)
-            near = old + clamp(value - old, -epsilon, epsilon) - goal
-            # within the interval the two errors are equal up to rounding
-            gy = tl.where((loss >= near * near) | (tl.abs(value - old) <= epsilon), gy, 0.0)
-            loss = tl.maximum(loss, near * near, EVERYWHERE)
+        gy, loss = value_head_gradient(
+            value, old_value, target, epsilon, vf_coef, valid, first, rows, CLIP_VALUE, BLOCK
+        )
         losses += tl.where(valid, loss, 0.0)
         gb3 += gy
 

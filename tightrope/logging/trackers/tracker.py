@@ -4,7 +4,7 @@ A tracker says what to do when a run starts (`open`), with numbers, histograms a
 that happens on its own thread, in order. Training itself only appends rows to a list.
 
 Histograms are made from copies: no hooks in the network, no waiting for the device. The gradient is that of the phase's last
-minibatch, as the optimizer left it. Autograd hooks would miss gradients that are computed in closed form.
+minibatch, as the optimizer left it. Autograd hooks would miss gradients that recordings or kernels compute.
 """
 
 from __future__ import annotations
