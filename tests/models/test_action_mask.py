@@ -530,7 +530,7 @@ def test_the_check_finds_wrong_masks() -> None:
             return np.zeros(3, np.int8)
 
     assert "a forbidden step" in findings(Inverted)["step"]
-    assert "info['action_mask']: mask has shape (2,), in reset()" in findings(Short)["action mask"]
+    assert "info['action_mask'] has shape (2,), in reset()" in findings(Short)["action mask"]
     assert "allows no action" in findings(Nothing)["action mask"]
     fixes = {f.check: f.fix for f in check(Inverted, steps=200).findings}
     assert fixes["step"] == "forbid this action by the mask, or let step take it"

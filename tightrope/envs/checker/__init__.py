@@ -26,6 +26,7 @@ from ..tensor import TensorEnv
 from ..validate import describe_value
 from . import trajectories
 from .env_under_test import CheckAborted, CheckFinding, CheckReport, EnvUnderTest
+from .forbidden import forbidden_actions
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .protocol_under_test import ProtocolUnderTest, TensorUnderTest
 from .random_play import play_at_random
@@ -43,6 +44,7 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
     "actions after an end": (trajectories.actions_after_end, VectorUnderTest),
     "spawn": (trajectories.spawned_copy, ProtocolUnderTest),
     "draw": (trajectories.drawing, TensorUnderTest),
+    "forbidden actions": (forbidden_actions, SingleUnderTest),
 }
 
 
