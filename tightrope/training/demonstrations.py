@@ -64,9 +64,8 @@ def teacher_of(source: object, env: Env) -> ActorCritic:
     theirs: Env | None = getattr(source, "_env", None) or getattr(getattr(source, "state", None), "env", None)
     network = getattr(source, "network", None) or getattr(source, "policy", None)
     if theirs is None or not isinstance(network, ActorCritic):
-        raise UsageError(
-            f"teacher {str(source)[:60]!r} is invalid: give a run, an agent, a policy, or a file of {FILES}"
-        )
+        shown, files = " ".join(str(source).split())[:60], " or ".join(FILES)
+        raise UsageError(f"teacher {shown!r} is invalid: give a run, an agent, a policy, or a {files} file")
     if network.memory_rows is not None:
         raise UsageError("the teacher has a memory, which imitation does not support: give a teacher without memory")
     for name in ("observation", "action"):
@@ -88,7 +87,10 @@ def teacher_of(source: object, env: Env) -> ActorCritic:
 def watched(state: State, config: Config, teacher: ActorCritic, steps: int) -> Demonstrations:
     """Let a teacher act in fresh copies of the environments for `steps` steps in all, sampling actions as in training."""
     num_steps = -(-steps // state.env.num_envs)
-    check_memory(config, num_steps * state.env.num_envs, state.env)
+    try:
+        check_memory(config, num_steps * state.env.num_envs, state.env)
+    except UsageError:
+        raise UsageError(f"steps {steps:,} do not fit into memory: lower them") from None
     seed = stream_seed(config.run.seed, "imitate")
     with isolated_rng(seed, state.env.device), state.runtime.arithmetic():
         env = state.env.spawn(state.env.num_envs, seed)

@@ -26,6 +26,7 @@ from ..functional import (
 from ..types import Batch, Rollout
 from .config import Config
 from .demonstrations import Demonstrations, is_file, recorded_in, rows_of, teacher_of, watched
+from .settings import coerce
 
 MINIBATCH, HELD_OUT = 128, 0.1  # rows of a minibatch; share of the rows, the last ones, that nothing is learned from
 
@@ -48,6 +49,8 @@ class Imitation:
 
 def imitate(state: State, config: Config, source: object, steps: int, epochs: int, learning_rate: float) -> Imitation:
     """Train the networks of a new run to act as a teacher does. `source` is a run, an agent, a policy, or a file."""
+    steps, epochs = coerce("steps", steps, int), coerce("epochs", epochs, int)
+    learning_rate = coerce("learning_rate", learning_rate, float)
     for name, number in {"steps": steps, "epochs": epochs, "learning_rate": learning_rate}.items():
         if not number > 0:
             raise UsageError(f"{name} {number} is not positive: give a number above 0")
