@@ -123,8 +123,10 @@ def test_a_file_has_no_starts_of_episodes(tmp_path: Path) -> None:
 def test_clone_takes_memory_as_a_setting(teacher: Path, tmp_path: Path, run_command: Any, monkeypatch: Any) -> None:
     (tmp_path / "cues.py").write_text("from test_imitation_memory import Cue\n\nclass Mine(Cue):\n    pass\n")
     monkeypatch.chdir(tmp_path)
-    words = "--env cues:Mine --memory gru --memory-size 8 --num-envs 16 --num-steps 16 --num-minibatches 2 --steps 4000 --epochs 5"
-    code, out, _ = run_command("clone", teacher, *words.split(), "--clone-rate", "1e-2", "--run-dir", "student")
+    words = "--env cues:Mine --memory gru --memory-size 8 --num-envs 16 --num-steps 16 --num-minibatches 2"
+    code, out, _ = run_command(
+        "clone", teacher, *words.split(), "--steps", 4000, "--epochs", 5, "--clone-rate", "1e-2", "--run-dir", "student"
+    )
     assert code == 0
     assert "values explain" in out
     with tr.load("student", env="cues:Mine") as agent:

@@ -118,9 +118,8 @@ def without_states(rollout: Rollout, teacher: ActorCritic) -> Rollout:
     rows = teacher.memory_rows
     if rows is None:
         return rollout
-    obs, final_obs = (
-        rows.observed(x.flatten(0, 1)).unflatten(0, x.shape[:2]) for x in (rollout.obs, rollout.final_obs)
-    )
+    shape = *rollout.reward.shape, *rows.observation.shape
+    obs, final_obs = (rows.observed(x.flatten(0, 1)).view(shape) for x in (rollout.obs, rollout.final_obs))
     return replace(rollout, obs=obs, final_obs=final_obs)
 
 
@@ -131,7 +130,7 @@ def with_states(rollout: Rollout, rows: MemoryRows) -> Rollout:
     none = rollout.reward.new_zeros(rollout.reward.numel(), rows.state_size)
 
     def joined(obs: Tensor, first: Tensor) -> Tensor:
-        return rows.join(obs.flatten(0, 1), first.flatten(), none).unflatten(0, obs.shape[:2])
+        return rows.join(obs.flatten(0, 1), first.flatten(), none).view(*obs.shape[:2], -1)
 
     final_obs = joined(rollout.final_obs, torch.zeros_like(first))
     return replace(rollout, obs=joined(rollout.obs, first), final_obs=final_obs)
@@ -149,7 +148,7 @@ def remember(policy: RecurrentActorCritic, rollout: Rollout, last_obs: Tensor) -
 
 def sequences_of(column: Tensor, length: int) -> Tensor:
     """A column (T, N, ...) as sequences (N T / length, length, ...), one environment after the other."""
-    return column.transpose(0, 1).unflatten(1, (-1, length)).flatten(0, 1)
+    return column.transpose(0, 1).reshape(-1, length, *column.shape[2:])
 
 
 def rows_of(rollout: Rollout, column: Tensor) -> Tensor:
