@@ -422,7 +422,8 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("env", "settings", "words"),
     [
-        (Room, dict(actor_obs=("hints",)), "actor_obs 'hints' is not in the observation: give some of clock, hint, secret"),
+        (Room, dict(actor_obs=("hints",)), "actor_obs 'hints' is not in the observation: give some of clock, hint, secret, or "
+            "parts of them, such as secret/bonus"),
         (Room, dict(critic_obs=("hint", "x")), "critic_obs 'x' is not in the observation"),
         (Room, dict(actor_obs=()), "actor_obs is empty: name at least one entry"),
         (Room, dict(critic_obs=[]), "critic_obs is empty"),
