@@ -203,8 +203,8 @@ def check_spaces_kept(found: Checkpoint, env: Env) -> None:
         with contextlib.suppress(ValueError):  # `restore` reports a checkpoint that is not valid
             there = spec_from_json(found.manifest.get(name))
             if sizes_of(there) != sizes_of(here):
-                wrong = f"this environment has {name}s {in_short(here)}, and the run was trained with {in_short(there)}"
-                raise UsageError(f"{wrong}: give its own env, env_kwargs and wrappers, or train a new run")
+                wrong = f"the environment has {name}s {in_short(here)}, and the run was trained with {in_short(there)}"
+                raise found.misfit(f"{wrong}. Give its own env, env_kwargs and wrappers, or train a new run")
 
 
 def sizes_of(spec: Spec) -> list[tuple[str, str]]:
