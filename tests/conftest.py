@@ -66,6 +66,20 @@ def tightrope(run_command: Callable[..., Done]) -> Callable[..., Done]:
 
 
 @pytest.fixture
+def own_ids() -> Iterator[None]:
+    """Ids of Gymnasium that the test registers are forgotten after it, and those of other tests are kept."""
+    import gymnasium
+
+    before = dict(gymnasium.registry)
+    yield
+    added = {name: spec for name, spec in gymnasium.registry.items() if name not in before}
+    for name, spec in added.items():
+        if not str(spec.entry_point).startswith("ale_py"):  # which registers its games once, when it is imported
+            del gymnasium.registry[name]
+    gymnasium.registry.update(before)
+
+
+@pytest.fixture
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory in which the test runs."""
     monkeypatch.chdir(tmp_path)

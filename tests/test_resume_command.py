@@ -239,8 +239,8 @@ def test_train_resumes_a_run_that_it_names(run: Path, words: str, run_command: C
         ("CartPole-v1 other --resume run", "one argument too many: 'other'"),
         ("--resume nowhere", "nowhere is not a run: there is no such directory"),
         ("CartPole-v1 --resume", "resume needs a run: give its --run-dir too"),
+        ("--resume run --seeds 1-3", "seeds 1-3 are several runs, and --resume run continues one: drop one of them"),
         ("--resume run --num-envs 4", "num_envs 4 cannot replace 2 in a trained run"),
-        ("--resume run --seeds 1-3", "unknown setting 'seeds'"),
     ],
 )
 def test_a_wrong_resume_by_train_gets_one_line(run: Path, words: str, said: str, run_command: Command) -> None:

@@ -67,6 +67,10 @@ class EnvError(RuntimeError):
         super().__init__(printable(str(message)))  # the message may quote the environment
 
 
+class MaskError(ValueError):
+    """An action mask of an environment is missing or invalid. The message ends with the fix."""
+
+
 class ExportError(RuntimeError):
     """An exported policy disagrees with torch and was not written. The message is one line."""
 

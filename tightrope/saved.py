@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -15,18 +16,21 @@ from .agent import Agent, agent_class
 from .engine import world
 from .engine.distributed import join
 from .envs.registry import BACKENDS
+from .envs.validate import in_short
+from .envs.with_memory import without_memory
 from .errors import UsageError, one_line
 from .models import NetworkConfig
+from .models.hybrid_spec import flat_action, flat_parts
 from .training import user_objects
 from .training.build import check_plausible, find_on_all_ranks, per_rank_config, restore
 from .training.checkpoint_reader import CONFIG, Checkpoint, find
 from .training.config import Config
 from .training.own_wrappers import import_wrappers
-from .training.policy import Policy, loaded
+from .training.policy import Policy, loaded, spec_from_json
 from .training.run_directory import directory, load_config
 from .training.settings import available, device_name, name_of_device, resolve_device
 from .training.user_objects import Network, is_import_path
-from .types import Settings
+from .types import Env, Settings, Spec
 
 MAX_SHOWN = 4  # settings named in one line
 
@@ -59,6 +63,7 @@ def agent_from(
     check_kept(saved.to_flat_dict(), config.to_flat_dict())
     check_plausible(found, config)
     agent = new_agent(config, path, env, network)
+    check_spaces_kept(found, without_memory(agent.state.env))
     restore(agent.state, found)
     agent.loaded = found
     agent.notes = load_notes(saved, settings, env)
@@ -163,7 +168,9 @@ def check_arguments(env_kwargs: Settings) -> None:
     for name, value in env_kwargs.items():
         if name == "render_mode" or any(names_file(name, text) for text in texts(value)):
             wrong = f"env_kwargs {name}={value!r} of the run may open a window or a file"
-            raise UsageError(f"{wrong}: if you trust the run, pass them again, tr.load(path, env_kwargs={{...}})")
+            raise UsageError(
+                f"{wrong}: if you trust the run, pass them again, tr.load(path, env_kwargs={{...}}) or --env-kwargs"
+            )
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -188,6 +195,21 @@ def check_kept(before: Settings, after: Settings) -> None:
         if after.get(name) != before.get(name):
             wrong = f"{name} {after[name]} cannot replace {before[name]} in a trained run"
             raise UsageError(f"{wrong}: drop it, or train a new run")
+
+
+def check_spaces_kept(found: Checkpoint, env: Env) -> None:
+    """Raise UsageError if an environment has other spaces than that of the checkpoint, as with other arguments or wrappers."""
+    for name, here in (("observation", env.observation), ("action", flat_action(env.action))):
+        with contextlib.suppress(ValueError):  # `restore` reports a checkpoint that is not valid
+            there = spec_from_json(found.manifest.get(name))
+            if sizes_of(there) != sizes_of(here):
+                wrong = f"the environment has {name}s {in_short(here)}, and the run was trained with {in_short(there)}"
+                raise found.misfit(f"{wrong}. Give its own env, env_kwargs and wrappers, or train a new run")
+
+
+def sizes_of(spec: Spec) -> list[tuple[str, str]]:
+    """The names, kinds and sizes of the parts of a space."""
+    return [(name, in_short(part)) for name, part in flat_parts(spec)]
 
 
 def new_agent(config: Config, path: Path, env: Any, network: Network | None, new: bool = False) -> Agent:

@@ -51,13 +51,10 @@ CONFIGS = {
 
 
 @pytest.fixture(autouse=True)
-def evil(own_directory: Path) -> Iterator[None]:
+def evil(own_directory: Path, own_ids: None) -> Iterator[None]:
     Path("evil_file.py").write_text(CODE)
     yield
     sys.modules.pop("evil_file", None)
-    gymnasium = sys.modules.get("gymnasium")
-    if gymnasium is not None:
-        gymnasium.registry.pop("Theirs-v0", None)
 
 
 @pytest.mark.parametrize(

@@ -364,9 +364,8 @@ class ReadOnly(Rows):
     ],
     ids=["factory", "id in processes", "sync next-step", "async next-step", "sync disabled", "async disabled"],
 )
-def test_an_environment_may_use_one_buffer_for_all_it_shows(env: Callable[[], Any]) -> None:
-    if "InPlace-v0" not in gymnasium.registry:
-        gymnasium.register("InPlace-v0", InPlace, kwargs={"limit": 4})
+def test_an_environment_may_use_one_buffer_for_all_it_shows(env: Callable[[], Any], own_ids: None) -> None:
+    gymnasium.register("InPlace-v0", InPlace, kwargs={"limit": 4})
     lockstep_of_three(env())
 
 
@@ -594,7 +593,7 @@ def test_a_class_takes_arguments_and_a_time_limit_and_an_instance_does_not() -> 
     assert "max_episode_steps" in refusal(ppo, lambda num_envs: Rows(num_envs), max_episode_steps=5)
 
 
-def test_an_id_registered_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_registered_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ids: None) -> None:
     monkeypatch.chdir(tmp_path)
     entry = "import gymnasium\ngymnasium.register('Elsewhere-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
     Path("registers.py").write_text(entry)

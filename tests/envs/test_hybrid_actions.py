@@ -297,6 +297,17 @@ class Crane(TensorEnv):
         return np.zeros((len(obs), 64, 64, 3), np.uint8)
 
 
+def test_an_error_in_a_method_shows_the_parts_of_the_action() -> None:
+    class Flat(Crane):
+        def reward(self, state: Tensor, action: Any, next_state: Tensor) -> Tensor:
+            return action[:, 0]  # type: ignore[no-any-return]
+
+    with pytest.raises(UsageError, match=r"Flat\.reward raises TypeError") as caught:
+        tr.PPO(Flat(8), **SMALL)
+    parts = "{'kind': (12,), 'lift/force': (12, 1), 'lift/hook': (12, 2), 'speed': (12,)}"
+    assert f"action {parts}, next_state (12, 3)" in str(caught.value)
+
+
 def plain(agent: Any) -> Any:
     """The agent with a policy that is not recorded: it has a hook."""
     agent.policy.register_forward_hook(lambda *_: None)

@@ -311,9 +311,9 @@ def test_masks_are_for_choices() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"action_mask": np.zeros(3)}, "info['action_mask']: mask allows nothing"),
-        ({"action_mask": np.ones(2)}, "info['action_mask']: mask has shape (2,): give one entry for each of 3 options"),
-        ({"action_mask": [0.9, 1, 1]}, "info['action_mask']: mask has 0.9: give 0"),
+        ({"action_mask": np.zeros(3)}, "info['action_mask'] allows nothing"),
+        ({"action_mask": np.ones(2)}, "info['action_mask'] has shape (2,): give one entry for each of 3 options"),
+        ({"action_mask": [0.9, 1, 1]}, "info['action_mask'] has 0.9: give 0"),
         ({}, "info['action_mask'] is missing"),
     ],
 )
@@ -530,7 +530,7 @@ def test_the_check_finds_wrong_masks() -> None:
             return np.zeros(3, np.int8)
 
     assert "a forbidden step" in findings(Inverted)["step"]
-    assert "info['action_mask']: mask has shape (2,), in reset()" in findings(Short)["action mask"]
+    assert "info['action_mask'] has shape (2,), in reset()" in findings(Short)["action mask"]
     assert "allows no action" in findings(Nothing)["action mask"]
     fixes = {f.check: f.fix for f in check(Inverted, steps=200).findings}
     assert fixes["step"] == "forbid this action by the mask, or let step take it"

@@ -311,6 +311,37 @@ def test_predict_takes_the_actors_keys_alone(tmp_path: Path) -> None:
     agent.close()
 
 
+def test_predict_and_export_take_a_part_of_a_nested_dict(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    with made("gymnasium", actor_obs=("hint", "secret/kind")) as agent:
+        agent.learn(run_dir=tmp_path / "run", quiet=True)
+        agent.state.policy.head.logits.weight.data.normal_()
+        agent.save(tmp_path / "saved")
+        agent.export(tmp_path / "it.onnx")
+    hint, kind = np.tile(np.eye(2, dtype=np.float32), (3, 1)), np.array([5, 6, 7, 7, 6, 5])
+    hidden = {"clock": np.full((6, 1), 3.0, np.float32), "bonus": np.ones((6, 1), np.float32)}
+    for policy in (agent, tr.load_policy(tmp_path / "saved")):
+        whole = policy.predict(
+            {"hint": hint, "clock": hidden["clock"], "secret": {"bonus": hidden["bonus"], "kind": kind}}
+        )
+        assert whole.tolist() == policy.predict({"hint": hint, "secret": {"kind": kind}}).tolist()
+        for i in range(6):
+            assert policy.predict({"hint": hint[i], "secret": {"kind": int(kind[i])}}) == whole[i]
+        for wrong, words in (
+            ({"hint": hint, "secret": {"bonus": hidden["bonus"]}}, "it['secret'] has no 'kind'"),
+            ({"hint": hint}, "it has no 'secret'"),
+            ({"hint": hint, "secret": 3}, "it['secret'] is a int, not a dict"),
+            ({"hint": np.zeros(3), "secret": {"kind": 5}}, "it['hint'] has shape (3,), not (2,)"),
+            ({}, "has no 'hint'"),
+        ):
+            assert words in refusal(policy.predict, wrong)
+    graph = onnxruntime.InferenceSession(str(tmp_path / "it.onnx"))
+    assert [one.name for one in graph.get_inputs()] == ["hint", "secret/kind"]
+    shown = {"hint": hint, "secret/kind": kind}
+    given = {one.name: shown[one.name] for one in graph.get_inputs()}
+    assert graph.run(["action"], given)[0].tolist() == whole.tolist()
+
+
 @pytest.mark.parametrize("kind", ["tensor", "masked"])
 def test_predict_of_a_tensor_environment_takes_the_actors_part_alone(kind: str, tmp_path: Path) -> None:
     agent = made(kind).learn(quiet=True)
@@ -390,7 +421,8 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("env", "settings", "words"),
     [
-        (Room, dict(actor_obs=("hints",)), "actor_obs 'hints' is not in the observation: give some of clock, hint, secret"),
+        (Room, dict(actor_obs=("hints",)), "actor_obs 'hints' is not in the observation: give some of clock, hint, secret, or "
+            "parts of them, such as secret/bonus"),
         (Room, dict(critic_obs=("hint", "x")), "critic_obs 'x' is not in the observation"),
         (Room, dict(actor_obs=()), "actor_obs is empty: name at least one entry"),
         (Room, dict(critic_obs=[]), "critic_obs is empty"),

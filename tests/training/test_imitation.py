@@ -256,6 +256,11 @@ def test_wrong_requests_are_one_line(teacher: Path, tmp_path: Path) -> None:
     assert "is not a run" in refusal(student.imitate, tmp_path / "none")
     assert "teacher '7' is invalid" in refusal(student.imitate, 7)
     assert "epochs 0 is not positive" in refusal(student.imitate, teacher, epochs=0)
+    assert "steps 1,000,000,000,000 do not fit into memory" in refusal(student.imitate, teacher, steps=10**12)
+    for name, number in (("steps", "many"), ("steps", 1.5), ("steps", None), ("steps", float("inf")), ("steps", True),
+                         ("epochs", 2.5), ("epochs", [1]), ("learning_rate", "fast"), ("learning_rate", float("nan")),
+                         ("learning_rate", None)):  # fmt: skip
+        assert f"{name} {number!r} is not a" in refusal(student.imitate, teacher, **{name: number})
     assert "the teacher has observations of Composite((3,))" in refusal(tr.PPO("CartPole-v1", **SMALL).imitate, teacher)
     student.learn(quiet=True)
     assert "has been trained for 512 steps" in refusal(student.imitate, teacher)

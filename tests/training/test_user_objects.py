@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 import yaml
@@ -60,8 +59,8 @@ class Sized(Net):
     def __init__(self, size):
         super().__init__()
 
-if "Walk-v0" not in gymnasium.registry:
-    gymnasium.register("Walk-v0", lambda: Walk())
+if "TheirWalk-v0" not in gymnasium.registry:
+    gymnasium.register("TheirWalk-v0", lambda: Walk())
 """
 
 
@@ -71,14 +70,13 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ids: None) -> Iterator[Any]:
     """A module of a user's own in the working directory, imported."""
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("theirs")
     sys.modules.pop("theirs", None)
-    gymnasium.registry.pop("Walk-v0", None)
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +149,23 @@ def test_an_environment_is_no_network_and_the_other_way_round(theirs: Any) -> No
 
 
 def test_an_id_of_gymnasiums_that_names_a_module(theirs: Any, run_command: Any) -> None:
-    tr.PPO("theirs:Walk-v0", **SMALL).learn(until=16, run_dir="run", quiet=True)
+    tr.PPO("theirs:TheirWalk-v0", **SMALL).learn(until=16, run_dir="run", quiet=True)
     assert tr.load("run").steps == 16
     sys.modules.pop("theirs")
-    assert needs_import("theirs:Walk-v0")
-    assert "--env theirs:Walk-v0" in refused("run")
+    assert needs_import("theirs:TheirWalk-v0")
+    assert "--env theirs:TheirWalk-v0" in refused("run")
     assert "theirs" not in sys.modules
-    assert run_command("eval", "run", "--env", "theirs:Walk-v0", "--episodes", "2")[0] == 0
+    assert run_command("eval", "run", "--env", "theirs:TheirWalk-v0", "--episodes", "2")[0] == 0
     sys.modules.pop("theirs")
-    assert run_command("resume", "run", "--env", "theirs:Walk-v0", "--quiet")[0] == 0
+    assert run_command("resume", "run", "--env", "theirs:TheirWalk-v0", "--quiet")[0] == 0
 
 
 def test_a_training_env_that_names_a_module(theirs: Any, run_command: Any) -> None:
     sys.modules.pop("theirs", None)
-    named = ["theirs:Walk-v0", "--train-env", "theirs:Walk-v0"]
+    named = ["theirs:TheirWalk-v0", "--train-env", "theirs:TheirWalk-v0"]
     assert run_command("train", *named, "--run-dir", "run", "--quiet", *SIZES.split())[0] == 0
     sys.modules.pop("theirs")
-    assert "theirs:Walk-v0" in refused("run")
+    assert "theirs:TheirWalk-v0" in refused("run")
     assert "theirs" not in sys.modules
 
 

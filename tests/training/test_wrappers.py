@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,6 +125,11 @@ def test_a_wrapper_may_change_the_spaces() -> None:
         (dict(env="CartPole-v1", wrappers=(tenfold,)), "CartPole-v1 is by tensor: give backend gymnasium"),
         (dict(env=tr.envs.CartPole, wrappers=(tenfold,)), "CartPole-v1 is none: drop them"),
         (dict(env=tr.envs.CartPole(2), wrappers=(tenfold,)), "CartPole-v1 is none: drop them"),
+        (dict(env="MountainCar-v0", wrappers=(tenfold,)), "MountainCar-v0 is by tensor: give backend gymnasium"),
+        (
+            dict(env="MountainCar-v0", wrappers=(tenfold,), backend="gymnasium", train_env="MountainCarShaped-v0"),
+            "train_env MountainCarShaped-v0 is none: drop one of them",
+        ),
         (dict(env="FrozenLake-v1", wrappers=("clip",)), "wrappers 'clip' is not module:function"),
         (dict(env="FrozenLake-v1", wrappers=(3,)), "wrappers 3 is not module:function"),
         (dict(env="FrozenLake-v1", wrappers=("no_such_module:f",)), "wrappers 'no_such_module:f' cannot be imported"),
@@ -210,12 +216,64 @@ def test_arguments_from_the_command_line_reach_training_evaluation_and_resume(
     assert tightrope("eval run --episodes 1").code == 0
 
 
+def test_another_argument_on_resume_is_said_and_another_space_refused(tightrope: Any, own_directory: Path) -> None:
+    words = "train FrozenLake-v1 --env-kwargs is_slippery=false --max-episode-steps 9"
+    assert tightrope(f"{words} {FLAGS} --run-dir run").code == 0
+    said = tightrope("resume run --total-timesteps 48 --env-kwargs is_slippery=true").out
+    (line,) = (line for line in said.splitlines() if line.startswith("changed at"))
+    assert "env_kwargs {'is_slippery': False} -> {'is_slippery': True}" in line
+    assert "the run differs from one that was not changed" in line
+    for command in ("resume run --total-timesteps 64", "eval run", "record run --out a.mp4"):
+        code, _, complaint = tightrope(f"{command} --env-kwargs map_name=8x8")
+        assert (code, complaint.count("\n")) == (2, 1)
+        assert "observations Discrete(64), and the run was trained with Discrete(16)" in complaint
+
+
+def test_a_score_may_be_taken_with_other_arguments(tightrope: Any, own_directory: Path) -> None:
+    words = (
+        f"train FrozenLake-v1 --env-kwargs is_slippery=false desc=[SG,HH] --max-episode-steps 9 {FLAGS} --run-dir run"
+    )
+    assert tightrope(words).code == 0
+    for shape, most in (("[SG,HH]", 1.0), ("[SH,HG]", 0.0)):  # in the second, every way leads through a hole
+        result = tightrope(f"eval run --episodes 16 --stochastic --json --env-kwargs is_slippery=false desc={shape}")
+        assert (result.code, json.loads(result.out)["max"]) == (0, most)
+    code, _, complaint = tightrope("eval run --env-kwargs slip=1")
+    assert (code, complaint.count("\n")) == (2, 1)
+    assert "env_kwargs 'slip' is not an argument of FrozenLake-v1" in complaint
+
+
+@pytest.mark.parametrize("changed", [{"env_kwargs": {"goal_velocity": 0.01}}, {"wrappers": (tenfold,)}])
+def test_a_preset_that_trains_on_a_shaped_reward_leaves_a_changed_env_alone(changed: dict[str, Any]) -> None:
+    with tr.PPO("MountainCar-v0", **SMALL, backend="gymnasium", **changed) as agent:
+        assert agent.config.run.train_env is None
+        assert type(agent.state.env) is type(agent.score_env)
+        assert agent.config.network.norm_obs, "the other settings of the preset hold"
+
+
+def test_check_takes_arguments_and_wrappers(module: str, tightrope: Any) -> None:
+    result = tightrope("check FrozenLake-v1 --steps 50 --env-kwargs map_name=8x8 --wrapper my_wrappers:Scaled")
+    assert result.code == 0
+    assert "Discrete(64)" in result.out
+    assert "action       Discrete(4)" in result.out
+    for words, complaint in (
+        ("FrozenLake-v1 --env-kwargs slip=1", "env_kwargs 'slip' is not an argument of FrozenLake-v1"),
+        ("CartPole-v1 --env-kwargs force=1", "env_kwargs 'force' is not an argument of CartPole"),
+        ("CartPole-v1 --wrapper my_wrappers:Scaled", "CartPole is none: give backend gymnasium"),
+        ("FrozenLake-v1 --wrapper my_wrappers:number", "'my_wrappers:number' is not a function or class"),
+        ("FrozenLake-v1 --wrapper my_wrappers:broken", "wrapper 'my_wrappers:broken' fails: KeyError"),
+    ):
+        code, _, said = tightrope(f"check {words} --steps 50")
+        assert (code, said.count("\n")) == (2, 1), said
+        assert complaint in said
+
+
 @pytest.mark.parametrize(
     ("env", "given", "words"),
     [
         ("FrozenLake-v1", "slippery=false", "'slippery' is not an argument of FrozenLake-v1. Did you mean is_slippery"),
         ("FrozenLake-v1", "slippery=false", "It takes desc, map_name, is_slippery"),
         ("CartPole-v1", "gravity=3", "env_kwargs 'gravity' is not an argument of CartPole. It takes none"),
+        ("MountainCar-v0", "goal_velocity=0.1", "MountainCar-v0 takes it: give backend gymnasium"),
         ("FrozenLake-v1", "slippery", "is not a list of name=value"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import TypeVar
 
-from ..errors import EnvError, NotFinite, RankLost, UsageError, near_matches, printable_lines
+from ..errors import EnvError, MaskError, NotFinite, RankLost, UsageError, near_matches, printable_lines
 from ..output import OutputLost, guarded_output
 from ..processes import follow_parent
 from ..version import __version__
@@ -131,7 +131,7 @@ def exit_code(args: list[str]) -> int:
         origin: BaseException = error
         while origin.__cause__ is not None:
             origin = origin.__cause__
-        if isinstance(error, EnvError) and not isinstance(origin, (EnvError, EOFError, ConnectionError)):
+        if isinstance(error, EnvError) and not isinstance(origin, (EnvError, MaskError, EOFError, ConnectionError)):
             lines = "".join(traceback.format_exception(origin))  # the traceback of the environment, for its author
             print(printable_lines(lines), end="", file=sys.stderr)
         complain(error)

@@ -20,8 +20,10 @@ from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
 from ..tools.probe import probes_for, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
+from ..training.own_wrappers import with_wrappers
 from ..training.presets import ELSEWHERE, EXPECTED
 from ..training.user_objects import imported, is_import_path
+from ..training.wrappers import Wrapper, functions_of
 from ..types import Box
 from ..version import __version__
 from .arguments import cli_command, read_with_settings, show_help, wants_help
@@ -75,6 +77,10 @@ class CheckOptions:
     """Maximum number of random steps."""
     seed: int = 0
     """Seed of the first episodes."""
+    env_kwargs: dict[str, object] | None = None
+    """Arguments for the environment's constructor, as name=value."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """Functions or classes that wrap the environment of Gymnasium, as module:name, the first one innermost."""
 
 
 @cli_command("check", CheckOptions, "check needs one env, such as `tightrope check my_module:MyEnv`")
@@ -87,7 +93,9 @@ def check_main(options: CheckOptions) -> int:
     from ..envs.checker import check
 
     target = imported(options.target) if is_import_path(options.target) else options.target
-    report = check(target, steps=options.steps, num_envs=options.num_envs, seed=options.seed, backend=options.backend)
+    names = ("steps", "num_envs", "seed", "backend", "env_kwargs")
+    wrappers = functions_of(with_wrappers({"wrappers": options.wrappers})["wrappers"])
+    report = check(target, wrappers=wrappers, **{name: getattr(options, name) for name in names})
     print("\n".join(map(printable, report.lines())))
     return 0 if report.ok else 1
 

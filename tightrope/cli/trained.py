@@ -18,6 +18,7 @@ from ..training.policy import Policy
 from ..training.reports import write_report
 from ..training.scoring import shown_to
 from ..training.user_objects import imported, is_import_path, named_by_user
+from ..types import Settings
 from .arguments import cli_command
 
 
@@ -33,6 +34,8 @@ class EvalOptions:
     """The memory, as module:Class, of a run that was trained with one of your own."""
     wrappers: tuple[str, ...] = ()
     """The wrappers, as module:name, of a run that was trained with some."""
+    env_kwargs: dict[str, object] | None = None
+    """Arguments for the environment's constructor, as name=value, instead of all those of the run."""
     episodes: int = 100
     """Episodes in fresh environments."""
     stochastic: bool = False
@@ -56,7 +59,7 @@ class EvalOptions:
 @cli_command("eval", EvalOptions, "eval needs one run directory, such as `tightrope eval runs/demo`")
 def eval_main(options: EvalOptions) -> int:
     """Score a trained agent with greedy actions. Example: tightrope eval runs/demo --episodes 100 --json"""
-    wanted = ("device", "eval_envs", "wrappers")
+    wanted = ("device", "eval_envs", "wrappers", "env_kwargs")
     changed = {name: value for name in wanted if (value := getattr(options, name)) not in (None, ())}
     own = next((found for env in options.env if (found := named_by_user(env)) is not None), None)
     how = (not options.stochastic, options.eval_seconds)
@@ -91,11 +94,14 @@ class OneRunOptions:
     """The memory, as module:Class, of a run that was trained with one of your own."""
     wrappers: tuple[str, ...] = ()
     """The wrappers, as module:name, of a run that was trained with some."""
+    env_kwargs: dict[str, object] | None = None
+    """Arguments for the environment's constructor, as name=value, instead of all those of the run."""
 
     def load(self, env: Any) -> Agent:
         """The agent, in an environment of the user's if the run was trained on one."""
         import_memory(self.memory)
-        given = {"wrappers": self.wrappers} if self.wrappers else {}
+        given: Settings = {"wrappers": self.wrappers} if self.wrappers else {}
+        given |= {} if self.env_kwargs is None else {"env_kwargs": self.env_kwargs}
         return load(self.run, env, self.checkpoint, self.network, **given)
 
 

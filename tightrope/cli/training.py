@@ -67,6 +67,9 @@ def train_main(args: list[str]) -> int:
         config, shown = configure(env, algo), TrainOptions(env=env, algo=algo)
         return show_help("train", train_main.__doc__, shown, config.algorithm, config.network, config.run)
     if (run := run_to_resume(args)) is not None:
+        if (seeds := peek_flag(args, "--seeds")) is not None:
+            wrong = f"seeds {seeds} are several runs, and --resume {run} continues one: drop one of them"
+            raise UsageError(f"{wrong}. The command that began the seeds continues them, with their --run-dir")
         return resume_run(run, without(args, "--resume"), takes_env=True)
     options, layer, flags = read_with_settings(TrainOptions, args, TRAIN_NEEDS)
     env, algo = options.env, options.algo

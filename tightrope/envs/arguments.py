@@ -31,12 +31,35 @@ def unknown_argument(env: str, maker: Callable[..., object], name: str) -> Usage
     return UsageError(f"env_kwargs {name!r} is not an argument of {env}.{near_matches(name, known)}{also}")
 
 
-def check_arguments_of(env: str, maker: Callable[..., object], env_kwargs: Mapping[str, object]) -> None:
-    """Raise UsageError for an argument that a tensor environment's constructor does not take."""
+def check_arguments_of(
+    env: str, maker: Callable[..., object], env_kwargs: Mapping[str, object], env_id: str | None = None
+) -> None:
+    """Raise UsageError for an argument that a tensor environment's constructor does not take. Gymnasium's environment under the
+    same id may take it."""
     known, open_ended = accepted_arguments(maker)
     for name in env_kwargs:
         if name not in known and (not open_ended or name in GIVEN):
-            raise unknown_argument(env, maker, name)
+            error = unknown_argument(env, maker, name)
+            if env_id is not None and name in arguments_in_gymnasium(env_id):
+                raise UsageError(f"{error}. Gymnasium's {env_id} takes it: give backend gymnasium")
+            raise error
+
+
+def arguments_in_gymnasium(env_id: str) -> list[str]:
+    """The arguments of Gymnasium's environment under an id; none if it has no such id."""
+    import gymnasium
+
+    return accepted_arguments(creator_of(env_id))[0] if env_id in gymnasium.registry else []
+
+
+def creator_of(env_id: str) -> Callable[..., object]:
+    """The class or function that makes the environment that Gymnasium has under an id."""
+    import gymnasium
+
+    entry_point = gymnasium.spec(env_id).entry_point
+    if isinstance(entry_point, str):
+        return gymnasium.envs.registration.load_env_creator(entry_point)
+    return entry_point or gymnasium.make
 
 
 def make_with_arguments(

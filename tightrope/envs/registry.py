@@ -231,8 +231,9 @@ def make(
             f"wrappers are for environments of Gymnasium, and {env_id} is by {name}: give backend gymnasium"
         )
     if name == "tensor":
-        sizes = (num_envs, device, max_episode_steps, seed)
-        return construct(tensor_env_class(env_id), *sizes, env_kwargs=env_options.env_kwargs)
+        kind, sizes = tensor_env_class(env_id), (num_envs, device, max_episode_steps, seed)
+        check_arguments_of(kind.__name__, kind, env_options.env_kwargs, env_id)
+        return construct(kind, *sizes, env_kwargs=env_options.env_kwargs)
     env = BACKENDS[name].adapter.from_id(env_id, num_envs, device, env_options)
     env.seed(seed)
     return env

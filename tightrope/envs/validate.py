@@ -138,7 +138,9 @@ def explained(env: TensorEnvLike, name: str, arguments: tuple[Tensor, ...], erro
         return mistake(env, name, f"reads self.{error.name}, which is not set yet", fix)
     if isinstance(error, TypeError) and not takes_arguments(getattr(env, name), arguments):
         return mistake(env, name, f"does not take ({', '.join(PARAMETERS[name])})", f"write {signature(name)}")
-    shapes = ", ".join(f"{p} {tuple(x.shape)}" for p, x in zip(PARAMETERS[name], arguments, strict=True))
+    parts = [x if isinstance(x, dict) else {"": x} for x in arguments_for(env, name, arguments)]
+    given = [{key: tuple(part.shape) for key, part in each.items()} for each in parts]
+    shapes = ", ".join(f"{p} {each.get('', each)}" for p, each in zip(PARAMETERS[name], given, strict=True))
     fix = "fix that line"
     if name == "initial" and isinstance(error, (IndexError, ValueError, RuntimeError)):
         fix = f"noise has noise_size = {env.noise_size} columns; set noise_size to the number of columns it uses"

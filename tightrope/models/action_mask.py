@@ -23,10 +23,6 @@ ACTION_MASK, OBSERVATION = "action_mask", "observation"  # names of the parts
 MISSING_MASK = "this policy has action masks: give mask=..., or the (observation, info) of the environment"
 
 
-class MaskError(ValueError):
-    """An action mask of an environment is missing or invalid. The message ends with the fix."""
-
-
 def with_mask(observation: Spec, action: Spec) -> Composite:
     """Observations that carry a mask of these actions."""
     parts = observation.parts if isinstance(observation, Composite) else ((OBSERVATION, observation),)
@@ -107,6 +103,8 @@ def mask_rows(given: object, action: Spec, rows: int | None = None) -> np.ndarra
         lengths = [np.shape(part)[-1:] for part in given] if isinstance(given, (tuple, list)) else []
         if isinstance(given, (tuple, list)) and len(counts) > 1 and lengths == [(count,) for count in counts]:
             given = np.concatenate([np.asarray(part) for part in given], -1)
+        if np.asarray(given).dtype.kind not in "biufO":
+            raise TypeError
         mask = np.asarray(given, np.float32)
     except (TypeError, ValueError):
         raise UsageError(f"mask {str(given)[:80]!r} is not numbers: give 0 or 1 for each of {total} options") from None

@@ -51,7 +51,8 @@ def parts_named(every: Names, names: Names, setting: str) -> Names:
     for name in names:
         if not any(is_inside(part, name) for part in every):
             keys = dict.fromkeys(part.partition("/")[0] for part in every)
-            raise UsageError(f"{setting} {name!r} is not in the observation: give some of {', '.join(keys)}")
+            nested = next((f", or parts of them, such as {part}" for part in every if "/" in part), "")
+            raise UsageError(f"{setting} {name!r} is not in the observation: give some of {', '.join(keys)}{nested}")
     return tuple(part for part in every if any(is_inside(part, name) for name in names))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..models.observation_groups import group_of, is_inside, names_of
 from ..types import Composite, Env
 
 if TYPE_CHECKING:
+    from ..envs.adapters.space_members import Observation, Space
     from ..envs.adapters.spaces import ObservationReader, Part
 
 
@@ -41,23 +42,44 @@ def completed(policy: ActorCritic, env: Env, obs: object) -> object:
     return row_of(policy, env, obs) if isinstance(obs, Mapping) else completed_row(policy, env, obs)
 
 
-def completed_dict(policy: ActorCritic, env: HostEnv, obs: Mapping[str, object]) -> dict[str, object]:
-    """An observation of an environment outside torch, with all keys but that of the action mask."""
-    from ..envs.adapters.space_members import has_shape_of, leaves
+def completed_dict(policy: ActorCritic, env: HostEnv, obs: Mapping[str, object]) -> Mapping[str, object]:
+    """An observation of an environment outside torch, with the keys at every depth but that of the action mask."""
+    from ..envs.adapters.space_members import has_shape_of, shape_mismatch
 
-    spaces = getattr(env._observation.space, "spaces", None)
-    group = group_of(policy.actor)
-    if group is None or not isinstance(spaces, Mapping):
-        return dict(obs)
-    lacking = [key for key in spaces if key not in obs and key != ACTION_MASK]
-    given = next((key for key in spaces if key in obs), None)
-    if given is None or any(is_inside(name, str(key)) for key in lacking for name in group.names):
-        return dict(obs)
-    single = has_shape_of(spaces[given], obs[given])
-    rows = 1 if single else len(next(iter(leaves(spaces[given], obs[given]))))
-    shown = env._observation.show(np.zeros((rows, *env.observation.shape), np.float32))
-    nothing = env._observation.nested([batch[0] for batch in shown] if single else shown)
-    return {**obs, **{key: nothing[key] for key in lacking}}
+    space, group = env._observation.space, group_of(policy.actor)
+    if group is None:
+        return obs
+    parts = [(part, value) for part, value in given_parts(space, obs) if shape_mismatch(part, value) is None]
+    rows = [len(value) for part, value in parts if not has_shape_of(part, value)]
+    shown = env._observation.show(np.zeros((rows[0] if rows else 1, *env.observation.shape), np.float32))
+    nothing = env._observation.nested(shown if rows else [batch[0] for batch in shown])
+    return filled(space, obs, nothing, group.names, "")
+
+
+def given_parts(space: Space, obs: Observation) -> Iterator[tuple[Space, Observation]]:
+    """(space, value) of each plain part that an observation has, but for its action mask."""
+    spaces = getattr(space, "spaces", None)
+    if not isinstance(spaces, Mapping):
+        yield space, obs
+    elif isinstance(obs, Mapping):
+        for key in spaces:
+            if key in obs and key != ACTION_MASK:
+                yield from given_parts(spaces[key], obs[key])
+
+
+def filled(
+    space: Space, obs: Mapping[str, object], nothing: Observation, needed: Sequence[str], path: str
+) -> dict[str, object]:
+    """An observation with the entries of `nothing` for those that it lacks and that are not needed."""
+    entries, spaces = dict(obs), getattr(space, "spaces", {})
+    for key in spaces:
+        name, given = f"{path}{key}", entries.get(key)
+        if key in entries:
+            if isinstance(getattr(spaces[key], "spaces", None), Mapping) and isinstance(given, Mapping):
+                entries[key] = filled(spaces[key], given, nothing[key], needed, f"{name}/")
+        elif name != ACTION_MASK and not any(is_inside(part, name) for part in needed):
+            entries[key] = nothing[key]
+    return entries
 
 
 def row_of(policy: ActorCritic, env: Env, obs: Mapping[str, object]) -> Tensor:

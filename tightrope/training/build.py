@@ -68,6 +68,8 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
     # train_env may be one of ours
     wanted = run.backend if env_id == config.env or env_id not in TENSOR_ENVS else "auto"
     backend, _ = backend_for(env_id, wanted, run.adapts_env)
+    if run.wrappers and backend == "tensor" and env_id != config.env:
+        raise UsageError(f"wrappers need an env of Gymnasium, and train_env {env_id} is none: drop one of them")
     device = resolve_device(run.device)
     # evaluations only use copies of this environment, which need no processes
     mode = "sync" if scoring and run.vectorization_mode == "async" else run.vectorization_mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,13 @@ from ..engine import State, draw_noise, isolated_rng, stream_seed
 from ..envs.adapters.host import HostEnv
 from ..envs.step_arrays import Array
 from ..envs.validate import in_short
+from ..envs.with_memory import with_memory, without_memory
 from ..errors import UsageError, one_line, plural
 from ..models import ActorCritic
 from ..models.action_mask import options
 from ..models.actor_critic import GaussianHead
+from ..models.memory import MemoryRows
+from ..models.recurrent import RecurrentActorCritic
 from ..types import Composite, Env, Rollout
 from .actor_inputs import completed
 from .build import check_memory, check_plausible
@@ -36,7 +39,8 @@ FEWEST_ROWS = 20
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Rows, one environment after the other. With `rollout` come rewards and ends of episodes, to learn values from."""
+    """Rows, one environment after the other. With `rollout` come rewards and ends of episodes, to learn values from. For a
+    student with memory, `rollout` has the rows of its memory, and `obs` and `action` are sequences (M, L, ...) of them."""
 
     obs: Tensor  # (M, ...)
     action: Tensor  # (M, ...) as a policy samples them
@@ -64,11 +68,9 @@ def teacher_of(source: object, env: Env) -> ActorCritic:
     theirs: Env | None = getattr(source, "_env", None) or getattr(getattr(source, "state", None), "env", None)
     network = getattr(source, "network", None) or getattr(source, "policy", None)
     if theirs is None or not isinstance(network, ActorCritic):
-        raise UsageError(
-            f"teacher {str(source)[:60]!r} is invalid: give a run, an agent, a policy, or a file of {FILES}"
-        )
-    if network.memory_rows is not None:
-        raise UsageError("the teacher has a memory, which imitation does not support: give a teacher without memory")
+        shown, files = " ".join(str(source).split())[:60], " or ".join(FILES)
+        raise UsageError(f"teacher {shown!r} is invalid: give a run, an agent, a policy, or a {files} file")
+    theirs, env = without_memory(theirs), without_memory(env)
     for name in ("observation", "action"):
         there, here = getattr(theirs, name), getattr(env, name)
         if there != here:
@@ -87,18 +89,66 @@ def teacher_of(source: object, env: Env) -> ActorCritic:
 @torch.no_grad()
 def watched(state: State, config: Config, teacher: ActorCritic, steps: int) -> Demonstrations:
     """Let a teacher act in fresh copies of the environments for `steps` steps in all, sampling actions as in training."""
-    num_steps = -(-steps // state.env.num_envs)
-    check_memory(config, num_steps * state.env.num_envs, state.env)
+    length = 1 if state.policy.memory_rows is None else config.algorithm.num_steps
+    num_steps = -(-steps // (state.env.num_envs * length)) * length
+    try:
+        check_memory(config, num_steps * state.env.num_envs, state.env)
+    except UsageError:
+        raise UsageError(f"steps {steps:,} do not fit into memory: lower them") from None
     seed = stream_seed(config.run.seed, "imitate")
     with isolated_rng(seed, state.env.device), state.runtime.arithmetic():
-        env = state.env.spawn(state.env.num_envs, seed)
+        env = with_memory(without_memory(state.env).spawn(state.env.num_envs, seed), teacher.memory_rows)
         try:
             obs, rollout = env.reset(seed=seed), Rollout.allocate(num_steps, env)
             noise = draw_noise(env, teacher.head.noise, num_steps, (1, 1), seed, 0)
             last, _ = state.runtime.collect(env, teacher, rollout, obs, noise)
         finally:
             env.close()
-    return Demonstrations(rows_of(rollout, rollout.obs), rows_of(rollout, rollout.action), rollout, last.clone())
+    last, rollout = last.clone(), without_states(rollout, teacher)
+    last = last if teacher.memory_rows is None else teacher.memory_rows.observed(last)
+    if state.policy.memory_rows is None:
+        return Demonstrations(rows_of(rollout, rollout.obs), rows_of(rollout, rollout.action), rollout, last)
+    rollout, last = with_states(rollout, state.policy.memory_rows), state.policy.memory_rows.start(last)
+    obs, action = (sequences_of(column, length) for column in (rollout.obs, rollout.action))
+    return Demonstrations(obs, action, rollout, last)
+
+
+def without_states(rollout: Rollout, teacher: ActorCritic) -> Rollout:
+    """A rollout with the observations of the environment, from one with the rows of a teacher's memory."""
+    rows = teacher.memory_rows
+    if rows is None:
+        return rollout
+    shape = *rollout.reward.shape, *rows.observation.shape
+    obs, final_obs = (rows.observed(x.flatten(0, 1)).view(shape) for x in (rollout.obs, rollout.final_obs))
+    return replace(rollout, obs=obs, final_obs=final_obs)
+
+
+def with_states(rollout: Rollout, rows: MemoryRows) -> Rollout:
+    """A rollout with the rows of a student's memory, whose states are 0 until `remember` writes them."""
+    first = torch.ones_like(rollout.reward)
+    first[1:] = rollout.done[:-1]
+    none = rollout.reward.new_zeros(rollout.reward.numel(), rows.state_size)
+
+    def joined(obs: Tensor, first: Tensor) -> Tensor:
+        return rows.join(obs.flatten(0, 1), first.flatten(), none).view(*obs.shape[:2], -1)
+
+    final_obs = joined(rollout.final_obs, torch.zeros_like(first))
+    return replace(rollout, obs=joined(rollout.obs, first), final_obs=final_obs)
+
+
+@torch.no_grad()
+def remember(policy: RecurrentActorCritic, rollout: Rollout, last_obs: Tensor) -> None:
+    """Write into the rows of a rollout the states that the policy's memory has there."""
+    size, shown = policy.memory_rows.state_size, [*rollout.obs, last_obs]
+    for t, done in enumerate(rollout.done):
+        state = policy.step(shown[t])[2]
+        rollout.final_obs[t, :, -size:] = state
+        shown[t + 1][:, -size:] = state * ~done.unsqueeze(1)
+
+
+def sequences_of(column: Tensor, length: int) -> Tensor:
+    """A column (T, N, ...) as sequences (N T / length, length, ...), one environment after the other."""
+    return column.transpose(0, 1).reshape(-1, length, *column.shape[2:])
 
 
 def rows_of(rollout: Rollout, column: Tensor) -> Tensor:

@@ -23,11 +23,24 @@ from ..functional import (
     running_returns,
     successor_values,
 )
+from ..models.recurrent import RecurrentActorCritic
+from ..sequences import Sequences
 from ..types import Batch, Rollout
 from .config import Config
-from .demonstrations import Demonstrations, is_file, recorded_in, rows_of, teacher_of, watched
+from .demonstrations import (
+    Demonstrations,
+    is_file,
+    recorded_in,
+    remember,
+    rows_of,
+    sequences_of,
+    teacher_of,
+    watched,
+)
+from .settings import coerce
 
 MINIBATCH, HELD_OUT = 128, 0.1  # rows of a minibatch; share of the rows, the last ones, that nothing is learned from
+FEWEST_SEQUENCES = 4  # of a minibatch, with memory
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class Imitation:
 
 def imitate(state: State, config: Config, source: object, steps: int, epochs: int, learning_rate: float) -> Imitation:
     """Train the networks of a new run to act as a teacher does. `source` is a run, an agent, a policy, or a file."""
+    steps, epochs = coerce("steps", steps, int), coerce("epochs", epochs, int)
+    learning_rate = coerce("learning_rate", learning_rate, float)
     for name, number in {"steps": steps, "epochs": epochs, "learning_rate": learning_rate}.items():
         if not number > 0:
             raise UsageError(f"{name} {number} is not positive: give a number above 0")
@@ -55,15 +70,15 @@ def imitate(state: State, config: Config, source: object, steps: int, epochs: in
         raise UsageError("imitation runs in one process: start it without torchrun")
     if state.steps:
         raise UsageError(f"this agent has been trained for {state.steps:,} steps: let a new one imitate")
-    if state.policy.memory_rows is not None:
-        raise UsageError(
-            f"memory {config.network.memory!r} cannot learn by imitation: let an agent without memory imitate"
-        )
     if isinstance(source, (str, Path)) and is_file(source):
+        if state.policy.memory_rows is not None:
+            wrong = f"memory {config.network.memory!r} needs to know where episodes start, and {source} does not say it"
+            raise UsageError(f"{wrong}: give a run or an agent as the teacher")
         shown = recorded_in(Path(source), state.policy, state.env)
     else:
         shown = watched(state, config, teacher_of(source, state.env), steps)
-    state.runtime.update_statistics(state.policy, shown.obs[:, None])
+    obs = shown.obs if state.policy.memory_rows is None else shown.obs.flatten(0, 1)
+    state.runtime.update_statistics(state.policy, obs[:, None])
     student = Student(state, config, shown)
     before = student.likelihood()
     with threads(config.run.threads or choose_threads(state.policy, MINIBATCH)):
@@ -77,15 +92,16 @@ def imitate(state: State, config: Config, source: object, steps: int, epochs: in
         raise UsageError(
             f"imitation ended at the negative log-likelihood {after}: lower its learning_rate {learning_rate}"
         )
-    return Imitation(student.learned, before, after, student.explained())
+    rows = student.learned * (1 if state.policy.memory_rows is None else config.algorithm.num_steps)
+    return Imitation(rows, before, after, student.explained())
 
 
 class Student:
-    """A policy that learns from demonstrations."""
+    """A policy that learns from demonstrations: from rows, or with memory from sequences of rows."""
 
     def __init__(self, state: State, config: Config, shown: Demonstrations) -> None:
         self.state, self.algorithm, self.shown = state, config.algorithm, shown
-        self.learned = len(shown.obs) - max(1, int(HELD_OUT * len(shown.obs)))
+        self.learned = len(shown.obs) - max(1, int(HELD_OUT * len(shown.obs)))  # rows, or sequences
         self.has_values = config.algorithm.has_critic and shown.rollout is not None
         self.loss = ImitationLoss(config.algorithm.vf_coef if self.has_values else 0.0)
         self.reward = None if shown.rollout is None else self.scaled(shown.rollout)
@@ -103,18 +119,35 @@ class Student:
     @torch.no_grad()
     def batch(self) -> Batch:
         """All rows. Returns of episodes that did not end go on with the student's own value, so that targets change as it
-        learns."""
-        zeros = torch.zeros(len(self.shown.obs), device=self.shown.obs.device)
-        rollout, policy = self.shown.rollout, self.state.policy
-        if not self.has_values or rollout is None or self.reward is None or self.shown.last_obs is None:
-            return Batch(self.shown.obs, self.shown.action, zeros, zeros, zeros, zeros)
+        learns. So do the states of its memory."""
+        rollout, last_obs, policy = self.shown.rollout, self.shown.last_obs, self.state.policy
+        if isinstance(policy, RecurrentActorCritic) and rollout is not None and last_obs is not None:
+            remember(policy, rollout, last_obs)
+        if not self.has_values or rollout is None or self.reward is None or last_obs is None:
+            return self.arranged()
         value = policy.value(rollout.obs.flatten(0, 1)).view_as(rollout.value)
         final_value = self.state.runtime.final_values(policy, rollout)
-        next_value = successor_values(value, policy.value(self.shown.last_obs), rollout.done, final_value)
+        next_value = successor_values(value, policy.value(last_obs), rollout.done, final_value)
         ends = rollout.terminated, rollout.done
         target = discounted_returns(self.reward, *ends, next_value, self.algorithm.gamma)
-        columns = rows_of(rollout, value), zeros, rows_of(rollout, target)
-        return Batch(self.shown.obs, self.shown.action, zeros, *columns)
+        return self.arranged(value, target)
+
+    def arranged(self, value: Tensor | None = None, target: Tensor | None = None) -> Batch:
+        """A batch of all rows, or sequences, with these columns (T, N)."""
+        shown, length = self.shown, self.algorithm.num_steps
+        zeros = torch.zeros(shown.action.shape[:1] if self.in_rows else shown.action.shape[:2], device=shown.obs.device)
+        if self.in_rows or shown.rollout is None:
+            columns = [
+                zeros if x is None or shown.rollout is None else rows_of(shown.rollout, x) for x in (value, target)
+            ]
+            return Batch(shown.obs, shown.action, zeros, columns[0], zeros, columns[1])
+        columns = [zeros if x is None else sequences_of(x, length) for x in (value, target)]
+        obs = sequences_of(shown.rollout.obs, length)  # with the states that its memory has now
+        return Sequences(obs, shown.action, zeros, columns[0], zeros, columns[1])
+
+    @property
+    def in_rows(self) -> bool:
+        return self.state.policy.memory_rows is None
 
     def learn(self, learning_rate: float, epoch: int) -> None:
         """Take one pass over the rows to learn from."""
@@ -122,20 +155,21 @@ class Student:
         state.optimizer.learning_rate.fill_(learning_rate)
         device = batch.obs.device
         keys = torch.rand(1, len(batch), generator=stream(device, state.seed, "imitate", epoch), device=device)
+        size = MINIBATCH if self.in_rows else max(MINIBATCH // self.algorithm.num_steps, FEWEST_SEQUENCES)
         with state.runtime.arithmetic():
-            for minibatch in batch.minibatches(max(1, len(batch) // MINIBATCH), batch.order(keys)):
+            for minibatch in batch.minibatches(max(1, len(batch) // size), batch.order(keys)):
                 state.runtime.backward(self.loss, state.policy, minibatch, state.optimizer)
                 state.runtime.step(state.optimizer, None)
 
     @torch.no_grad()
     def likelihood(self) -> float:
         """The mean negative log-likelihood of the actions that were held out."""
-        obs, action = self.shown.obs[self.learned :], self.shown.action[self.learned :]
-        return -float(self.state.policy.distribution(obs).log_prob(action).mean())
+        held = self.batch().take(slice(self.learned, None)).flat()
+        return -float(self.state.policy.distribution(held.obs).log_prob(held.action).mean())
 
     def explained(self) -> float | None:
         """The explained variance of the values that were held out."""
         if not self.has_values:
             return None
-        held = self.batch().take(slice(self.learned, None))
+        held = self.batch().take(slice(self.learned, None)).flat()
         return float(explained_variance(held.value, held.target))

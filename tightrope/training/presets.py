@@ -200,9 +200,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
 
 def preset(env: str, algo: str, given: Settings | None = None) -> Settings:
     """The preset of an environment under an algorithm, its own or its family's; empty where there is none. Atari's depends
-    on the machine and on what the user has `given`."""
+    on the machine and on what the user has `given`. An environment with arguments or wrappers is trained on itself."""
     if (env, algo) in PRESETS:
-        return PRESETS[env, algo]
+        adapted = given is not None and (given.get("env_kwargs") or given.get("wrappers"))
+        return {name: value for name, value in PRESETS[env, algo].items() if not adapted or name != "train_env"}
     if algo != "ppo":
         return {}
     family = next((settings for pattern, settings in FAMILIES if re.fullmatch(pattern, env)), {})

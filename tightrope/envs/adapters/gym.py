@@ -14,7 +14,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, near_matches, one_line
-from ..arguments import make_with_arguments
+from ..arguments import creator_of, make_with_arguments
 from ..registry import EnvOptions, Wrap, gymnasium_ids, id_or_path, module_and_name
 from .groups import in_groups
 from .gym_envs import Factory, GymEnv, GymVectorEnv, in_drawing_mode, signature_parameters
@@ -76,14 +76,6 @@ class GymnasiumAdapter:
 
 
 ADAPTER = GymnasiumAdapter()
-
-
-def creator_of(env_id: str) -> Callable[..., object]:
-    """The class or function that makes the environment registered under an id."""
-    entry_point = gymnasium.spec(env_id).entry_point
-    if isinstance(entry_point, str):
-        return gymnasium.envs.registration.load_env_creator(entry_point)
-    return entry_point or gymnasium.make
 
 
 def in_wrappers(env: SingleEnv, wrappers: Sequence[Wrap]) -> SingleEnv:

@@ -9,12 +9,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces as gs
 
-from ...errors import EnvError, UsageError
+from ...errors import EnvError, MaskError, UsageError
 from ...models.action_mask import (
     ACTION_MASK,
     MISSING_MASK,
     OBSERVATION,
-    MaskError,
     check_one_mask,
     forbids_all,
     mask_columns,
@@ -129,4 +128,4 @@ class MaskInObservation(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.R
         try:
             return mask_rows(given, self.action_spec)[0].astype(np.int8)
         except UsageError as error:
-            raise MaskError(f"{name}: {error}") from None
+            raise MaskError(f"{name} {str(error).removeprefix('mask ')}") from None

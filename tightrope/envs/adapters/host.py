@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ... import activity
-from ...errors import EnvError, UsageError, check_positive, checked_seed, one_line
+from ...errors import EnvError, MaskError, UsageError, check_positive, checked_seed, one_line
 from ...types import Composite, Spec, Step
 from ..step_arrays import Array, ArrayStepper, StepArrays, StepTransferBuffer
 
@@ -179,7 +179,7 @@ class HostEnv:
         number = "" if row is None else f" number {self.first_row + row}"
         action = action if action is None or row is None else self._action.member(action, row)
         when = "at its reset" if action is None else f"on action {as_lists(action)}"
-        reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {one_line(cause)}"
+        reason = str(cause) if isinstance(cause, (str, MaskError)) else f"{type(cause).__name__}: {one_line(cause)}"
         return EnvError(f"env {self.name!r}{number} failed {when}: {reason}")
 
     def _count(self, arrays: StepArrays) -> None:

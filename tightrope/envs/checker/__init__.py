@@ -7,23 +7,26 @@ environment becomes a finding, and the other checks continue.
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ...errors import UsageError, raised
-from ..adapters.gym import ALIASES, checked_make, exposed
+from ..adapters.gym import ALIASES, checked_make, exposed, in_wrappers
 from ..adapters.gym_envs import signature_parameters
+from ..arguments import creator_of, make_with_arguments
 from ..random_streams import GeneratorSnapshot
-from ..registry import choose, construct, id_or_path, make
+from ..registry import Wrap, choose, construct, id_or_path, make
 from ..tensor import TensorEnv
 from ..validate import describe_value
 from . import trajectories
 from .env_under_test import CheckAborted, CheckFinding, CheckReport, EnvUnderTest
+from .forbidden import forbidden_actions
 from .gym_under_test import SingleUnderTest, VectorUnderTest
 from .protocol_under_test import ProtocolUnderTest, TensorUnderTest
 from .random_play import play_at_random
@@ -41,14 +44,19 @@ CHECKS: dict[str, tuple[Callable[[Any], None], type[EnvUnderTest]]] = {  # by na
     "actions after an end": (trajectories.actions_after_end, VectorUnderTest),
     "spawn": (trajectories.spawned_copy, ProtocolUnderTest),
     "draw": (trajectories.drawing, TensorUnderTest),
+    "forbidden actions": (forbidden_actions, SingleUnderTest),
 }
 
 
-def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto") -> CheckReport:
+def check(
+    target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0, backend: str = "auto",
+    env_kwargs: Mapping[str, object] | None = None, wrappers: Sequence[Wrap] = (),
+) -> CheckReport:  # fmt: skip
     """Check an environment, with at most `steps` random steps and for a few seconds.
 
     `target` is an id (made by `backend`), a Gymnasium environment or vector environment, an Env of ours, or a class or factory
-    of these. `num_envs` is the number of rows, if it can be chosen.
+    of these. `num_envs` is the number of rows, if it can be chosen. `env_kwargs` are arguments of its constructor, `wrappers`
+    are applied to an environment of Gymnasium, the first one innermost.
     """
     if not (isinstance(target, str) or callable(target) or hasattr(target, "step")):
         raise UsageError(f"env {target!r} is invalid: give an id, an environment, or a class or factory of one")
@@ -56,7 +64,8 @@ def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium's own checks, which this report covers
         try:
-            env = env_to_check(target, num_envs, seed, backend)
+            made = env_to_check(target, num_envs, seed, backend, env_kwargs or {})
+            env = wrapped(made, wrappers, target)
         except UsageError as error:
             if not (isinstance(target, type) and issubclass(target, TensorEnv)):
                 raise
@@ -79,19 +88,36 @@ def check(target: object, *, steps: int = 4000, num_envs: int = 4, seed: int = 0
     return report
 
 
-def env_to_check(target: Any, num_envs: int, seed: int, backend: str) -> object:
-    """The environment to check."""
+def env_to_check(target: Any, num_envs: int, seed: int, backend: str, env_kwargs: Mapping[str, Any]) -> object:
+    """The environment to check, made with these arguments."""
     if isinstance(target, str):
-        chosen = choose(target, backend).backend
+        chosen = choose(target, backend, bool(env_kwargs)).backend
         if chosen != "gymnasium":
-            return make(target, num_envs, seed=seed, backend=chosen)
-        base, kwargs = ALIASES.get(target, (target, {}))
-        return checked_make(target, lambda: gymnasium.make(base, disable_env_checker=True, **kwargs))
+            return make(target, num_envs, seed=seed, backend=chosen, env_kwargs=env_kwargs)
+        base, preset = ALIASES.get(target, (target, {}))
+        kwargs = {**preset, **env_kwargs}
+        maker = functools.partial(creator_of, base)
+
+        def one() -> object:
+            return gymnasium.make(base, disable_env_checker=True, **kwargs)
+
+        return checked_make(target, lambda: make_with_arguments(target, one, maker, env_kwargs))
     if not isinstance(target, type) and hasattr(target, "step"):
+        if env_kwargs:
+            raise UsageError("env_kwargs are for an id, a class or a factory, and this is an environment: drop them")
         return target
     if isinstance(target, type) and issubclass(target, TensorEnv):
-        return construct(target, num_envs, "cpu", None)
-    return target(num_envs=num_envs) if "num_envs" in signature_parameters(target) else target()
+        return construct(target, num_envs, "cpu", None, env_kwargs=env_kwargs)
+    rows = {"num_envs": num_envs} if "num_envs" in signature_parameters(target) else {}
+    return make_with_arguments(id_or_path(target), lambda: target(**rows, **env_kwargs), lambda: target, env_kwargs)
+
+
+def wrapped(env: object, wrappers: Sequence[Wrap], target: object) -> object:
+    """The environment inside its wrappers; UsageError for an environment that takes none."""
+    if wrappers and not isinstance(env, gymnasium.Env):
+        fix = "give backend gymnasium" if isinstance(target, str) else "drop them"
+        raise UsageError(f"wrappers are for single environments of Gymnasium, and {id_or_path(env)} is none: {fix}")
+    return in_wrappers(env, wrappers) if isinstance(env, gymnasium.Env) else env
 
 
 def wrapper_class_for(env: object) -> type[EnvUnderTest]:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from ...errors import EnvError, UsageError, plural, raised
-from ...models.action_mask import MaskError, forbids_all, mask_columns, next_allowed
+from ...errors import EnvError, MaskError, UsageError, plural, raised
+from ...models.action_mask import forbids_all, mask_columns, next_allowed
 from ...types import Spec
 from ..adapters.space_members import as_lists
 from ..step_arrays import Array
@@ -40,8 +40,10 @@ FIXES = {  # by check; those of tensor environments differ where TensorUnderTest
     "endless": "set max_episode_steps (--max-episode-steps N), or end episodes that lead nowhere",
     "final_obs": "give the successor as both, and a fresh obs only where done",
     "finite": "find the division by 0, the root or the overflow; clip what may grow",
+    "forbidden": "fine if step knows what to do with them; if they are mistakes, let step refuse them, or look at the mask",
     "global stream": "draw from self.np_random, which super().reset(seed=seed) seeds",
     "gradient": "detach it, or work under torch.no_grad()",
+    "inverted mask": "1 stands for allowed: exchange 0 and 1, if the mask says the opposite",
     "info": "return a dict, if an empty one",
     "masked step": "forbid this action by the mask, or let step take it",
     "no reward": "pay for progress, start nearer to the goal, or be sure that longer play finds it",
@@ -117,6 +119,8 @@ def fact_lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "steps" in facts:
         early = ", then its time was over" if facts["stopped_early"] else ""
         yield "play", f"{plural(facts['steps'], 'random step')}, {plural(facts['episodes'], 'episode')} ended{early}"
+    if facts.get("forbidden"):
+        yield "forbidden", f"actions that masks forbid: {facts['forbidden']}"
     if facts.get("episodes"):
         yield "length", "{episode_length:.1f} steps on average, {shortest:,} to {longest:,}".format(**facts)
     if "reward_mean" in facts:
