@@ -19,7 +19,7 @@ from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
-from .functions import NAMES, OwnFunction, check_used, with_later, read_function
+from .functions import NAMES, OwnFunction, check_used, read_function, with_later
 from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
 from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop

@@ -26,7 +26,7 @@ class Signature:
     words: str = "one number, with shape ()"
 
 
-def steps_by_envs() -> Tensor:
+def over_time() -> Tensor:
     """Numbers of shape (T, N)."""
     return torch.linspace(-1, 1, STEPS * ENVS).view(STEPS, ENVS)
 
@@ -35,7 +35,7 @@ def never() -> Tensor:
     return torch.zeros(STEPS, ENVS, dtype=torch.bool)
 
 
-def rows_of(gradient: bool = False) -> Tensor:
+def flat_column(gradient: bool = False) -> Tensor:
     """Numbers of shape (B,)."""
     return torch.linspace(-1, 0, ROWS, requires_grad=gradient)
 
@@ -52,26 +52,28 @@ def two_orders() -> Tensor:
 TIME = f"one number for each step and environment, (T, N) = ({STEPS}, {ENVS})"
 SIGNATURES = {
     "discounted_returns": Signature(
-        "reward, terminated, done, next_value, gamma", lambda: (steps_by_envs(), never(), never(), steps_by_envs(), 0.9), (STEPS, ENVS), TIME
+        "reward, terminated, done, next_value, gamma",
+        lambda: (over_time(), never(), never(), over_time(), 0.9), (STEPS, ENVS), TIME,
     ),
     "timestep_mean": Signature(
-        "x, alive", lambda: (steps_by_envs(), ~never()), (STEPS, 1), f"one number for each step, (T, 1) = ({STEPS}, 1)"
+        "x, alive", lambda: (over_time(), ~never()), (STEPS, 1), f"one number for each step, (T, 1) = ({STEPS}, 1)"
     ),
     "importance_weights": Signature(
-        "log_prob, old_log_prob, clamp", lambda: (rows_of(), rows_of(), 0.2), (ROWS,), f"one number for each row, ({ROWS},)"
+        "log_prob, old_log_prob, clamp",
+        lambda: (flat_column(), flat_column(), 0.2), (ROWS,), f"one number for each row, ({ROWS},)",
     ),
     "policy_gradient": Signature(
-        "log_prob, advantage, weight, mask", lambda: (rows_of(True), rows_of(), rows_of().exp(), rows_of() < 0)
+        "log_prob, advantage, weight, mask", lambda: (flat_column(True), flat_column(), flat_column().exp(), flat_column() < 0)
     ),
     "gae": Signature(
         "reward, value, next_value, terminated, done, gamma, gae_lambda",
-        lambda: (steps_by_envs(), steps_by_envs(), steps_by_envs(), never(), never(), 0.9, 0.8), (STEPS, ENVS), TIME,
+        lambda: (over_time(), over_time(), over_time(), never(), never(), 0.9, 0.8), (STEPS, ENVS), TIME,
     ),
     "clipped_surrogate": Signature(
-        "log_prob, old_log_prob, advantage, clip_coef", lambda: (rows_of(True), rows_of(), rows_of(), 0.2)
+        "log_prob, old_log_prob, advantage, clip_coef", lambda: (flat_column(True), flat_column(), flat_column(), 0.2)
     ),
-    "value_loss": Signature("value, target", lambda: (rows_of(True), rows_of())),
-    "entropy_bonus": Signature("entropy", lambda: (rows_of(True),)),
+    "value_loss": Signature("value, target", lambda: (flat_column(True), flat_column())),
+    "entropy_bonus": Signature("entropy", lambda: (flat_column(True),)),
     "minibatches": Signature("batch, count, order", lambda: (small_batch(), 2, two_orders()), None),
     "collect": Signature("env, policy, rollout, obs, noise", None, None),
     "phase": Signature("state, config, noise", None, None),
@@ -117,7 +119,7 @@ def takes(function: Callable[..., object], count: int) -> bool:
 
 def wrong_result(signature: Signature, result: object) -> str | None:
     if not isinstance(result, Tensor):
-        return f"returns {described(result)}: return {signature.words}"
+        return f"returns {type_words(result)}: return {signature.words}"
     if result.shape != signature.result:
         return f"returns shape {tuple(result.shape)}: return {signature.words}"
     if not result.is_floating_point():
@@ -129,9 +131,9 @@ def wrong_minibatches(found: object) -> str | None:
     assert isinstance(found, list)
     bad = next((one for one in found if not isinstance(one, Batch)), None)
     if bad is not None:
-        return f"yields {described(bad)}: yield parts of the batch, such as batch.take(rows)"
+        return f"yields {type_words(bad)}: yield parts of the batch, such as batch.take(rows)"
     return None if len(found) == 4 else f"yields {len(found)} minibatches for 2 orders of 2 each: yield 4"
 
 
-def described(thing: object) -> str:
+def type_words(thing: object) -> str:
     return "nothing" if thing is None else f"a {type(thing).__name__}"
