@@ -1,0 +1,24 @@
+"""Compare tensors, and say where they differ."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def near(a: Tensor, b: Tensor, tolerance: float = 2e-3) -> bool:
+    """Whether two tensors agree, relative to the norm."""
+    if a.shape != b.shape:
+        return False
+    a, b = a.double(), b.double()
+    return bool((a - b).norm() <= tolerance * b.norm() + 1e-5)
+
+
+def where(found: Tensor, expected: Tensor) -> str:
+    """The first entry that differs, with both numbers."""
+    if found.shape != expected.shape:
+        return f"the shape is {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    wrong = ((found.double() - expected.double()).abs() > 1e-5 + 1e-3 * expected.double().abs()).nonzero()
+    if not len(wrong):
+        return "small differences everywhere"
+    index = tuple(wrong[0].tolist())
+    return f"at {list(index)} {found[index]:.4g}, expected {expected[index]:.4g}"
