@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def near(a: Tensor, b: Tensor, tolerance: float = 2e-3) -> bool:
+def agrees(a: Tensor, b: Tensor, tolerance: float = 2e-3) -> bool:
     """Whether two tensors agree, relative to the norm."""
     if a.shape != b.shape:
         return False
@@ -13,7 +13,7 @@ def near(a: Tensor, b: Tensor, tolerance: float = 2e-3) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm() + 1e-5)
 
 
-def where(found: Tensor, expected: Tensor) -> str:
+def first_difference(found: Tensor, expected: Tensor) -> str:
     """The first entry that differs, with both numbers."""
     if found.shape != expected.shape:
         return f"the shape is {tuple(found.shape)}, expected {tuple(expected.shape)}"

@@ -50,7 +50,7 @@ def reward_to_go(rollout: Rollout, gamma: float) -> tuple[Tensor, Tensor]:
     return found, alive
 
 
-def surrogate(log_prob: Tensor, batch: Batch, clip: float) -> Tensor:
+def surrogate_by_cases(log_prob: Tensor, batch: Batch, clip: float) -> Tensor:
     """Eq. 7 of PPO, case by case: a ratio that has already gone far enough in the direction of the advantage counts no more."""
     total = torch.zeros(())
     for new, old, advantage in zip(log_prob, batch.log_prob, batch.advantage, strict=True):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from . import definitions
-from .comparing import near, where
+from . import definitions, mistakes
+from .comparing import agrees, first_difference
 from .one_phase import OnePhase, Update
 
 NAMES = ("surrogate", "value loss", "entropy bonus")
@@ -24,7 +24,7 @@ def ppo_gradient(one: OnePhase) -> Iterator[str]:
         critic = (value - update.batch.target).square().mean() / 2
         entropy = distribution.entropy(update.batch.action).mean()
         parts = [definitions.gradient_of(x, policy) for x in (critic, entropy)]
-        right = definitions.gradient_of(definitions.surrogate(log_prob, update.batch, clip), policy)
+        right = definitions.gradient_of(definitions.surrogate_by_cases(log_prob, update.batch, clip), policy)
         guesses = {}
         for words, wrong in wrong_surrogates(log_prob, update, clip):
             guesses[words] = definitions.gradient_of(wrong, policy)
@@ -37,28 +37,8 @@ def ppo_gradient(one: OnePhase) -> Iterator[str]:
 def wrong_surrogates(log_prob: Tensor, update: Update, clip: float) -> Iterator[tuple[str, Tensor]]:
     """What common mistakes give instead of the clipped surrogate."""
     batch = update.batch
-    ratio, advantage = (log_prob - batch.log_prob).exp(), batch.advantage
-    inverse, clipped = (batch.log_prob - log_prob).exp(), ratio.clamp(1 - clip, 1 + clip)
-    yield (
-        "the ratio is upside down: it is pi / pi_old",
-        torch.min(inverse * advantage, inverse.clamp(1 - clip, 1 + clip) * advantage).mean(),
-    )
-    yield "the ratio is not clipped", (ratio * advantage).mean()
-    yield (
-        "it takes the larger of the two products: take the smaller",
-        torch.max(ratio * advantage, clipped * advantage).mean(),
-    )
-    yield "only the clipped ratio counts: take the smaller of the two products", (clipped * advantage).mean()
-    yield (
-        "the ratio is always 1: the old log-probability is computed anew or detached from the data",
-        (log_prob * advantage).mean(),
-    )
-    yield (
-        "the ratio is a difference of logarithms: take its exponential",
-        ((log_prob - batch.log_prob) * advantage).mean(),
-    )
-    narrow = ratio.clamp(1, 1 + clip)
-    yield "the ratio is clipped on one side only", torch.min(ratio * advantage, narrow * advantage).mean()
+    for words, wrong in mistakes.SURROGATE.items():
+        yield words, wrong(log_prob, batch.log_prob, batch.advantage, clip)
 
 
 def wrong_gradient(
@@ -67,7 +47,7 @@ def wrong_gradient(
     """Compare a gradient with the weighted sum of its components: what differs is found by least squares."""
     weights = weights_of(one)
     expected = combined(weights, components)
-    if near(update.grad, expected):
+    if agrees(update.grad, expected):
         return
     k = one.updates.index(update)
     fitted, residual = fit(update.grad, components)
@@ -76,14 +56,14 @@ def wrong_gradient(
             if abs(got - weight) > 0.02 * max(1.0, abs(weight)):
                 yield f"{name}: {about_weight(got, weight)}"
                 return
-    if k and near(update.grad - one.updates[k - 1].grad, expected, 2e-2):
+    if k and agrees(update.grad - one.updates[k - 1].grad, expected, 2e-2):
         yield "the gradients of several minibatches add up: set the gradient to zero before each (zero_grad)"
         return
     for words, guess in guesses.items():
         if fit(update.grad, [guess, *components[1:]])[1] < 0.01:
             yield f"surrogate: {words}"
             return
-    actor = all(near(update.grad[c == 0], expected[c == 0]) for c in components[:1])
+    actor = all(agrees(update.grad[c == 0], expected[c == 0]) for c in components[:1])
     place = "surrogate or entropy bonus" if actor else "value loss"
     yield f"{place}: the gradient of minibatch {k} is {1 + residual:.0%} off: is something detached, or not detached?"
 
@@ -157,20 +137,22 @@ def step_stage(one: OnePhase) -> Iterator[str]:
     rates, grads = [u.learning_rate for u in updates], [u.grad for u in updates]
     found, start = [u.after for u in updates], updates[0].before
     expected = definitions.adam(grads, start, rates, limit)
-    if all(near(a - start, b - start, 2e-2) for a, b in zip(found, expected, strict=True)):
+    if all(agrees(a - start, b - start, 2e-2) for a, b in zip(found, expected, strict=True)):
         return
     moved, must = found[0] - start, expected[0] - start
     if not moved.any():
         yield "optimizer: the first step moves no parameter: is the learning rate 0, or the step left out?"
-    elif near(-moved, must, 2e-2):
+    elif agrees(-moved, must, 2e-2):
         yield "optimizer: parameters move up the gradient of the loss: subtract the step"
     elif still := unmoved(one, moved):
         yield f"optimizer: the parameters of {still} do not move: are they in the optimizer?"
-    elif near(found[-1] - start, definitions.adam(grads, start, rates, limit, clips=False)[-1] - start, 2e-2):
+    elif agrees(found[-1] - start, definitions.adam(grads, start, rates, limit, clips=False)[-1] - start, 2e-2):
         yield f"optimizer: the gradient's norm is not limited to max_grad_norm {limit:g} (detail 11)"
     else:
-        ratio = float(moved.norm() / must.norm())
-        yield f"optimizer: the first step is {ratio:.2f} times that of Adam (epsilon 1e-5, detail 3) or turned: {where(moved, must)}"
+        size = (
+            f"{float(moved.norm() / must.norm()):.2f} times as long as that of Adam (epsilon 1e-5, detail 3), or turned"
+        )
+        yield f"optimizer: the first step is {size}: {first_difference(moved, must)}"
 
 
 def unmoved(one: OnePhase, moved: Tensor) -> str:
@@ -206,6 +188,6 @@ def statistics_stage(one: OnePhase) -> Iterator[str]:
     obs = rollout.obs.flatten(0, 1)
     if one.config.by_trajectory:
         obs = obs[definitions.reward_to_go(rollout, 1.0)[1].flatten()]
-    if not near(now.mean, obs.mean(0)) or not near(now.variance, obs.var(0, correction=0)):
+    if not agrees(now.mean, obs.mean(0)) or not agrees(now.variance, obs.var(0, correction=0)):
         seen = "was not updated" if not int(now.count) else f"has seen {int(now.count)} rows, expected these {len(obs)}"
         yield f"statistics: the normalizer of observations {seen}: runtime.update_statistics after learning (detail 28)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -96,10 +96,10 @@ class OnePhase:
 
 
 def run_phase(
-    algo: str, continuous: bool = False, phase: Callable[..., tuple[object, ...]] | None = None, **changes: object
+    algo: str, continuous: bool = False, functions: Mapping[str, Callable[..., object]] | None = None
 ) -> OnePhase:
-    """Execute the first phase of a run, or `phase` in its place."""
-    config = ALGORITHMS[algo].config(**{**SETTINGS[algo], **changes})
+    """Execute the first phase of a run, with `functions` in place of the algorithm's."""
+    config = ALGORITHMS[algo].config(**SETTINGS[algo])
     env = (DriftEnvContinuous if continuous else DriftEnv)(ENVS)
     with initialising(SEED):
         policy = actor_critic(
@@ -112,8 +112,7 @@ def run_phase(
         updates.append(Update(replace(batch, **fixed), o.grad.clone(), o.flat.clone(), float(o.learning_rate)))
 
     state: State = start(env, policy, config, SEED, Runtime(watcher=watch, say=lambda line: None))
-    if phase is not None:
-        state.functions = replace(state.functions, phase=phase)
+    state.functions = replace(state.functions, **functions or {})
     noise = noise_of_phase(state, config)
     before = copy.deepcopy(policy), env.state_dict(), state.obs.clone()
     metrics = next(iter(ALGORITHMS[algo].loop(state, config)))
