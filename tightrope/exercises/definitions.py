@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..models import ActorCritic
-from ..types import Batch, Rollout
+from ..functional.losses import Distribution
+from ..models import ActorCritic, Categorical, Gaussian
+from ..types import Batch, Rollout, Trajectories
 
 
 @torch.no_grad()
@@ -23,37 +24,84 @@ def next_values(rollout: Rollout, policy: ActorCritic, last_obs: Tensor) -> Tens
     return found
 
 
-def advantages(rollout: Rollout, value: Tensor, following: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+def advantages(
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, gae_lambda: float
+) -> Tensor:
     """GAE: the sum of (gamma lambda)^l delta_{t+l}, up to the end of the episode."""
     found = torch.zeros_like(value)
     steps, envs = value.shape
     for n in range(envs):
         for t in range(steps):
             for k in range(t, steps):
-                future = 0.0 if rollout.terminated[k, n] else gamma * following[k, n]
-                found[t, n] += (gamma * gae_lambda) ** (k - t) * (rollout.reward[k, n] + future - value[k, n])
-                if rollout.terminated[k, n] or rollout.truncated[k, n]:
+                future = 0.0 if terminated[k, n] else gamma * next_value[k, n]
+                found[t, n] += (gamma * gae_lambda) ** (k - t) * (reward[k, n] + future - value[k, n])
+                if done[k, n]:
                     break
     return found
 
 
-def reward_to_go(rollout: Rollout, gamma: float) -> tuple[Tensor, Tensor]:
-    """The discounted rewards up to the end of the first episode, and the steps of that episode."""
-    found, alive = torch.zeros_like(rollout.reward), torch.zeros_like(rollout.terminated)
-    steps, envs = found.shape
+def returns(reward: Tensor, terminated: Tensor, done: Tensor, next_value: Tensor, gamma: float) -> Tensor:
+    """The discounted rewards up to the end of the episode or the last row, and what follows there unless the task is over."""
+    found = torch.zeros_like(reward)
+    steps, envs = reward.shape
+    for n in range(envs):
+        for t in range(steps):
+            for k in range(t, steps):
+                found[t, n] += gamma ** (k - t) * reward[k, n]
+                if done[k, n] or k == steps - 1:
+                    found[t, n] += 0.0 if terminated[k, n] else gamma ** (k - t + 1) * next_value[k, n]
+                    break
+    return found
+
+
+def mean_of_the_living(x: Tensor, alive: Tensor) -> Tensor:
+    """For each step the mean over the environments that are alive, 0 where none is."""
+    rows = [[x[t, n] for n in range(x.shape[1]) if alive[t, n]] for t in range(len(x))]
+    return torch.stack([torch.stack(row).mean() if row else torch.zeros(()) for row in rows])[:, None]
+
+
+def quotient(log_prob: Tensor, old_log_prob: Tensor, clamp: float | None) -> Tensor:
+    """pi / pi_old, in the interval around 1."""
+    low, high = (0.0, float("inf")) if clamp is None else (1 - clamp, 1 + clamp)
+    pairs = zip(log_prob.exp().tolist(), old_log_prob.exp().tolist(), strict=True)
+    return torch.tensor([min(max(new / old, low), high) for new, old in pairs])
+
+
+def reinforce(log_prob: Tensor, advantage: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
+    """The mean of w log pi (G - b) over the steps in the mask, where only log pi has a gradient."""
+    weights, gains = weight.tolist(), advantage.tolist()
+    chosen = [log_prob[i] * weights[i] * gains[i] for i in range(len(mask)) if mask[i]]
+    return torch.stack(chosen).mean()
+
+
+def half_square(value: Tensor, target: Tensor) -> Tensor:
+    return torch.stack([(v - t) ** 2 / 2 for v, t in zip(value, target.tolist(), strict=True)]).mean()
+
+
+def entropy_of(logits: Tensor) -> Tensor:
+    """-sum of p log p, for each row."""
+    p = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    return -(p * p.log()).sum(-1)
+
+
+def mean_of(x: Tensor) -> Tensor:
+    return x.sum() / len(x)
+
+
+def first_episodes(rollout: Rollout) -> Tensor:
+    """The steps of the first episode of each environment, its last one included."""
+    alive = torch.zeros_like(rollout.terminated)
+    steps, envs = alive.shape
     for n in range(envs):
         ends = [t for t in range(steps) if rollout.terminated[t, n] or rollout.truncated[t, n]]
-        last = ends[0] if ends else steps - 1
-        alive[: last + 1, n] = True
-        for t in range(last + 1):
-            found[t, n] = sum(gamma ** (k - t) * rollout.reward[k, n] for k in range(t, last + 1))
-    return found, alive
+        alive[: ends[0] + 1 if ends else steps, n] = True
+    return alive
 
 
-def surrogate_by_cases(log_prob: Tensor, batch: Batch, clip: float) -> Tensor:
+def surrogate_by_cases(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """Eq. 7 of PPO, case by case: a ratio that has already gone far enough in the direction of the advantage counts no more."""
     total = torch.zeros(())
-    for new, old, advantage in zip(log_prob, batch.log_prob, batch.advantage, strict=True):
+    for new, old, advantage in zip(log_prob, old_log_prob.tolist(), advantages.tolist(), strict=True):
         ratio = torch.exp(new - old)
         too_far = ratio > 1 + clip if advantage > 0 else ratio < 1 - clip
         limit = 1 + clip if advantage > 0 else 1 - clip
@@ -61,13 +109,26 @@ def surrogate_by_cases(log_prob: Tensor, batch: Batch, clip: float) -> Tensor:
     return total / len(log_prob)
 
 
-def weighted_gradient(log_prob: Tensor, batch: Batch, alive: Tensor, clamp: float) -> Tensor:
-    """REINFORCE with clamped importance weights, over the steps of the episodes."""
-    total = torch.zeros(())
-    for i in alive.nonzero().flatten().tolist():
-        weight = float(torch.exp(log_prob[i] - batch.log_prob[i]).detach())
-        total = total + min(max(weight, 1 - clamp), 1 + clamp) * log_prob[i] * batch.advantage[i]
-    return total / alive.sum()
+def sampled(distribution: Distribution, noise: Tensor) -> Tensor:
+    """The actions for this noise: by inversion of the cumulative probabilities, or mean + noise x deviation."""
+    if isinstance(distribution, Categorical):
+        sums = torch.cumsum(distribution.logits.double().softmax(-1), -1)
+        return torch.tensor([int((row <= u).sum()) for row, u in zip(sums, noise.tolist(), strict=True)])
+    assert isinstance(distribution, Gaussian)
+    return distribution.mean + noise * distribution.log_std.exp()
+
+
+def log_probability(distribution: Distribution, action: Tensor) -> Tensor:
+    """log pi(a|s), as torch.distributions has it."""
+    if isinstance(distribution, Categorical):
+        return torch.distributions.Categorical(logits=distribution.logits).log_prob(action)
+    assert isinstance(distribution, Gaussian)
+    return torch.distributions.Normal(distribution.mean, distribution.log_std.exp()).log_prob(action).sum(-1)
+
+
+def alive_of(batch: Batch) -> Tensor:
+    """The mask of a batch of trajectories; all steps of another batch."""
+    return batch.alive if isinstance(batch, Trajectories) else torch.ones_like(batch.advantage, dtype=torch.bool)
 
 
 def adam(grads: list[Tensor], start: Tensor, rates: list[float], max_norm: float, clips: bool = True) -> list[Tensor]:

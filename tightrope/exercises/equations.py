@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .. import functional as F
 from ..errors import one_line
-from . import mistakes
+from . import definitions, mistakes
 from .comparing import first_difference
 from .mistakes import Wrong
 
 Argument = Tensor | float | None
 Case = tuple[Argument, ...]
+
+
+NOTHING = "nothing"  # no parameter may get a gradient
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Exercise:
     right: Callable[..., Tensor]
     cases: Mapping[str, Case]
     wrong: Mapping[str, Wrong] = field(default_factory=dict)
-    differentiable: str = ""  # the parameter that a gradient must reach; no other may have one
+    differentiable: str = ""  # the parameter that a gradient must reach, no other may have one; "": not looked at
     use: str = ""  # how to train with it
 
 
@@ -77,21 +79,21 @@ PROGRESS = (0.0, 0.25, 0.5, 1.0)
 
 EQUATIONS = {
     "discounted_returns": Exercise(
-        "reward, terminated, done, next_value, gamma", F.discounted_returns, in_time(returns_case), mistakes.RETURNS,
+        "reward, terminated, done, next_value, gamma", definitions.returns, in_time(returns_case), mistakes.RETURNS,
         use="tr.VPG('CartPole-v1', discounted_returns={})",
     ),
     "timestep_mean": Exercise(
-        "x, alive", F.timestep_mean,
+        "x, alive", definitions.mean_of_the_living,
         {"all environments alive": (tenths(3, 4, 3), ~mask_at(4, 3)), "some have ended": (tenths(3, 4, 3), ALIVE)},
         mistakes.BASELINES, use="tr.VPG('CartPole-v1', timestep_mean={})",
     ),
     "importance_weights": Exercise(
-        "log_prob, old_log_prob, clamp", F.importance_weights,
-        {"clamp None": (NEW, OLD, None), "clamp 0.2": (NEW, OLD, 0.2)}, mistakes.WEIGHTS,
+        "log_prob, old_log_prob, clamp", definitions.quotient,
+        {"clamp None": (NEW, OLD, None), "clamp 0.2": (NEW, OLD, 0.2)}, mistakes.WEIGHTS, NOTHING,
         use="tr.VPG('CartPole-v1', rollout_uses=2, use_importance_weights=True, importance_weights={})",
     ),
     "policy_gradient": Exercise(
-        "log_prob, advantage, weight, mask", F.policy_gradient,
+        "log_prob, advantage, weight, mask", definitions.reinforce,
         {
             "weights of 1, all steps": (NEW, SIGNS, torch.ones(6), torch.ones(6, dtype=torch.bool)),
             "other weights, and padding": (NEW, SIGNS, (NEW - OLD).exp(), SIGNS > -1),
@@ -99,11 +101,12 @@ EQUATIONS = {
         mistakes.GRADIENT, "log_prob", use="tr.VPG('CartPole-v1', policy_gradient={})",
     ),
     "gae": Exercise(
-        "reward, value, next_value, terminated, done, gamma, gae_lambda", F.gae, in_time(gae_case), mistakes.GAE,
+        "reward, value, next_value, terminated, done, gamma, gae_lambda", definitions.advantages, in_time(gae_case),
+        mistakes.GAE,
         use="tr.PPO('CartPole-v1', gae={})",
     ),
     "clipped_surrogate": Exercise(
-        "log_prob, old_log_prob, advantage, clip_coef", F.clipped_surrogate,
+        "log_prob, old_log_prob, advantage, clip_coef", definitions.surrogate_by_cases,
         {
             "ratios inside the interval": (OLD + 0.05, OLD, SIGNS, 0.2),
             "ratios on both sides, advantages of both signs": (NEW, OLD, SIGNS, 0.2),
@@ -111,15 +114,15 @@ EQUATIONS = {
         mistakes.SURROGATE, "log_prob", use="tr.PPO('CartPole-v1', clipped_surrogate={})",
     ),
     "value_loss": Exercise(
-        "value, target", F.value_loss, {"six values": (tenths(6, 6), tenths(7, 6))}, mistakes.VALUE, "value",
+        "value, target", definitions.half_square, {"six values": (tenths(6, 6), tenths(7, 6))}, mistakes.VALUE, "value",
         use="tr.PPO('CartPole-v1', value_loss={})",
     ),
     "entropy": Exercise(
-        "logits", lambda x: -(x.softmax(-1) * x.log_softmax(-1)).sum(-1), {"three rows of three": (LOGITS,)},
+        "logits", definitions.entropy_of, {"three rows of three": (LOGITS,)},
         mistakes.ENTROPY, "logits",
     ),
     "entropy_bonus": Exercise(
-        "entropy", F.entropy_bonus, {"six entropies": (tenths(8, 6).abs(),)}, mistakes.BONUS, "entropy",
+        "entropy", definitions.mean_of, {"six entropies": (tenths(8, 6).abs(),)}, mistakes.BONUS, "entropy",
         use="tr.PPO('CartPole-v1', entropy_bonus={})",
     ),
 }  # fmt: skip
@@ -219,6 +222,9 @@ def check_gradients(exercise: Exercise, function: Callable[..., object]) -> str 
 
     found, expected = gradients(function), gradients(exercise.right)
     learned = exercise.differentiable
+    if learned == NOTHING:
+        leak = next((name for name, grad in found.items() if grad is not None and grad.any()), None)
+        return f"a detach is missing: weights are numbers, and a gradient flows into {leak}" if leak else None
     mine, right = found[learned], expected[learned]
     if mine is None:
         return f"no gradient reaches {learned}: it is detached, or the result is made of plain numbers"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..models import ActorCritic
 from . import definitions, mistakes
 from .comparing import agrees, first_difference
 from .one_phase import OnePhase, Update
@@ -14,58 +16,71 @@ from .one_phase import OnePhase, Update
 NAMES = ("surrogate", "value loss", "entropy bonus")
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The gradients of the terms of a loss for one minibatch, and of what common mistakes give in place of the first."""
+
+    components: list[Tensor]  # surrogate, value loss, entropy bonus
+    guesses: dict[str, Tensor]
+
+
 def ppo_gradient(one: OnePhase) -> Iterator[str]:
     """The gradient is -g_surrogate + vf_coef g_value - ent_coef g_entropy."""
-    clip = float(getattr(one.config, "clip_coef", 0.2))
-    for update in one.updates:
-        policy = one.policy_with(update.before)
-        distribution, value = policy(update.batch.obs)
-        log_prob = distribution.log_prob(update.batch.action)
-        critic = (value - update.batch.target).square().mean() / 2
-        entropy = distribution.entropy(update.batch.action).mean()
-        parts = [definitions.gradient_of(x, policy) for x in (critic, entropy)]
-        right = definitions.gradient_of(definitions.surrogate_by_cases(log_prob, update.batch, clip), policy)
-        guesses = {}
-        for words, wrong in wrong_surrogates(log_prob, update, clip):
-            guesses[words] = definitions.gradient_of(wrong, policy)
-        found = list(wrong_gradient(one, update, [right, *parts], guesses))
-        yield from found
-        if found:
-            return
+    yield from wrong_gradients(one, [ppo_parts(one, update) for update in one.updates])
 
 
-def wrong_surrogates(log_prob: Tensor, update: Update, clip: float) -> Iterator[tuple[str, Tensor]]:
-    """What common mistakes give instead of the clipped surrogate."""
-    batch = update.batch
-    for words, wrong in mistakes.SURROGATE.items():
-        yield words, wrong(log_prob, batch.log_prob, batch.advantage, clip)
+def ppo_parts(one: OnePhase, update: Update) -> Parts:
+    clip, batch = float(getattr(one.config, "clip_coef", 0.2)), update.batch
+    policy = one.policy_with(update.before)
+    distribution, value = policy(batch.obs)
+    log_prob = distribution.log_prob(batch.action)
+    given = log_prob, batch.log_prob, batch.advantage, clip
+    critic, entropy = (value - batch.target).square().mean() / 2, distribution.entropy(batch.action).mean()
+    terms = definitions.surrogate_by_cases(*given), critic, entropy
+    guesses = {words: wrong(*given) for words, wrong in mistakes.SURROGATE.items()}
+    return Parts(*gradients_of(terms, guesses, policy))
 
 
-def wrong_gradient(
-    one: OnePhase, update: Update, components: list[Tensor], guesses: dict[str, Tensor]
-) -> Iterator[str]:
-    """Compare a gradient with the weighted sum of its components: what differs is found by least squares."""
-    weights = weights_of(one)
-    expected = combined(weights, components)
-    if agrees(update.grad, expected):
+def gradients_of(
+    terms: Sequence[Tensor], guesses: Mapping[str, Tensor], policy: ActorCritic
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    found = [definitions.gradient_of(x, policy) for x in terms]
+    return found, {words: definitions.gradient_of(x, policy) for words, x in guesses.items()}
+
+
+def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
+    """Compare each gradient with the weighted sum of its components. What differs is found by least squares."""
+    weights, updates = weights_of(one), one.updates
+    expected = [combined(weights, part.components) for part in parts]
+    wrong = [k for k, update in enumerate(updates) if not agrees(update.grad, expected[k])]
+    if not wrong:
         return
-    k = one.updates.index(update)
-    fitted, residual = fit(update.grad, components)
-    if residual < 0.01:
-        for name, weight, got in zip(NAMES, weights, fitted, strict=True):
-            if abs(got - weight) > 0.02 * max(1.0, abs(weight)):
-                yield f"{name}: {about_weight(got, weight)}"
-                return
-    if k and agrees(update.grad - one.updates[k - 1].grad, expected, 2e-2):
+    k = wrong[0]
+    fitted, residual = fit(updates[k].grad, parts[k].components)
+    changed = (
+        f"{name}: {about_weight(got, weight)}"
+        for name, weight, got in zip(NAMES, weights, fitted, strict=True)
+        if residual < 0.01 and abs(got - weight) > 0.02 * max(1.0, abs(weight))
+    )
+    if first := next(changed, None):
+        yield first
+    elif k and agrees(updates[k].grad - updates[k - 1].grad, expected[k], 2e-2):
         yield "the gradients of several minibatches add up: set the gradient to zero before each (zero_grad)"
-        return
-    for words, guess in guesses.items():
-        if fit(update.grad, [guess, *components[1:]])[1] < 0.01:
-            yield f"surrogate: {words}"
-            return
-    actor = all(agrees(update.grad[c == 0], expected[c == 0]) for c in components[:1])
-    place = "surrogate or entropy bonus" if actor else "value loss"
-    yield f"{place}: the gradient of minibatch {k} is {1 + residual:.0%} off: is something detached, or not detached?"
+    elif guess := next((words for words in parts[0].guesses if explains(words, one, parts)), None):
+        yield f"surrogate: {guess}"
+    else:
+        actor = not agrees(updates[k].grad[: one.actor_size], expected[k][: one.actor_size])
+        place = "surrogate or entropy bonus" if actor else "value loss"
+        yield f"{place}: the gradient of minibatch {k} is wrong: is something detached, or not detached?"
+
+
+def explains(words: str, one: OnePhase, parts: Sequence[Parts]) -> bool:
+    """Whether a guess in place of the surrogate gives all gradients of the phase."""
+    weights = weights_of(one)
+    pairs = zip(one.updates, parts, strict=True)
+    return all(
+        agrees(u.grad, combined(weights, [part.guesses[words], *part.components[1:]]), 2e-2) for u, part in pairs
+    )
 
 
 def weights_of(one: OnePhase) -> tuple[float, ...]:
@@ -96,36 +111,31 @@ def about_weight(got: float, weight: float) -> str:
 
 def vpg_gradient(one: OnePhase) -> Iterator[str]:
     """The gradient is -g_policy - ent_coef g_entropy over the steps of the episodes."""
-    clamp = float(getattr(one.config, "weight_clamp", 0.0) or 0.0)
-    for update in one.updates:
-        policy, batch = one.policy_with(update.before), update.batch
-        alive = batch.alive if hasattr(batch, "alive") else torch.ones_like(batch.advantage, dtype=torch.bool)
-        distribution, _ = policy(batch.obs)
-        log_prob = distribution.log_prob(batch.action)
-        entropy = distribution.entropy(batch.action)
-        ratio = (log_prob - batch.log_prob).exp()
-        weight, kept = ratio.detach(), alive.float() / alive.sum()
-        within = weight.clamp(1 - clamp, 1 + clamp)
-        guesses = {
-            "the importance weight is upside down: it is pi / pi_old": 1 / weight * log_prob,
-            "the importance weight is not detached: its gradient counts too": ratio.clamp(1 - clamp, 1 + clamp)
-            * log_prob,
-            "the importance weights are not clamped": weight * log_prob,
-            "there are no importance weights, although the rollout is reused": log_prob,
-            "the importance weight is pi alone, it must be pi / pi_old": log_prob.detach().exp() * log_prob,
-            "it holds the probability, not its logarithm": within * log_prob.exp(),
-        }
-        terms = definitions.weighted_gradient(log_prob, batch, alive, clamp), (entropy * kept).sum()
-        gradients = [definitions.gradient_of(x, policy) for x in terms]
-        found = {
-            words: definitions.gradient_of((x * batch.advantage * kept).sum(), policy) for words, x in guesses.items()
-        }
-        padding = "steps after the end of an episode count: take the mean over `alive`"
-        found[padding] = definitions.gradient_of((within * log_prob * batch.advantage).mean(), policy)
-        wrong = list(wrong_gradient(one, update, [gradients[0], torch.zeros_like(gradients[0]), gradients[1]], found))
-        yield from wrong
-        if wrong:
-            return
+    yield from wrong_gradients(one, [vpg_parts(one, update) for update in one.updates])
+
+
+def vpg_parts(one: OnePhase, update: Update) -> Parts:
+    policy, batch = one.policy_with(update.before), update.batch
+    alive, clamp = definitions.alive_of(batch), float(getattr(one.config, "weight_clamp", 0.0) or 0.0)
+    distribution, _ = policy(batch.obs)
+    log_prob, kept = distribution.log_prob(batch.action), alive.float() / alive.sum()
+    ratio = (log_prob - batch.log_prob).exp()
+    wrong_weights = {
+        "the importance weight is not detached: its gradient counts too": mistakes.within(ratio, clamp),
+        "there are no importance weights, although the rollout is reused": torch.ones_like(ratio),
+    }
+    for words, wrong in mistakes.WEIGHTS.items():
+        wrong_weights[f"importance weights: {words}"] = wrong(log_prob, batch.log_prob, clamp).detach()
+    guesses = {words: (w * log_prob * batch.advantage * kept).sum() for words, w in wrong_weights.items()}
+    weight = mistakes.within(ratio, clamp).detach()
+    for words, gradient in mistakes.GRADIENT.items():
+        guesses[words] = gradient(log_prob, batch.advantage, weight, alive)
+    terms = (
+        definitions.reinforce(log_prob, batch.advantage, weight, alive),
+        0 * log_prob.sum(),
+        (distribution.entropy(batch.action) * kept).sum(),
+    )
+    return Parts(*gradients_of(terms, guesses, policy))
 
 
 # step, schedule, statistics ---------------------------------------------------------------------------------------------
@@ -187,7 +197,7 @@ def statistics_stage(one: OnePhase) -> Iterator[str]:
         return
     obs = rollout.obs.flatten(0, 1)
     if one.config.by_trajectory:
-        obs = obs[definitions.reward_to_go(rollout, 1.0)[1].flatten()]
+        obs = obs[definitions.first_episodes(rollout).flatten()]
     if not agrees(now.mean, obs.mean(0)) or not agrees(now.variance, obs.var(0, correction=0)):
         seen = "was not updated" if not int(now.count) else f"has seen {int(now.count)} rows, expected these {len(obs)}"
         yield f"statistics: the normalizer of observations {seen}: runtime.update_statistics after learning (detail 28)"

@@ -58,7 +58,7 @@ class DriftEnvContinuous(DriftEnv):
     action = Box((1,), -1.0, 1.0)
 
 
-@dataclass
+@dataclass(eq=False)
 class Update:
     """One gradient step: its minibatch and gradient, the parameters before it."""
 
@@ -85,6 +85,12 @@ class OnePhase:
     @property
     def rollout(self) -> Rollout:
         return self.state.rollout
+
+    @property
+    def actor_size(self) -> int:
+        """The number of parameters before those of the critic."""
+        named = [(name, p.numel()) for name, p in self.old_policy.named_parameters()]
+        return sum(size for name, size in named if "critic" not in name and "value" not in name)
 
     def policy_with(self, parameters: Tensor) -> ActorCritic:
         """The policy during this phase, with these parameters."""

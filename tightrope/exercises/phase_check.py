@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from ..errors import one_line
+from . import definitions
 from .comparing import agrees, first_difference
 from .gradient_check import ppo_gradient, schedule_stage, statistics_stage, step_stage, vpg_gradient
 from .one_phase import OnePhase, run_phase
@@ -30,6 +31,10 @@ def check_phase(algo: str, functions: Functions | None = None) -> tuple[str, str
         raise
     except Exception as error:
         return "phase", f"it raises {type(error).__name__}: {one_line(error)}"
+    held, size = len(discrete.state.optimizer.flat), sum(p.numel() for p in discrete.old_policy.parameters())
+    if held != size:
+        words = f"the optimizer holds {held} of the policy's {size} parameters: all of them must be in it"
+        return "step", f"optimizer: {words}"
     for name, stage in zip(STAGES, stages(algo), strict=True):
         for words in stage(discrete):
             return name, words
@@ -57,14 +62,15 @@ def rollout_stage(one: OnePhase) -> Iterator[str]:
     for t in range(len(r.reward)):
         if not agrees(r.obs[t], obs):
             yield f"obs[{t}] is not what the policy saw at step {t}: store the observation before the step"
-        expected = old.distribution(obs).sample(one.noise.action[t])
+        distribution = old.distribution(obs)
+        expected = definitions.sampled(distribution, one.noise.action[t])
         if not agrees(r.action[t], expected):
             clipped = agrees(r.action[t], old.head.to_env(expected).view_as(expected))
             advice = "clipped or scaled: store it as sampled" if clipped else "not the one that the policy sampled"
             yield f"action[{t}] is {advice} (detail 27)"
-        log_prob = old.distribution(obs).log_prob(r.action[t])
+        log_prob = definitions.log_probability(distribution, r.action[t])
         if not agrees(r.log_prob[t], log_prob):
-            words = f"{first_difference(r.log_prob[t], log_prob)}. It is that of the stored action, under the policy that acted"
+            words = f"{first_difference(r.log_prob[t], log_prob)}. It must be that of the stored action, under the policy that acted"
             yield f"log_prob[{t}] is wrong: {words}"
         if old.critic is not None and not agrees(r.value[t], old.value(obs)):
             yield f"value[{t}] is not the critic's value of obs[{t}]: {first_difference(r.value[t], old.value(obs))}"

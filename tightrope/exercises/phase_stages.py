@@ -32,12 +32,15 @@ def ppo_advantages(one: OnePhase) -> Iterator[str]:
         return
     gamma, lam = config.gamma, float(getattr(config, "gae_lambda", 1.0))
     following = definitions.next_values(r, one.old_policy, one.state.obs)
-    expected = definitions.advantages(r, r.value, following, gamma, lam)
+    expected = definitions.advantages(r.reward, r.value, following, r.terminated, r.done, gamma, lam)
     batch = one.updates[0].batch
     index = rows_in_rollout(one, batch)
     if index is None or batch.target.shape != index.shape:
         return  # what the minibatches hold is looked at next
-    found, value = batch.target - r.value.flatten()[index], r.value.flatten()[index]
+    value = r.value.flatten()[index]
+    if not agrees(batch.value, value):
+        return
+    found = batch.target - value
 
     def is_like(x: Tensor) -> bool:
         return agrees(found, x.flatten()[index])
@@ -66,6 +69,9 @@ def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float)
     after_reset = torch.cat([r.value[1:], last[None]])
     words = "after a time limit they bootstrap from the reset observation: use V(final_obs)"
     yield words, mistakes.traced(r.reward, r.value, after_reset, r.terminated, r.done, gamma, gamma * lam)
+    late = torch.where(r.done, following, torch.cat([r.value[:-1], last[None]]))
+    words = "the next value is off by one: it is V(s_t), where V(s_t+1) belongs"
+    yield words, mistakes.traced(r.reward, r.value, late, r.terminated, r.done, gamma, gamma * lam)
     no_future = torch.where(r.truncated, 0.0, following)
     words = "the value of final observations is missing: after a time limit they bootstrap from 0"
     yield words, mistakes.traced(r.reward, r.value, no_future, r.terminated, r.done, gamma, gamma * lam)
@@ -79,6 +85,10 @@ def ppo_minibatches(one: OnePhase) -> Iterator[str]:
     config, r, size = one.config, one.rollout, one.config.minibatch_size
     if len(one.updates) != config.updates_per_phase:
         yield f"minibatches: {len(one.updates)} updates, expected update_epochs x num_minibatches = {config.updates_per_phase}"
+        return
+    first, time_order = rows_in_rollout(one, one.updates[0].batch), list(range(config.batch_size))
+    if first is not None and first.tolist() == time_order[: len(first)]:
+        yield "minibatches: rows are in the order of time: shuffle them (batch.order, detail 6)"
         return
     seen: list[int] = []
     for k, update in enumerate(one.updates):
@@ -97,7 +107,7 @@ def ppo_minibatches(one: OnePhase) -> Iterator[str]:
                 yield f"minibatches: {name} is not of the same rows as obs: shuffle all columns by one permutation"
         seen += index.tolist()
         if (k + 1) % config.minibatches_per_epoch == 0:
-            if sorted(seen) != list(range(config.batch_size)):
+            if sorted(seen) != time_order:
                 yield "minibatches: a pass leaves out some rows and repeats others: cut one permutation into parts"
             seen = []
     yield from standardised(one)
@@ -146,11 +156,14 @@ def vpg_returns(one: OnePhase) -> Iterator[str]:
         yield "no minibatch went through state.runtime.backward"
         return
     r, gamma = one.rollout, one.config.gamma
-    returns, alive = definitions.reward_to_go(r, gamma)
+    alive = definitions.first_episodes(r)
+    returns = definitions.returns(r.reward, r.terminated, r.done, torch.zeros_like(r.reward), gamma)
     mean = (returns * alive).sum(1, keepdim=True) / alive.sum(1, keepdim=True).clamp(min=1)
     batch = one.updates[0].batch
     index = rows_in_rollout(one, batch)
     if index is None or batch.target.shape != index.shape:
+        return
+    if not agrees(batch.log_prob, r.log_prob.flatten()[index]):
         return
     if hasattr(batch, "alive") and not torch.equal(batch.alive, alive.flatten()[index]):
         yield "alive: it does not mark the steps of the first episode, its last one included"
@@ -183,7 +196,8 @@ def vpg_returns(one: OnePhase) -> Iterator[str]:
             ("the sign of the advantage is turned", mean - returns),
         ]
         found = next((words for words, x in guesses if is_like(batch.advantage, x)), None)
-        yield f"baseline (timestep_mean): {found or first_difference(batch.advantage[kept], (returns - mean).flatten()[index][kept])}"
+        found = found or first_difference(batch.advantage[kept], (returns - mean).flatten()[index][kept])
+        yield f"baseline (timestep_mean): {found}"
 
 
 def wrong_returns(one: OnePhase) -> Iterator[tuple[str, Tensor]]:

@@ -50,6 +50,9 @@ PROBES = (
           "the policy update: the sign of the surrogate, the advantage, or the log-probability of the action taken"),
     Probe("Probe5-v0", (0, 1), (1, 1), (0, 1), 2e-3,
           "the map from observation to action: actions, advantages and observations are not of the same rows"),
+    Probe("TimeLimitProbe-v0", (0, 1), (GAMMA, 1), None, 1e-3,
+          "time limits: a truncated step must bootstrap from V(final_obs), neither from 0 nor from the observation after the "
+          "reset. Check successor_values, Runtime.final_values, and that terminated and truncated are kept apart"),
     Probe("MaskProbe-v0", (-1, 1), (-1, 1), (0, 1), 2e-3,
           "action masks: a forbidden action is taken, or the mask of another row or step is used. Check ActionMask and "
           "masked_logits, and what the environment shows after a reset", ((True, False, False), (True, True, False))),
