@@ -64,7 +64,7 @@ def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
     )
     if first := next(changed, None):
         yield first
-    elif k and agrees(updates[k].grad - updates[k - 1].grad, expected[k], 2e-2):
+    elif len(updates) > 1 and agrees(updates[1].grad - updates[0].grad, expected[1], 2e-2):
         yield "the gradients of several minibatches add up: set the gradient to zero before each (zero_grad)"
     elif guess := next((words for words in parts[0].guesses if explains(words, one, parts)), None):
         yield f"surrogate: {guess}"

@@ -70,7 +70,7 @@ def rollout_stage(one: OnePhase) -> Iterator[str]:
             yield f"action[{t}] is {advice} (detail 27)"
         log_prob = definitions.log_probability(distribution, r.action[t])
         if not agrees(r.log_prob[t], log_prob):
-            words = f"{first_difference(r.log_prob[t], log_prob)}. It must be that of the stored action, under the policy that acted"
+            words = f"{first_difference(r.log_prob[t], log_prob)}. It is that of the stored action under the policy that acted"
             yield f"log_prob[{t}] is wrong: {words}"
         if old.critic is not None and not agrees(r.value[t], old.value(obs)):
             yield f"value[{t}] is not the critic's value of obs[{t}]: {first_difference(r.value[t], old.value(obs))}"

@@ -1,7 +1,7 @@
 """The bug museum: real mistakes of one line each, and which probe catches them in what words.
 
-Each mutation replaces one line of the source in a second copy of the package. It cannot drift from the code: if the line changes,
-the mutation is refused.
+Each mutation replaces one line of the source in a second copy of the package. It cannot drift from the code: if the line has
+changed, the mutation is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import UsageError, one_line
-from ..exercises import EQUATIONS, check_equation
+from ..exercises.equations import EQUATIONS, check_equation
 from .mutations import MUTATIONS, Mutation
 from .second_copy import SecondCopy
 
@@ -76,8 +76,11 @@ def page(rows: list[tuple[Mutation, list[Catch]]]) -> str:
     caught = sum(bool(found) for _, found in rows)
     lines = [
         "# The bug museum", "",
-        f"{len(rows)} mistakes of one line each, every one made in practice. {caught} are caught. A cross marks a check of "
-        "`tightrope probe` that notices the mistake. This page is made by `tightrope probe --museum --out docs/museum.md`.", "",
+        f"{len(rows)} mistakes of one line each, put into the real source one at a time. {caught} are caught. A cross marks a\n"
+        f"check of "
+        "`tightrope probe` that notices the mistake: learning on the probe environments often succeeds in spite of it, so the\n"
+        "equations and one phase are compared with their definitions as well. This page is made by\n"
+        "`tightrope probe --museum --out docs/museum.md`.", "",
         f"| mistake | {' | '.join(short)} |", "|---|" + "---|" * len(names),
     ]  # fmt: skip
     for mutation, found in rows:

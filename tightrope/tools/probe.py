@@ -1,13 +1,18 @@
-"""Diagnose an algorithm: train on each probe environment, compare with the known result, and explain a failure."""
+"""Diagnose an algorithm: check its equations and one phase, train on each probe environment, and explain a failure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
+from .. import functional
 from ..algorithms import ALGORITHMS
 from ..engine import State, threads
+from ..exercises.equations import EQUATIONS, check_equation
+from ..exercises.one_phase import SETTINGS as PHASES
+from ..exercises.phase_check import check_phase
 from ..models import Categorical, Hybrid
 from ..models.action_mask import append_mask
 from ..models.observation_groups import append_privileged
@@ -94,6 +99,20 @@ class ProbeResult:
 def probes_for(algo: str) -> tuple[Probe, ...]:
     """The probes for an algorithm: all with a critic, only those of the policy without one."""
     return PROBES if config_classes(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
+
+
+def quick_checks(algo: str) -> Iterator[tuple[str, str | None]]:
+    """(check, what is wrong) of the checks without training: each equation, and one phase, against their definitions."""
+    for name in EQUATIONS:
+        if hasattr(functional, name):
+            wrong = check_equation(name, getattr(functional, name))
+            if wrong is not None:
+                yield f"equation {name}", wrong
+                return
+    yield "equations", None
+    if algo in PHASES:
+        found = check_phase(algo)
+        yield f"one phase of {algo}", None if found is None else found[1]
 
 
 def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
