@@ -14,14 +14,28 @@ from collections.abc import Callable, Iterator
 from ..output import print_line
 from ..training.function_trial import complaint
 from .equations import EQUATIONS, check_equation
+from .metrics import ppo_metrics, vpg_metrics
 from .phase_check import check_phase
 
 Own = Callable[..., object]
 
 __all__ = [
-    "test_clipped_surrogate", "test_collect", "test_discounted_returns", "test_entropy", "test_entropy_bonus", "test_gae",
-    "test_importance_weights", "test_learning_rate", "test_minibatches", "test_policy_gradient", "test_ppo_phase",
-    "test_timestep_mean", "test_value_loss", "test_vpg_phase",
+    "ppo_metrics",
+    "test_clipped_surrogate",
+    "test_collect",
+    "test_discounted_returns",
+    "test_entropy",
+    "test_entropy_bonus",
+    "test_gae",
+    "test_importance_weights",
+    "test_learning_rate",
+    "test_minibatches",
+    "test_policy_gradient",
+    "test_ppo_phase",
+    "test_timestep_mean",
+    "test_value_loss",
+    "test_vpg_phase",
+    "vpg_metrics",
 ]  # fmt: skip
 
 USES = {
@@ -62,7 +76,7 @@ def in_a_phase(name: str, algo: str) -> Callable[[Own], Iterator[str]]:
     def check(function: Own) -> Iterator[str]:
         wrong = complaint(name, function)
         if wrong is not None:
-            yield f"it {wrong}"
+            yield "not written yet" if "NotImplementedError" in wrong else f"it {wrong}"
             return
         found = check_phase(algo, {name: function})
         if found is not None:

@@ -21,4 +21,4 @@ def first_difference(found: Tensor, expected: Tensor) -> str:
     if not len(wrong):
         return "small differences everywhere"
     index = tuple(wrong[0].tolist())
-    return f"at {list(index)} {found[index]:.4g}, expected {expected[index]:.4g}"
+    return f"at {list(index)} it is {found[index]:.4g}, expected {expected[index]:.4g}"

@@ -169,7 +169,7 @@ def check_case(exercise: Exercise, function: Callable[..., object], case: Case) 
     if torch.allclose(found.detach().double(), expected.double(), rtol=1e-4, atol=1e-5):
         return None
     return (
-        f"the result is wrong {first_difference(found.detach(), expected)}"
+        f"the result is wrong: {first_difference(found.detach(), expected)}"
         if expected.dim()
         else (f"the result is {float(found):.4g}, expected {float(expected):.4g}")
     )
@@ -233,6 +233,6 @@ def check_gradients(exercise: Exercise, function: Callable[..., object]) -> str 
             return f"a detach is missing: a gradient flows into {name}, which is data. Use {name}.detach()"
     if right is not None and not torch.allclose(mine, right, rtol=1e-3, atol=1e-5):
         return (
-            f"the value is right, but its gradient with respect to {learned} is wrong {first_difference(mine, right)}"
+            f"the value is right, but its gradient with respect to {learned} is wrong: {first_difference(mine, right)}"
         )
     return None

@@ -59,7 +59,7 @@ def ppo_advantages(one: OnePhase) -> Iterator[str]:
         yield "value targets: target is the reward of one step, it must be advantage + value"
     else:
         words = first_difference(found, expected.flatten()[index])
-        yield f"advantages or value targets: target - value {words}, by the sum of (gamma lambda)^l delta"
+        yield f"advantages or value targets: target - value, {words} by the sum of (gamma lambda)^l delta"
 
 
 def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float) -> Iterator[tuple[str, Tensor]]:
@@ -73,7 +73,7 @@ def wrong_advantages(one: OnePhase, following: Tensor, gamma: float, lam: float)
     words = "the next value is off by one: it is V(s_t), where V(s_t+1) belongs"
     yield words, mistakes.traced(r.reward, r.value, late, r.terminated, r.done, gamma, gamma * lam)
     no_future = torch.where(r.truncated, 0.0, following)
-    words = "the value of final observations is missing: after a time limit they bootstrap from 0"
+    words = "after a time limit they bootstrap from 0: it is not the end of the task, use V(final_obs)"
     yield words, mistakes.traced(r.reward, r.value, no_future, r.terminated, r.done, gamma, gamma * lam)
     for words, wrong in mistakes.GAE.items():
         yield words, wrong(r.reward, r.value, following, r.terminated, r.done, gamma, lam)

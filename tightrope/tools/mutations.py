@@ -117,7 +117,7 @@ MUTATIONS = (
     Mutation("final observations are those after the reset", "engine.collect",
              "final_obs[t, answer.rows] = answer.final_obs", "pass", "after the reset"),
     Mutation("a time limit bootstraps from 0", "engine.collect", "if rollout.truncated.any():", "if False:",
-             "final observations|time limit"),
+             "bootstrap from 0"),
     Mutation("the next rollout starts from old observations", "engine.state", "self.obs.copy_(obs)\n        return taken",
              "return taken", "state.obs"),
     Mutation("the optimizer ascends", "engine.optimize",
