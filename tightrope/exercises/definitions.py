@@ -28,30 +28,32 @@ def advantages(
     reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, done: Tensor, gamma: float, gae_lambda: float
 ) -> Tensor:
     """GAE: the sum of (gamma lambda)^l delta_{t+l}, up to the end of the episode."""
-    found = torch.zeros_like(value)
+    r, v, following, ended, cut = (x.tolist() for x in (reward, value, next_value, terminated, done))
     steps, envs = value.shape
+    found = [[0.0] * envs for _ in range(steps)]
     for n in range(envs):
         for t in range(steps):
             for k in range(t, steps):
-                future = 0.0 if terminated[k, n] else gamma * next_value[k, n]
-                found[t, n] += (gamma * gae_lambda) ** (k - t) * (reward[k, n] + future - value[k, n])
-                if done[k, n]:
+                future = 0.0 if ended[k][n] else gamma * following[k][n]
+                found[t][n] += (gamma * gae_lambda) ** (k - t) * (r[k][n] + future - v[k][n])
+                if cut[k][n]:
                     break
-    return found
+    return torch.tensor(found)
 
 
 def returns(reward: Tensor, terminated: Tensor, done: Tensor, next_value: Tensor, gamma: float) -> Tensor:
     """The discounted rewards up to the end of the episode or the last row, and what follows there unless the task is over."""
-    found = torch.zeros_like(reward)
+    r, following, ended, cut = (x.tolist() for x in (reward, next_value, terminated, done))
     steps, envs = reward.shape
+    found = [[0.0] * envs for _ in range(steps)]
     for n in range(envs):
         for t in range(steps):
             for k in range(t, steps):
-                found[t, n] += gamma ** (k - t) * reward[k, n]
-                if done[k, n] or k == steps - 1:
-                    found[t, n] += 0.0 if terminated[k, n] else gamma ** (k - t + 1) * next_value[k, n]
+                found[t][n] += gamma ** (k - t) * r[k][n]
+                if cut[k][n] or k == steps - 1:
+                    found[t][n] += 0.0 if ended[k][n] else gamma ** (k - t + 1) * following[k][n]
                     break
-    return found
+    return torch.tensor(found)
 
 
 def mean_of_the_living(x: Tensor, alive: Tensor) -> Tensor:

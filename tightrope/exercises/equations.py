@@ -135,10 +135,14 @@ def check_equation(name: str, function: Callable[..., object]) -> str | None:
         inspect.signature(function).bind(*range(len(exercise.parameters.split(", "))))
     except (TypeError, ValueError):
         return f"it does not take ({exercise.parameters}): define it with these parameters, in this order"
+    tried = []
     for words, case in exercise.cases.items():
+        tried.append(case)
         wrong = check_case(exercise, function, case)
         if wrong is not None:
-            known = matching_mistake(exercise, function)
+            known = matching_mistake(exercise, function, [*exercise.cases.values()]) or matching_mistake(
+                exercise, function, tried
+            )
             return f"{known}. With {words}, {wrong}" if known else f"with {words}, {wrong}"
     return check_gradients(exercise, function) if exercise.differentiable else None
 
@@ -188,10 +192,10 @@ def about_shape(found: Tensor, expected: Tensor) -> str:
     return shapes
 
 
-def matching_mistake(exercise: Exercise, function: Callable[..., object]) -> str | None:
-    """The words of the common mistake that gives the same results in every case; None if there is none."""
+def matching_mistake(exercise: Exercise, function: Callable[..., object], cases: list[Case]) -> str | None:
+    """The words of the common mistake that gives the same results in these cases; None if there is none."""
     for words, wrong in exercise.wrong.items():
-        if all(same_result(function, wrong, case) for case in exercise.cases.values()):
+        if all(same_result(function, wrong, case) for case in cases):
             return words
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +20,9 @@ NAMES = ("surrogate", "value loss", "entropy bonus")
 class Parts:
     """The gradients of the terms of a loss for one minibatch, and of what common mistakes give in place of the first."""
 
+    policy: ActorCritic
     components: list[Tensor]  # surrogate, value loss, entropy bonus
-    guesses: dict[str, Tensor]
+    guesses: dict[str, Tensor]  # not yet differentiated
 
 
 def ppo_gradient(one: OnePhase) -> Iterator[str]:
@@ -38,14 +39,7 @@ def ppo_parts(one: OnePhase, update: Update) -> Parts:
     critic, entropy = (value - batch.target).square().mean() / 2, distribution.entropy(batch.action).mean()
     terms = definitions.surrogate_by_cases(*given), critic, entropy
     guesses = {words: wrong(*given) for words, wrong in mistakes.SURROGATE.items()}
-    return Parts(*gradients_of(terms, guesses, policy))
-
-
-def gradients_of(
-    terms: Sequence[Tensor], guesses: Mapping[str, Tensor], policy: ActorCritic
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    found = [definitions.gradient_of(x, policy) for x in terms]
-    return found, {words: definitions.gradient_of(x, policy) for words, x in guesses.items()}
+    return Parts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
 
 
 def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
@@ -77,10 +71,11 @@ def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
 def explains(words: str, one: OnePhase, parts: Sequence[Parts]) -> bool:
     """Whether a guess in place of the surrogate gives all gradients of the phase."""
     weights = weights_of(one)
-    pairs = zip(one.updates, parts, strict=True)
-    return all(
-        agrees(u.grad, combined(weights, [part.guesses[words], *part.components[1:]]), 2e-2) for u, part in pairs
-    )
+    for update, part in zip(one.updates, parts, strict=True):
+        guess = definitions.gradient_of(part.guesses[words], part.policy)
+        if not agrees(update.grad, combined(weights, [guess, *part.components[1:]]), 2e-2):
+            return False
+    return True
 
 
 def weights_of(one: OnePhase) -> tuple[float, ...]:
@@ -135,7 +130,7 @@ def vpg_parts(one: OnePhase, update: Update) -> Parts:
         0 * log_prob.sum(),
         (distribution.entropy(batch.action) * kept).sum(),
     )
-    return Parts(*gradients_of(terms, guesses, policy))
+    return Parts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
 
 
 # step, schedule, statistics ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,10 @@ class SecondCopy:
         parent, _, last = name.rpartition(".")
         if parent:
             self._load(parent)
+            if name in self.modules:  # the parent has imported it
+                return self.modules[name]
+        if name not in BARE:
+            importlib.import_module(name)  # dataclasses look for their module in sys.modules
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None or spec.loader is None:
             raise ModuleNotFoundError(name)
