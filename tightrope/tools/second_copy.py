@@ -6,8 +6,9 @@ import builtins
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from ..errors import UsageError
 
@@ -54,12 +55,16 @@ class SecondCopy:
         if spec.submodule_search_locations:
             module.__path__ = list(spec.submodule_search_locations)
         if name not in BARE:
-            exec(self._code(name, spec.origin), module.__dict__)
+            exec(self._code(name, spec.origin, spec.loader), module.__dict__)
         if parent:
             setattr(self.modules[parent], last, module)
         return module
 
-    def _code(self, name: str, origin: str) -> object:
+    def _code(self, name: str, origin: str, loader: object) -> CodeType:
+        if name != self.changed and isinstance(loader, SourceFileLoader):
+            code = loader.get_code(name)  # compiled already
+            assert code is not None
+            return code
         text = Path(origin).read_text()
         if name == self.changed:
             if text.count(self.old) != 1:
