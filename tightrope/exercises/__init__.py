@@ -65,7 +65,7 @@ def verdict(name: str, function: object) -> bool:
     if wrong is not None:
         print_line(f"{name}: {wrong}")
         return False
-    own = getattr(function, "__name__", "my_function")
+    own = getattr(function, "__name__", "").strip("<>").replace("lambda", "my_function") or "my_function"
     print_line(f"{name}: right." + (f" Train with it: {USES[name].format(own)}" if USES[name] else ""))
     return True
 

@@ -17,6 +17,9 @@ def first_difference(found: Tensor, expected: Tensor) -> str:
     """The first entry that differs, with both numbers."""
     if found.shape != expected.shape:
         return f"the shape is {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    if len(bad := (expected.isfinite() & ~found.isfinite()).nonzero()):
+        hint = ": is something divided by 0?" if found.isnan().any() else ""
+        return f"at {bad[0].tolist()} it is {found[tuple(bad[0].tolist())]:.4g}{hint}"
     wrong = ((found.double() - expected.double()).abs() > 1e-5 + 1e-3 * expected.double().abs()).nonzero()
     if not len(wrong):
         return "small differences everywhere"

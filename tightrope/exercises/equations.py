@@ -84,7 +84,7 @@ EQUATIONS = {
     ),
     "timestep_mean": Exercise(
         "x, alive", definitions.mean_of_the_living,
-        {"all environments alive": (tenths(3, 4, 3), ~mask_at(4, 3)), "some have ended": (tenths(3, 4, 3), ALIVE)},
+        {"all environments alive": (tenths(3, 4, 3), ~mask_at(4, 3)), "some environments ended": (tenths(3, 4, 3), ALIVE)},
         mistakes.BASELINES, use="tr.VPG('CartPole-v1', timestep_mean={})",
     ),
     "importance_weights": Exercise(
@@ -160,7 +160,9 @@ def check_case(exercise: Exercise, function: Callable[..., object], case: Case) 
     except NotImplementedError:
         raise
     except Exception as error:
-        return f"it raises {type(error).__name__}: {one_line(error)}"
+        hint = ". There is one entry for each environment: use torch.where, or multiply by ~mask, in place of if"
+        per_env = hint if "Boolean value of Tensor" in str(error) else ""
+        return f"it raises {type(error).__name__}: {one_line(error)}{per_env}"
     if found is None:
         return "it returns nothing: end with return"
     for name, before, after in zip(exercise.parameters.split(", "), case, given, strict=True):

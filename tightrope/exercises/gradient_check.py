@@ -17,7 +17,7 @@ NAMES = ("surrogate", "value loss", "entropy bonus")
 
 
 @dataclass(frozen=True)
-class Parts:
+class GradientParts:
     """The gradients of the terms of a loss for one minibatch, and of what common mistakes give in place of the first."""
 
     policy: ActorCritic
@@ -30,7 +30,7 @@ def ppo_gradient(one: OnePhase) -> Iterator[str]:
     yield from wrong_gradients(one, [ppo_parts(one, update) for update in one.updates])
 
 
-def ppo_parts(one: OnePhase, update: Update) -> Parts:
+def ppo_parts(one: OnePhase, update: Update) -> GradientParts:
     clip, batch = float(getattr(one.config, "clip_coef", 0.2)), update.batch
     policy = one.policy_with(update.before)
     distribution, value = policy(batch.obs)
@@ -39,10 +39,10 @@ def ppo_parts(one: OnePhase, update: Update) -> Parts:
     critic, entropy = (value - batch.target).square().mean() / 2, distribution.entropy(batch.action).mean()
     terms = definitions.surrogate_by_cases(*given), critic, entropy
     guesses = {words: wrong(*given) for words, wrong in mistakes.SURROGATE.items()}
-    return Parts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
+    return GradientParts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
 
 
-def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
+def wrong_gradients(one: OnePhase, parts: Sequence[GradientParts]) -> Iterator[str]:
     """Compare each gradient with the weighted sum of its components. What differs is found by least squares."""
     weights, updates = weights_of(one), one.updates
     expected = [combined(weights, part.components) for part in parts]
@@ -68,7 +68,7 @@ def wrong_gradients(one: OnePhase, parts: Sequence[Parts]) -> Iterator[str]:
         yield f"{place}: the gradient of minibatch {k} is wrong: is something detached, or not detached?"
 
 
-def explains(words: str, one: OnePhase, parts: Sequence[Parts]) -> bool:
+def explains(words: str, one: OnePhase, parts: Sequence[GradientParts]) -> bool:
     """Whether a guess in place of the surrogate gives all gradients of the phase."""
     weights = weights_of(one)
     for update, part in zip(one.updates, parts, strict=True):
@@ -109,7 +109,7 @@ def vpg_gradient(one: OnePhase) -> Iterator[str]:
     yield from wrong_gradients(one, [vpg_parts(one, update) for update in one.updates])
 
 
-def vpg_parts(one: OnePhase, update: Update) -> Parts:
+def vpg_parts(one: OnePhase, update: Update) -> GradientParts:
     policy, batch = one.policy_with(update.before), update.batch
     alive, clamp = definitions.alive_of(batch), float(getattr(one.config, "weight_clamp", 0.0) or 0.0)
     distribution, _ = policy(batch.obs)
@@ -130,7 +130,7 @@ def vpg_parts(one: OnePhase, update: Update) -> Parts:
         0 * log_prob.sum(),
         (distribution.entropy(batch.action) * kept).sum(),
     )
-    return Parts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
+    return GradientParts(policy, [definitions.gradient_of(x, policy) for x in terms], guesses)
 
 
 # step, schedule, statistics ---------------------------------------------------------------------------------------------

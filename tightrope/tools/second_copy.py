@@ -73,7 +73,7 @@ class SecondCopy:
         return compile(text, origin, "exec", dont_inherit=True)
 
     def _import(
-        self, name: str, namespace: Mapping[str, object] | None = None, local: object = None,
+        self, name: str, namespace: Mapping[str, object] | None = None, local: Mapping[str, object] | None = None,
         fromlist: Sequence[str] = (), level: int = 0,
     ) -> ModuleType:  # fmt: skip
         package = str((namespace or {}).get("__package__") or "")
