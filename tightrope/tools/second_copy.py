@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -55,22 +55,18 @@ class SecondCopy:
         if spec.submodule_search_locations:
             module.__path__ = list(spec.submodule_search_locations)
         if name not in BARE:
-            exec(self._code(name, spec.origin, spec.loader), module.__dict__)
+            exec(self._code(name, spec.origin), module.__dict__)
         if parent:
             setattr(self.modules[parent], last, module)
         return module
 
-    def _code(self, name: str, origin: str, loader: object) -> CodeType:
-        if name != self.changed and isinstance(loader, SourceFileLoader):
-            code = loader.get_code(name)  # compiled already
-            assert code is not None
-            return code
+    def _code(self, name: str, origin: str) -> CodeType:
+        if name != self.changed:
+            return compiled(origin)
         text = Path(origin).read_text()
-        if name == self.changed:
-            if text.count(self.old) != 1:
-                raise UsageError(f"{name} has {self.old!r} {text.count(self.old)} times: give a line that it has once")
-            text = text.replace(self.old, self.new)
-        return compile(text, origin, "exec", dont_inherit=True)
+        if text.count(self.old) != 1:
+            raise UsageError(f"{name} has {self.old!r} {text.count(self.old)} times: give a line that it has once")
+        return compile(text.replace(self.old, self.new), origin, "exec", dont_inherit=True)
 
     def _import(
         self, name: str, namespace: Mapping[str, object] | None = None, local: Mapping[str, object] | None = None,
@@ -86,3 +82,9 @@ class SecondCopy:
             if any((folder / f"{item}.py").exists() or (folder / item).is_dir() for folder in folders):
                 self._load(f"{full}.{item}")
         return module if fromlist else self._load(PACKAGE)
+
+
+@functools.cache
+def compiled(origin: str) -> CodeType:
+    """The code of a file as it is, which all copies share."""
+    return compile(Path(origin).read_text(), origin, "exec", dont_inherit=True)
