@@ -104,7 +104,7 @@ class ProbeOptions:
     show_probs: bool = False
     """Print the values and action probabilities that were learned."""
     museum: bool = False
-    """Show instead which of fifty typical mistakes these checks catch, and in what words. Takes about two minutes."""
+    """Show instead which of fifty typical mistakes these checks catch, and in what words. Takes about three minutes."""
     out: Path | None = None
     """Also write the museum as a page in Markdown."""
 
