@@ -174,7 +174,8 @@ def train(algo: str, right: set[str]) -> None:
     if f"{algo}_phase" in right:
         own["phase"] = EXERCISES[f"{algo}_phase"]
     print(f"{algo} with your own {', '.join(own) or 'nothing yet'}")
-    agent = (tr.VPG if algo == "vpg" else tr.PPO)("CartPole-v1", seed=1, **own).learn(60_000)
+    kind, steps = (tr.VPG, 400_000) if algo == "vpg" else (tr.PPO, 60_000)
+    agent = kind("CartPole-v1", seed=1, **own).learn(steps)
     print(agent.evaluate(20))
 
 

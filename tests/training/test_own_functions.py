@@ -13,6 +13,7 @@ import yaml
 import tightrope as tr
 from tightrope import functional
 from tightrope.cli import main
+from tightrope.engine import Runtime
 from tightrope.engine.functions import Functions
 from tightrope.training.function_trial import SIGNATURES, complaint
 from tightrope.training.functions import NAMES
@@ -78,6 +79,19 @@ def test_a_function_that_reads_numbers_still_trains() -> None:
         return functional.clipped_surrogate(log_prob, old, advantage, clip)
 
     torch.testing.assert_close(weights_after(clipped_surrogate=slow), weights_after(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_hand_written_gradient_gives_way_to_an_own_equation(capfd: pytest.CaptureFixture[str]) -> None:
+    """As on a GPU, where PPOLoss has one: it is compared with autograd first."""
+
+    def trained(runtime: Runtime) -> torch.Tensor:
+        own = {"clipped_surrogate": lambda p, q, a, c: 2 * functional.clipped_surrogate(p, q, a, c)}
+        agent = tr.PPO("CartPole-v1", **SMALL, **own)
+        agent.state.runtime = runtime
+        return agent.learn(quiet=True).state.optimizer.flat
+
+    torch.testing.assert_close(trained(Runtime(on_device=True)), trained(Runtime()), rtol=1e-3, atol=1e-5)
+    assert "PPOLoss uses autograd instead of its hand-written gradient" in capfd.readouterr().err
 
 
 def test_a_resumed_run_asks_for_it_again(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ independent of `functional`, which the checks compare with it."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -121,11 +123,14 @@ def sampled(distribution: Distribution, noise: Tensor) -> Tensor:
 
 
 def log_probability(distribution: Distribution, action: Tensor) -> Tensor:
-    """log pi(a|s), as torch.distributions has it."""
+    """log pi(a|s): the logarithm of a softmax, or of the density of independent normals."""
     if isinstance(distribution, Categorical):
-        return torch.distributions.Categorical(logits=distribution.logits).log_prob(action)
+        rows = distribution.logits - torch.logsumexp(distribution.logits, -1, keepdim=True)
+        return torch.stack([row[a] for row, a in zip(rows, action.tolist(), strict=True)])
     assert isinstance(distribution, Gaussian)
-    return torch.distributions.Normal(distribution.mean, distribution.log_std.exp()).log_prob(action).sum(-1)
+    std = distribution.log_std.exp()
+    density = torch.exp(-(((action - distribution.mean) / std) ** 2) / 2) / (std * math.sqrt(2 * math.pi))
+    return density.log().sum(-1)
 
 
 def alive_of(batch: Batch) -> Tensor:
