@@ -65,7 +65,7 @@ def test_a_mask_that_is_not_applied_is_found_by_its_probe(monkeypatch):
 
     original = ActionMask.forward
     monkeypatch.setattr(ActionMask, "forward", lambda *args: (original(*args)[0], torch.ones_like(original(*args)[1])))
-    assert not run_probe(PROBES[5], "ppo", 1).passed
+    assert not run_probe(next(probe for probe in PROBES if probe.env == "MaskProbe-v0"), "ppo", 1).passed
 
 
 def test_a_part_that_is_left_out_is_found_by_the_hybrid_probe(monkeypatch):
