@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from ..functional import (
     value_loss,
 )
 from ..functional.losses import Equation
-from ..types import Batch
+from ..types import Batch, Settings
 from .across_ranks import sum_over_ranks
 
 
@@ -47,3 +47,8 @@ class Functions:
     minibatches: Callable[[Batch, int, Tensor], Iterator[Batch]] = minibatches
     collect: Equation | None = None  # (env, policy, rollout, obs, noise) to the last observations; None: the runtime's
     phase: Callable[..., tuple[object, ...]] | None = None  # (state, config, noise) to metrics; None: the algorithm's
+
+    def with_own(self, own: Mapping[str, Callable[..., object]]) -> Functions:
+        """The record with these functions in place of others, by name."""
+        given: Settings = dict(own)
+        return replace(self, **given)

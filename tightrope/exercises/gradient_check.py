@@ -162,7 +162,7 @@ def step_stage(one: OnePhase) -> Iterator[str]:
 
 def unmoved(one: OnePhase, moved: Tensor) -> str:
     """The part of the policy whose parameters stayed, although it has a gradient."""
-    offset, still = 0, {}
+    offset, still = 0, dict[str, bool]()
     for name, p in one.old_policy.named_parameters():
         part, grad = moved[offset : offset + p.numel()], one.updates[0].grad[offset : offset + p.numel()]
         offset += p.numel()

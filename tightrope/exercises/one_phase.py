@@ -14,10 +14,10 @@ from ..algorithms.common import noise_of_phase, start
 from ..engine import Noise, Runtime, State, initialising
 from ..envs import TensorEnv
 from ..models import ActorCritic, NetworkConfig, actor_critic
-from ..types import Batch, Box, Discrete, Rollout, Spec
+from ..types import Batch, Box, Discrete, Rollout, Settings, Spec
 
 ENVS, STEPS, SEED = 8, 12, 3
-SETTINGS: dict[str, dict[str, int | float | bool | str | None]] = {
+SETTINGS: dict[str, Settings] = {
     "ppo": dict(
         num_envs=ENVS, num_steps=STEPS, num_minibatches=4, update_epochs=3, total_timesteps=4 * ENVS * STEPS,
         learning_rate=0.02, ent_coef=0.1, gamma=0.9, gae_lambda=0.8, max_grad_norm=0.5,
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, int | float | bool | str | None]] = {
 class DriftEnv(TensorEnv):
     """A point that drifts for at most five steps; some episodes terminate, some reach the time limit."""
 
-    observation = Box((2,))
+    observation: Spec = Box((2,))
     action: Spec = Discrete(3)
     noise_size = 2
     time_limit = 5
@@ -118,7 +118,7 @@ def run_phase(
         updates.append(Update(replace(batch, **fixed), o.grad.clone(), o.flat.clone(), float(o.learning_rate)))
 
     state: State = start(env, policy, config, SEED, Runtime(watcher=watch, say=lambda line: None))
-    state.functions = replace(state.functions, **functions or {})
+    state.functions = state.functions.with_own(functions or {})
     noise = noise_of_phase(state, config)
     before = copy.deepcopy(policy), env.state_dict(), state.obs.clone()
     metrics = next(iter(ALGORITHMS[algo].loop(state, config)))

@@ -246,7 +246,7 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     own = {one.name: one.function for one in config.run.functions if one.function is not None}
-    state.functions = replace(state.functions, **own)
+    state.functions = state.functions.with_own(own)
     return state
 
 

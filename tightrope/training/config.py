@@ -212,7 +212,7 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
             if name in ("env", "algo"):
                 continue
             if name in NAMES:  # of one function of the user's, as in tr.PPO(..., gae=my_gae)
-                before = given.get("functions", layer.get("functions", merged.get("functions", ())))
+                before = given.get("functions") or merged.get("functions") or ()
                 given["functions"] = with_later(before, [read_function(name, value)])
                 continue
             if name not in annotations and (not isinstance(value, dict) or name in SETTINGS):
@@ -254,6 +254,9 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
         return UsageError(f"unknown setting {name!r}: settings have no sections, so drop {section!r} and give {inner}")
     if name in ("quiet", "run_dir", "config"):
         return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
+    if name in NAMES:
+        wrong = f"{name} is a function of the algorithm, which your own may replace"
+        return UsageError(f"{wrong}: give functions {name}=module:function, or in Python {name}=your_function")
     foreign = here_called(name, SETTINGS)
     if foreign:
         owner = next((o for o in ALGORITHMS if SETTINGS[name] in setting_types(o)), algo)
