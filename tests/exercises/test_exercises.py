@@ -32,12 +32,13 @@ def solutions() -> dict[str, Own]:
     return {name: x for name, x in namespace.items() if callable(x) and name not in ("exercises",)}
 
 
-def stubs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("my_ppo", ROOT / "examples" / "course" / "my_ppo.py")
+def of_the_course(name: str) -> ModuleType:
+    """A file of examples/course/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "course" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["my_ppo"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -63,7 +64,7 @@ def test_our_own_phase_agrees_with_the_definitions(algo: str) -> None:
 
 
 def test_the_file_of_the_course_has_every_exercise_and_says_that_none_is_written() -> None:
-    module = stubs()
+    module = of_the_course("my_ppo")
     assert sorted(module.EXERCISES) == sorted(NAMES) == sorted(RIGHT)
     for name, stub in module.EXERCISES.items():
         assert diagnose(name, stub) == "not written yet"
@@ -280,3 +281,16 @@ def test_the_whole_course_trains(tmp_path: Path) -> None:
     assert ppo.learn(20_000, run_dir=tmp_path / "run", quiet=True).evaluate(20).mean > 4 * before
     whole = tr.VPG("CartPole-v1", seed=1, device="cpu", phase=RIGHT["vpg_phase"]).learn(32_000, quiet=True)
     assert whole.evaluate(20).mean > 2 * before
+
+
+def test_the_switches_of_the_course(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = of_the_course("details")
+    page = (ROOT / "docs" / "course.md").read_text()
+    for name, settings in module.SWITCHES.items():
+        number, _, words = name.partition(" ")
+        assert (f"| detail {number}: {words} |" if number.isdigit() else f"| {name} |") in page
+        tr.PPO("CartPole-v1", device="cpu", **settings)  # refuses a setting that is not there
+    monkeypatch.setattr(module, "SWITCHES", {"one": {}})
+    monkeypatch.setattr(sys, "argv", ["details.py", "--seeds", "1"])
+    module.main()
+    assert re.fullmatch(r"one +\d+\n", capsys.readouterr().out)
