@@ -429,7 +429,11 @@ def test_probes_say_what_a_failure_means(
     done = tightrope("probe", "--algo", algo)
     probes = probes_for(algo)
     assert (done.code, done.err) == (1 if broken else 0, "")
-    assert re.findall(r"^(?:ok|FAIL) +(\S+)", done.out, re.MULTILINE) == [probe.env for probe in probes]
+    assert re.findall(r"^(?:ok|FAIL) +(\S+)", done.out, re.MULTILINE) == [
+        "equations",
+        "one",
+        *(probe.env for probe in probes),
+    ]
     assert re.findall(r"^FAIL +(\S+)", done.out, re.MULTILINE) == list(broken)
     meanings = [probe.env for probe in probes if probe.meaning in done.out]
     assert meanings == list(broken[:1]), "the first failure is the one to look at"

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import tightrope as tr
+from tightrope.algorithms import ALGORITHMS
 from tightrope.cli import COMMANDS, main
 from tightrope.training.build import check_env
 from tightrope.training.config import setting_types
@@ -281,7 +282,9 @@ def keywords_of(name: str) -> set[str] | None:
     """The keywords that something takes; None if it is not ours."""
     method = name.rpartition(".")[2]
     if name in ("tr.PPO", "tr.VPG", "tr.load"):
-        return {*setting_types("vpg" if name == "tr.VPG" else "ppo"), *inspect.signature(resolve(name)).parameters}
+        algo = "vpg" if name == "tr.VPG" else "ppo"
+        own = ALGORITHMS[algo].config.replaceable.split()  # a function of the user's, by the name of what it replaces
+        return {*setting_types(algo), *own, *inspect.signature(resolve(name)).parameters}
     if re.fullmatch(r"tr(\.\w+)+", name):
         return None if inspect.isclass(resolve(name)) else set(inspect.signature(resolve(name)).parameters)
     if method in ("learn", "evaluate", "predict", "save", "record", "show", "export") and "model" not in name:

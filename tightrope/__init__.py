@@ -19,7 +19,7 @@ if "torch" not in sys.modules:  # which reads it once: see engine/threads.py
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from . import algorithms, draw, engine, envs, functional, models, types
+    from . import algorithms, draw, engine, envs, exercises, functional, models, types
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .logging.callback import Callback, StopTraining
@@ -44,6 +44,7 @@ __all__ = [
     "draw",
     "engine",
     "envs",
+    "exercises",
     "functional",
     "load",
     "load_policy",
@@ -51,7 +52,7 @@ __all__ = [
     "types",
 ]
 
-PACKAGES = ("algorithms", "draw", "engine", "envs", "functional", "models", "types")
+PACKAGES = ("algorithms", "draw", "engine", "envs", "exercises", "functional", "models", "types")
 HOMES = {
     "agent": ("PPO", "VPG", "Agent"),
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),

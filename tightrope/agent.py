@@ -37,7 +37,7 @@ from .training.evaluate import Evaluation, Tick, evaluate_policy
 from .training.init_from import start_from
 from .training.memory_settings import import_memory, memory_setting
 from .training.names import AgentType, check_run_dir, known_arguments, one_too_many
-from .training.own_wrappers import import_wrappers
+from .training.own_code import import_own_code
 from .training.resuming import nothing_to_do, resume_notes
 from .training.run_directory import RunDirectory, begun_before, directory, new_run_dir
 from .training.schedules import check_functions
@@ -66,6 +66,7 @@ class Agent(AgentBase, metaclass=AgentType):
             network: Your own network from observations to features (B, F): a class or function that makes it, so that its
                 weights follow the seed, or an instance, which is copied with its weights.
             settings: The settings of `tightrope train --help`. They override the environment's preset.
+                A function of yours replaces one of the algorithm's, as in gae=my_gae.
         """
         join()
         if others:
@@ -94,7 +95,7 @@ class Agent(AgentBase, metaclass=AgentType):
         user_objects.import_training_env(config.run.train_env)
         import_memory(config.network.memory)
         agent = cls.__new__(cls)
-        agent._setup(import_wrappers(config), env, network)
+        agent._setup(import_own_code(config), env, network)
         return agent
 
     def _setup(self, config: Config, env: Any, network: Network | None, new: bool = True) -> None:

@@ -25,7 +25,8 @@ from .training import user_objects
 from .training.build import check_plausible, find_on_all_ranks, per_rank_config, restore
 from .training.checkpoint_reader import CONFIG, Checkpoint, find
 from .training.config import Config
-from .training.own_wrappers import import_wrappers
+from .training.functions import NAMES
+from .training.own_code import import_own_code
 from .training.policy import Policy, loaded, spec_from_json
 from .training.run_directory import directory, load_config
 from .training.settings import available, device_name, name_of_device, resolve_device
@@ -160,7 +161,8 @@ def for_this_machine(config: Config, settings: Settings, env: Any, steps: int = 
     if settings.get("device", config.run.device) != config.run.device:
         settings.setdefault("accelerate", "auto")
     changed = config.changed_after(steps, **settings)
-    return import_wrappers(changed) if "wrappers" in settings else changed
+    given = {"wrappers": {"wrappers"}, "functions": {"functions", *NAMES}}
+    return import_own_code(changed, tuple(name for name, keys in given.items() if keys & settings.keys()))
 
 
 def check_arguments(env_kwargs: Settings) -> None:

@@ -60,22 +60,12 @@ def test_vpg_solves_cartpole(baseline):
     assert agent.learn(quiet=True).evaluate(episodes=100).mean >= 450
 
 
-def test_a_sign_error_is_found_by_the_probes(monkeypatch):
-    """The diagnosis can fail: with the surrogate's sign turned, probe 4 does not pass."""
-    from tightrope.functional import losses
-
-    original = losses.clipped_surrogate
-    monkeypatch.setattr(losses, "clipped_surrogate", lambda *args: -original(*args))
-    assert not run_probe(PROBES[3], "ppo", 1).passed
-    assert run_probe(PROBES[0], "ppo", 1).passed
-
-
 def test_a_mask_that_is_not_applied_is_found_by_its_probe(monkeypatch):
     from tightrope.models.action_mask import ActionMask
 
     original = ActionMask.forward
     monkeypatch.setattr(ActionMask, "forward", lambda *args: (original(*args)[0], torch.ones_like(original(*args)[1])))
-    assert not run_probe(PROBES[5], "ppo", 1).passed
+    assert not run_probe(next(probe for probe in PROBES if probe.env == "MaskProbe-v0"), "ppo", 1).passed
 
 
 def test_a_part_that_is_left_out_is_found_by_the_hybrid_probe(monkeypatch):

@@ -25,6 +25,7 @@ from tightrope.engine.kernels import (
     gradient_class,
     known_network,
 )  # fmt: skip
+from tightrope.engine.kernels.layout import known_loss
 from tightrope.engine.kernels.trunk import fused_layers
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
@@ -335,6 +336,12 @@ def test_with_a_device_there_are():
     assert gradient_class(loss, policy) is FusedGradient
     assert gradient_class(loss, wide) is WideGradient
     assert gradient_class(VPGLoss(False, None, 0.5, 0.0), policy) is None
+
+
+def test_only_the_loss_that_the_kernels_know():
+    assert known_loss(PPOLoss(0.2, 0.5, 0.01, False))
+    assert not known_loss(VPGLoss(False, None, 0.5, 0.0))
+    assert not known_loss(PPOLoss(0.2, 0.5, 0.01, False, bonus=lambda entropy: 2 * entropy.mean()))
 
 
 @pytest.mark.gpu

@@ -37,6 +37,17 @@ def test_what_a_probe_shows_and_pays_and_how_long_it_lives(env_id: str) -> None:
         obs = step.obs
 
 
+def test_what_the_time_limit_probe_pays_and_how_it_ends() -> None:
+    env = make("TimeLimitProbe-v0", num_envs=2)
+    assert env.reset(noise=torch.tensor([[0.1], [0.9]])).flatten().tolist() == [1.0, 0.0]
+    step = env.step(torch.zeros(2, dtype=torch.int64), torch.tensor([[0.9], [0.9]]))
+    assert step.reward.tolist() == [1.0, 0.0]
+    assert step.terminated.tolist() == [True, False]
+    assert step.truncated.tolist() == [False, True]
+    assert step.final_obs.flatten().tolist() == [2.0, 1.0]
+    assert step.obs.flatten().tolist() == [0.0, 0.0]
+
+
 def test_what_the_hybrid_probe_pays() -> None:
     env = make("HybridProbe-v0", num_envs=4)
     obs = env.reset(noise=torch.tensor([[0.1], [0.1], [0.9], [0.9]]))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from ..engine import Noise, Optimizer, Runtime, State, draw_noise, stream_seed, world
+from ..engine import Noise, Optimizer, Runtime, State, draw_noise, run_as, stream_seed, world
 from ..errors import UsageError, one_line
 from ..functional import Schedule, linear
 from ..models import ActorCritic
@@ -38,6 +38,8 @@ class OnPolicyConfig:
     epoch_settings: ClassVar[tuple[str, ...]] = ()
     # True: minibatches are whole trajectories, a rollout may end early, and phases report the steps that they took
     by_trajectory: ClassVar[bool] = False
+    # names of the functions of `state.functions` that the algorithm uses, which a user's own may replace
+    replaceable: ClassVar[str] = "phase"
 
     total_timesteps: int = 500_000
     """Total number of environment steps, summed over all environments."""
@@ -203,6 +205,8 @@ def training_loop(
     state: S, config: C, phase: Callable[[S, C, Noise], Any], schedule: Callable[[S, C], None] = schedule_settings
 ) -> Iterator[Any]:
     """Train to the end of the run and yield the metrics of each phase. Between two yields, `state` holds the whole run."""
+    own = state.functions.phase
+    phase = phase if own is None else run_as("phase")(own)
     schedule(state, config)
     while not is_finished(state, config):
         metrics = phase(state, config, noise_of_phase(state, config))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, State, health, run_as, under_guard
-from ..functional import PPOLoss, PPOTerms, gae, mean_of_taken, running_returns, successor_values
+from ..functional import PPOLoss, PPOTerms, mean_of_taken, running_returns, successor_values
 from ..types import Batch
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, schedule_settings, training_loop
 from .common import start as start  # re-exported
@@ -43,6 +43,7 @@ class PPOConfig(OnPolicyConfig):
 
     state: ClassVar[type[State]] = PPOState
     epoch_settings: ClassVar[tuple[str, ...]] = ("update_epochs", "num_minibatches")
+    replaceable: ClassVar[str] = "gae clipped_surrogate value_loss entropy_bonus minibatches collect phase"
     num_minibatches: int = 4
     """Number of minibatches in each pass over the rollout."""
     update_epochs: int = 4
@@ -95,8 +96,7 @@ def schedule(state: PPOState, config: PPOConfig) -> None:
 @run_as("phase")
 def phase(state: PPOState, config: PPOConfig, noise: Noise) -> PPOMetrics:
     """Collect a rollout, then learn from it. Deterministic in (state, noise); on a GPU, the host reads no tensor."""
-    obs, _ = state.runtime.collect(state.env, state.policy, state.rollout, state.obs, noise)
-    state.obs.copy_(obs)
+    state.collect(state.obs, noise)
     episodes = state.runtime.all_reduce_sum(state.env.finished_episodes())
     return learn(state, config, noise.shuffle, episodes)
 
@@ -109,9 +109,8 @@ def estimate(state: PPOState, config: PPOConfig) -> Batch:
     final_value = state.runtime.final_values(policy, rollout)
     next_value = successor_values(rollout.value, policy.value(state.obs), rollout.done, final_value)
     reward = policy.reward_scaler(rollout.reward) if config.norm_reward else rollout.reward
-    advantage = gae(  # [detail 5]
-        reward, rollout.value, next_value, rollout.terminated, rollout.done, config.gamma, config.gae_lambda
-    )
+    ends, decays = (rollout.terminated, rollout.done), (config.gamma, config.gae_lambda)
+    advantage = state.functions.gae(reward, rollout.value, next_value, *ends, *decays)  # [detail 5]
     return rollout.batch(advantage, target=advantage + rollout.value)
 
 
@@ -120,11 +119,13 @@ def learn(state: PPOState, config: PPOConfig, shuffle: Tensor, episodes: Tensor)
     """Estimate advantages, take gradient steps on shuffled minibatches, then update the running statistics."""
     policy, rollout, optimizer, runtime = state.policy, state.rollout, state.optimizer, state.runtime
     batch = estimate(state, config)
-    loss = PPOLoss(state.clip_coef, config.vf_coef, config.entropy_weight(state), config.clip_vloss)
+    use, weights = state.functions, (state.clip_coef, config.vf_coef, config.entropy_weight(state))
+    loss = PPOLoss(*weights, config.clip_vloss, use.clipped_surrogate, use.value_loss, use.entropy_bonus)
     stopped, rows = torch.zeros_like(state.clip_coef), list[tuple[Tensor, ...]]()
     order = batch.order(shuffle)  # (epochs, B)
     scales = runtime.advantage_scales(batch, config.num_minibatches, order)  # over all ranks; yields None on one rank
-    for minibatch, scale in zip(batch.minibatches(config.num_minibatches, order), scales, strict=False):  # [detail 6]
+    minibatches = use.minibatches(batch, config.num_minibatches, order)  # [detail 6]
+    for minibatch, scale in zip(minibatches, scales, strict=False):
         if config.norm_adv:
             minibatch.advantage = runtime.standardized(minibatch.advantage, scale)  # [detail 7]
         terms = runtime.backward(loss, policy, minibatch, optimizer)

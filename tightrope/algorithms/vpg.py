@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..engine import Noise, State, health, run_as, under_guard
-from ..functional import VPGLoss, VPGTerms, alive_mask, discounted_returns, last_row, standardize, successor_values
+from ..functional import VPGLoss, VPGTerms, alive_mask, last_row, standardize, successor_values
 from ..types import Rollout, Settings, Trajectories
 from .common import MaySchedule, OnPolicyConfig, divides, fraction, positive, refuse, training_loop
 from .common import start as start  # re-exported
@@ -28,6 +28,7 @@ class VPGConfig(OnPolicyConfig):
     searched: ClassVar[str] = "learning_rate num_envs gamma normalize_returns ent_coef max_grad_norm"
     epoch_settings: ClassVar[tuple[str, ...]] = ("rollout_uses", "num_batches")
     by_trajectory: ClassVar[bool] = True
+    replaceable: ClassVar[str] = "discounted_returns timestep_mean importance_weights policy_gradient collect phase"
     total_timesteps: int = 640_000
     num_envs: int = 32
     num_steps: int = 500
@@ -97,8 +98,7 @@ def phase(state: State, config: VPGConfig, noise: Noise) -> VPGMetrics:
     """Collect a rollout, then learn from it. Deterministic in (state, noise)."""
     obs = state.env.reset(noise=noise.start) if config.full_reset else state.obs
     dead = config.dead_fraction if config.full_reset else None  # end the rollout once this fraction has terminated
-    obs, taken = state.runtime.collect(state.env, state.policy, state.rollout, obs, noise, dead)
-    state.obs.copy_(obs)
+    taken = state.collect(obs, noise, dead)
     finished = None if config.full_reset else state.runtime.all_reduce_sum(state.env.finished_episodes())
     return learn(state, config, taken, noise.shuffle, finished)
 
@@ -112,10 +112,10 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
     final_value = runtime.final_values(state.policy, rollout)
     next_value = successor_values(rollout.value, state.policy.value(state.obs), done, final_value)
     cut = done | last_row(collected)
-    returns = discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
+    returns = state.functions.discounted_returns(rollout.reward, rollout.terminated, cut, next_value, config.gamma)
     advantage = returns - rollout.value if config.has_critic else returns.clone()
     if config.baseline == "timestep":
-        advantage -= runtime.timestep_mean(returns, alive)
+        advantage -= state.functions.timestep_mean(returns, alive)
     if config.normalize_returns:
         mean, std = runtime.masked_moments(returns, alive)
         advantage = standardize(advantage, mean if config.baseline == "none" else 0.0, std)
@@ -126,11 +126,11 @@ def estimate(state: State, config: VPGConfig, rollout: Rollout, collected: Tenso
 def learn(state: State, config: VPGConfig, taken: int, shuffle: Tensor, finished: Tensor | None) -> VPGMetrics:
     """Estimate returns over the first `taken` steps, then take gradient steps on batches of whole trajectories."""
     policy, optimizer, runtime, rollout = state.policy, state.optimizer, state.runtime, state.rollout.first(taken)
-    dead = config.dead_fraction if config.full_reset else None
+    dead, use = config.dead_fraction if config.full_reset else None, state.functions
     collected = runtime.collected_mask(rollout.terminated, dead)  # (T, 1) False after the end of the rollout
     batch = estimate(state, config, rollout, collected)
-    vf_coef = config.vf_coef * config.has_critic
-    loss = VPGLoss(config.use_importance_weights, config.weight_clamp, vf_coef, config.entropy_weight(state))
+    reuse, vf_coef = (config.use_importance_weights, config.weight_clamp), config.vf_coef * config.has_critic
+    loss = VPGLoss(*reuse, vf_coef, config.entropy_weight(state), use.importance_weights, use.policy_gradient)
     rows = []
     for trajectories in batch.minibatches(config.num_batches, batch.order(shuffle)):
         terms = runtime.backward(loss, policy, trajectories, optimizer)

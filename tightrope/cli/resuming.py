@@ -70,6 +70,8 @@ class ResumeOptions:
     """module:Class of your own memory, if the run has one."""
     wrappers: tuple[str, ...] = ()
     """module:name of each of your own wrappers, if the run has some."""
+    functions: tuple[str, ...] = ()
+    """name=module:function of each of your own functions, if the run has some."""
     quiet: bool = False
     """Print only the result."""
 

@@ -17,7 +17,7 @@ from ..envs.registry import BackendName
 from ..errors import UsageError, checked_seed, printable
 from ..models import NetworkConfig
 from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
-from ..tools.probe import probes_for, run_probe
+from ..tools.probe import probes_for, quick_checks, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
 from ..training.own_wrappers import with_wrappers
@@ -27,6 +27,7 @@ from ..training.wrappers import Wrapper, functions_of
 from ..types import Box
 from ..version import __version__
 from .arguments import cli_command, read_with_settings, show_help, wants_help
+from .museum import show_museum
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,15 +111,26 @@ class ProbeOptions:
     """Also train an agent with this memory on tasks that need one: gru, lstm, mingru, or module:Class of your own."""
     show_probs: bool = False
     """Print the values and action probabilities that were learned."""
+    museum: bool = False
+    """Show instead which of fifty typical mistakes these checks catch, and in what words. Takes about three minutes."""
+    out: Path | None = None
+    """Also write the museum as a page in Markdown."""
 
 
 @cli_command("probe", ProbeOptions)
 def probe_main(options: ProbeOptions) -> int:
-    """Train on tiny environments and explain each failure. Example: tightrope probe --algo ppo --show-probs"""
+    """Check the equations and one phase, then train on tiny environments, and explain each failure.
+
+    Example: tightrope probe --algo ppo --show-probs
+    """
     config_classes(options.algo)
     checked_seed(options.seed)
     NetworkConfig(memory=options.memory)  # which refuses an unknown one
-    failures = 0
+    if options.out is not None and not options.museum:
+        raise UsageError(f"out {options.out} is for the page of the museum: add --museum, or drop it")
+    if options.museum:
+        return show_museum(options.seed, options.out)
+    failures = print_quick_checks(options.algo)
     for one in probes_for(options.algo):
         finding = run_probe(one, options.algo, options.seed)
         verdict = "ok  " if finding.passed else "FAIL"
@@ -144,6 +156,16 @@ def probe_main(options: ProbeOptions) -> int:
                 print(f"     look at {task.meaning}")
     print("all probes passed" if not failures else f"{failures} failed: fix the first one first")
     return 1 if failures else 0
+
+
+def print_quick_checks(algo: str) -> int:
+    """Print the checks that need no training, up to the first that fails, and return the number of failures."""
+    for name, wrong in quick_checks(algo):
+        print(f"{'FAIL' if wrong else 'ok  '} {name}")
+        if wrong:
+            print(f"     look at {wrong}")
+            return 1
+    return 0
 
 
 @dataclass(kw_only=True)

@@ -253,9 +253,10 @@ class AnalyticGradients:
 
 
 def plain_settings(loss: object) -> tuple[object, ...]:
-    """Return the loss's numbers and switches. A changed number needs a new comparison: a term with weight 0 was not tested."""
+    """Return the loss's numbers, switches and functions. A changed number needs a new comparison: a term with weight 0 was not
+    tested."""
     values = (getattr(loss, field.name) for field in fields(loss)) if is_dataclass(loss) else ()
-    return tuple(x for x in values if x is None or isinstance(x, (bool, int, float)))
+    return tuple(x for x in values if x is None or callable(x) or isinstance(x, (bool, int, float)))
 
 
 def disagreement(form: Form, loss: Any, policy: ActorCritic, batch: Batch, optimizer: Optimizer) -> str | None:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import collected_mask, explained_variance, masked_mean, standardize, timestep_mean
+from ..functional import collected_mask, explained_variance, masked_mean, standardize
 from ..models import ActorCritic
 from ..output import print_line
 from ..types import Batch, Env, Rollout
@@ -235,7 +235,6 @@ class Runtime:
     moments = staticmethod(across_ranks.moments)
     masked_moments = staticmethod(across_ranks.masked_moments)
     masked_mean = staticmethod(functools.partial(masked_mean, add=across_ranks.sum_over_ranks))
-    timestep_mean = staticmethod(functools.partial(timestep_mean, add=across_ranks.sum_over_ranks))
     explained_variance = staticmethod(
         functools.partial(explained_variance, variance=across_ranks.variance, largest=distributed.all_reduce_max)
     )

@@ -13,7 +13,8 @@ from torch import Tensor
 from ..models import ActorCritic
 from ..types import Env, Rollout
 from .distributed import world
-from .noise import Streams, stream_seed
+from .functions import Functions
+from .noise import Noise, Streams, stream_seed
 from .optimize import Optimizer
 from .runtime import Runtime
 
@@ -32,6 +33,7 @@ class State:
     obs: Tensor  # (N, ...) the current observations
     seed: int
     runtime: Runtime  # how phases are executed; not saved
+    functions: Functions = field(default_factory=Functions)  # what the algorithm computes with; not saved
     phase: int = 0  # number of completed phases
     steps: int = 0  # environment steps so far, over all environments and ranks
     best_score: float = -math.inf  # best evaluation so far
@@ -45,6 +47,17 @@ class State:
         rank = world().rank
         self.ent_coef = torch.zeros((), device=self.env.device)
         self.streams = Streams(stream_seed(self.seed, "rank", rank=rank) if rank else self.seed, self.env.device)
+
+    def collect(self, obs: Tensor, noise: Noise, dead_fraction: float | None = None) -> int:
+        """Fill the rollout, starting at `obs`, and keep the observations after its end. Return the number of steps taken."""
+        own, taken = self.functions.collect, self.rollout.reward.shape[0]
+        if own is not None:
+            with torch.no_grad():
+                obs = own(self.env, self.policy, self.rollout, obs, noise)
+        else:
+            obs, taken = self.runtime.collect(self.env, self.policy, self.rollout, obs, noise, dead_fraction)
+        self.obs.copy_(obs)
+        return taken
 
     @classmethod
     def per_rank_prefixes(cls) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class Distribution(Protocol):
 
 
 Policy = Callable[[Tensor], tuple[Distribution, Tensor]]
+Equation = Callable[..., Tensor]  # a field of a loss with the function of this file as its default
 
 
 def importance_weights(
@@ -111,16 +112,19 @@ class PPOLoss:
     vf_coef: float
     ent_coef: float | Tensor
     clip_vloss: bool
+    surrogate: Equation = clipped_surrogate
+    critic_loss: Equation = value_loss
+    bonus: Equation = entropy_bonus
 
     def __call__(self, policy: Policy, batch: Batch) -> tuple[Tensor, PPOTerms]:
         distribution, value = policy(batch.obs)
         log_prob = distribution.log_prob(batch.action)
-        surrogate = clipped_surrogate(log_prob, batch.log_prob, batch.advantage, self.clip_coef)
+        surrogate = self.surrogate(log_prob, batch.log_prob, batch.advantage, self.clip_coef)
         if self.clip_vloss:
             critic_loss = clipped_value_loss(value, batch.value, batch.target, self.clip_coef)
         else:
-            critic_loss = value_loss(value, batch.target)
-        entropy = entropy_bonus(distribution.entropy(batch.action))
+            critic_loss = self.critic_loss(value, batch.target)
+        entropy = self.bonus(distribution.entropy(batch.action))
         total = -(surrogate - self.vf_coef * critic_loss + self.ent_coef * entropy)  # eq. 9 [detail 10]
         return total, PPOTerms(
             policy_loss=-surrogate.detach(),
@@ -151,15 +155,17 @@ class VPGLoss:
     weight_clamp: float | None
     vf_coef: float
     ent_coef: float | Tensor
+    weights: Equation = importance_weights
+    gradient: Equation = policy_gradient
 
     def __call__(self, policy: Policy, batch: Trajectories) -> tuple[Tensor, VPGTerms]:
         distribution, value = policy(batch.obs)
         log_prob = distribution.log_prob(batch.action)
         if self.use_importance_weights:
-            weight = importance_weights(log_prob, batch.log_prob, self.weight_clamp)
+            weight = self.weights(log_prob, batch.log_prob, self.weight_clamp)
         else:
             weight = torch.ones_like(log_prob)
-        objective = policy_gradient(log_prob, batch.advantage, weight, batch.alive)
+        objective = self.gradient(log_prob, batch.advantage, weight, batch.alive)
         critic_loss = value_loss(value, batch.target, batch.alive) if self.vf_coef > 0 else torch.zeros_like(objective)
         entropy = masked_mean(distribution.entropy(batch.action), batch.alive)
         total = -(objective + self.ent_coef * entropy) + self.vf_coef * critic_loss

@@ -1,13 +1,18 @@
-"""Diagnose an algorithm: train on each probe environment, compare with the known result, and explain a failure."""
+"""Diagnose an algorithm: check its equations and one phase, train on each probe environment, and explain a failure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
+from .. import functional
 from ..algorithms import ALGORITHMS
 from ..engine import State, threads
+from ..exercises.equations import EQUATIONS, check_equation
+from ..exercises.one_phase import SETTINGS as PHASES
+from ..exercises.phase_check import check_phase
 from ..models import Categorical, Hybrid
 from ..models.action_mask import append_mask
 from ..models.observation_groups import append_privileged
@@ -50,6 +55,9 @@ PROBES = (
           "the policy update: the sign of the surrogate, the advantage, or the log-probability of the action taken"),
     Probe("Probe5-v0", (0, 1), (1, 1), (0, 1), 2e-3,
           "the map from observation to action: actions, advantages and observations are not of the same rows"),
+    Probe("TimeLimitProbe-v0", (0, 1), (GAMMA, 1), None, 1e-3,
+          "time limits: a truncated step must bootstrap from V(final_obs), neither from 0 nor from the observation after the "
+          "reset. Check successor_values, Runtime.final_values, and that terminated and truncated are kept apart"),
     Probe("MaskProbe-v0", (-1, 1), (-1, 1), (0, 1), 2e-3,
           "action masks: a forbidden action is taken, or the mask of another row or step is used. Check ActionMask and "
           "masked_logits, and what the environment shows after a reset", ((True, False, False), (True, True, False))),
@@ -91,6 +99,20 @@ class ProbeResult:
 def probes_for(algo: str) -> tuple[Probe, ...]:
     """The probes for an algorithm: all with a critic, only those of the policy without one."""
     return PROBES if config_classes(algo)[0]().has_critic else tuple(p for p in PROBES if p.actions is not None)
+
+
+def quick_checks(algo: str) -> Iterator[tuple[str, str | None]]:
+    """(check, what is wrong) of the checks without training: each equation, and one phase, against their definitions."""
+    for name in EQUATIONS:
+        if hasattr(functional, name):
+            wrong = check_equation(name, getattr(functional, name))
+            if wrong is not None:
+                yield f"equation {name}", wrong
+                return
+    yield "equations", None
+    if algo in PHASES:
+        found = check_phase(algo)
+        yield f"one phase of {algo}", None if found is None else found[1]
 
 
 def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:

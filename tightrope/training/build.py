@@ -30,7 +30,7 @@ from .checkpoint_writer import ENVS_KEY
 from .config import Config, RunConfig, configure, merged_layers
 from .memory_settings import check_sequences, own_memory
 from .names import ENVS, here_called
-from .own_wrappers import with_wrappers
+from .own_code import with_own_code
 from .presets import KIND_WORDS, Traits, kind_of, kind_settings, preset
 from .settings import memory_of, name_of_device, resolve_device, suits_cpu
 from .user_objects import (
@@ -42,7 +42,7 @@ from .user_objects import (
     is_import_path,
     name_of,
     own_network,
-)
+)  # fmt: skip
 from .wrappers import functions_of
 
 RUN_SETTINGS = tuple(field.name for field in fields(RunConfig))
@@ -84,7 +84,7 @@ def make_env(config: Config, env_id: str, num_envs: int, scoring: bool = False) 
 def configured(env_id: str, algo: str, *layers: Settings) -> Config:
     """`configure` for a run of an id that is about to begin. Where the defaults follow the kind of environment, one is made to
     look at, and closed again."""
-    settings = with_wrappers(merged_layers(algo, *layers))
+    settings = with_own_code(merged_layers(algo, *layers))
     if not follows_kind(env_id, algo, settings):
         return configure(env_id, algo, settings)
     import_training_env(settings.get("train_env"))
@@ -98,7 +98,7 @@ def configured(env_id: str, algo: str, *layers: Settings) -> Config:
 def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, Any]:
     """Return the configuration, and the environment or factory the run should use. A class or a factory that is called
     to see the kind is called for the run itself, so that it makes `num_envs` of them and not one more."""
-    settings, env_id, preset_env = with_wrappers(merged_layers(algo, *layers)), name_of(given), ancestor_of(given)
+    settings, env_id, preset_env = with_own_code(merged_layers(algo, *layers)), name_of(given), ancestor_of(given)
     if not follows_kind(preset_env or env_id, algo, settings):
         return configure(env_id, algo, settings, preset_env=preset_env), given
     if implements_env(given):
@@ -248,6 +248,8 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
     runtime.prepare(policy)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
+    own = {one.name: one.function for one in config.run.functions if one.function is not None}
+    state.functions = state.functions.with_own(own)
     return state
 
 

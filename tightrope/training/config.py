@@ -19,6 +19,7 @@ from ..functional import Schedule
 from ..logging.trackers import TrackerName, TrackerTags
 from ..models import NetworkConfig
 from ..types import Settings
+from .functions import NAMES, OwnFunction, check_used, read_function, with_later
 from .history import HISTORY, Change, changes_between, read_changes
 from .names import SETTINGS, here_called
 from .presets import NO_STOP, Traits, kind_settings, preset, preset_stop
@@ -60,6 +61,8 @@ class RunConfig:
     """Arguments for the environment's constructor, as name=value (or a mapping in Python and YAML)."""
     wrappers: tuple[Wrapper, ...] = ()
     """Functions or classes that wrap each environment of Gymnasium, as module:name, the first one innermost."""
+    functions: tuple[OwnFunction, ...] = ()
+    """Your own functions in place of the algorithm's, as name=module:function, such as gae=my_module:my_gae."""
     eval_every: int = 0
     """Environment steps between greedy evaluations during training; 0 for none. The best policy is kept."""
     eval_episodes: int = 100
@@ -167,7 +170,7 @@ def plain(value: object) -> object:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return dict(value)
-    return str(value) if isinstance(value, (Schedule, Wrapper)) else value
+    return str(value) if isinstance(value, (Schedule, Wrapper, OwnFunction)) else value
 
 
 FIXED = ("num_envs", "num_steps", "total_timesteps", "baseline")  # the state has their shape
@@ -208,6 +211,10 @@ def merged_layers(algo: str, *layers: Settings) -> Settings:
             name = key.replace("-", "_")
             if name in ("env", "algo"):
                 continue
+            if name in NAMES:  # of one function of the user's, as in tr.PPO(..., gae=my_gae)
+                before = given.get("functions") or merged.get("functions") or ()
+                given["functions"] = with_later(before, [read_function(name, value)])
+                continue
             if name not in annotations and (not isinstance(value, dict) or name in SETTINGS):
                 raise unknown_setting(name, algo, annotations)
             if isinstance(value, dict) and name not in MAPPINGS:
@@ -236,6 +243,7 @@ def configure(
         return part(**{f.name: merged[f.name] for f in fields(part) if f.name in merged})
 
     algorithm, network, run = (build(part) for part in config_classes(algo))
+    check_used(run.functions, algo, getattr(algorithm, "clip_vloss", False))
     return Config(env=env, algo=algo, algorithm=algorithm, network=network, run=run)
 
 
@@ -246,6 +254,9 @@ def unknown_setting(name: str, algo: str, known: typing.Iterable[str]) -> UsageE
         return UsageError(f"unknown setting {name!r}: settings have no sections, so drop {section!r} and give {inner}")
     if name in ("quiet", "run_dir", "config"):
         return UsageError(f"{name!r} is not a setting: it is a flag of `tightrope train`, or an argument of learn()")
+    if name in NAMES:
+        wrong = f"{name} is a function of the algorithm, which your own may replace"
+        return UsageError(f"{wrong}: give functions {name}=module:function, or in Python {name}=your_function")
     foreign = here_called(name, SETTINGS)
     if foreign:
         owner = next((o for o in ALGORITHMS if SETTINGS[name] in setting_types(o)), algo)

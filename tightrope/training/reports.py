@@ -184,12 +184,17 @@ def command(config: Config, usual: Settings) -> str:
     network = config.network.network
     nameless = not is_import_path(config.env) and not has_id(config.env)
     paths = {name: str(function) for name, function in functions_in(config.values()).items()}
-    scripted = any(only_in_its_script(wrapper.path) for wrapper in config.run.wrappers)
+    scripted = any(
+        map(only_in_its_script, (one.path for part in (config.run.wrappers, config.run.functions) for one in part))
+    )
     if nameless or paths or scripted or (network is not None and not can_be_named(network)):
         env = config.env.rpartition(".")[2] if nameless else repr(config.env)
         paths |= {} if network is None else {"network": network}
         own = {name: short_name(path) for name, path in paths.items()}
         own["wrappers"] = f"[{', '.join(short_name(wrapper.path) for wrapper in config.run.wrappers)}]"
+        own["functions"] = (
+            "{" + ", ".join(f"{one.name!r}: {short_name(one.path)}" for one in config.run.functions) + "}"
+        )
         words = ", ".join(f"{name}={own.get(name, repr(value))}" for name, value in given.items())
         return f"tr.{config.algo.upper()}({env}, {words}).learn()"
     algo = [] if config.algo == "ppo" else ["--algo", config.algo]

@@ -218,14 +218,18 @@ def resume_command(path: Path, config: Config, *flags: str) -> str:
     ]
     wrappers = [wrapper.path for wrapper in config.run.wrappers]
     scripted = any(map(only_in_its_script, wrappers))
+    own_functions = [] if "--functions" in flags else config.run.functions
+    scripted = scripted or any(only_in_its_script(one.path) for one in own_functions)
     if nameless or functions or scripted or (network is not None and not can_be_named(network)):
         own = ", env=..." * (nameless or is_import_path(config.env)) + ", network=..." * (network is not None)
         own += "".join(functions) + ", wrappers=..." * bool(wrappers)
+        own += "".join(f", {one.name}=..." for one in own_functions)
         return f'tr.load("{path}"{own}).learn()'
     words = ["tightrope", "resume", str(path)]
     words += ["--env", config.env] if is_import_path(config.env) else []
     words += ["--network", network] if network is not None else []
     words += ["--wrappers", *wrappers] if wrappers else []
+    words += ["--functions", *map(str, own_functions)] if own_functions else []
     return shlex.join([*words, *flags])
 
 

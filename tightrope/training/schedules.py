@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..functional import Schedule
 from ..functional.schedules import FUNCTION
 from ..types import Settings
+from .functions import check_given
 
 COUNTS = {"constant": 1, "linear": 2, "cosine": 2}  # numbers in the brackets
 FORMS = "constant(1e-4), linear(3e-4, 0), cosine(3e-4, 1e-5) or piecewise(0: 3e-4, 0.5: 1e-4, 1: 1e-5)"
@@ -87,8 +88,9 @@ def functions_in(settings: Mapping[str, object]) -> dict[str, Schedule]:
     return {k: v for k, v in settings.items() if isinstance(v, Schedule) and not v.points}
 
 
-def check_functions(settings: Mapping[str, object]) -> None:
+def check_functions(settings: Settings) -> None:
     """Raise UsageError if a function of a saved run was not given again."""
+    check_given(settings["functions"])
     for name, schedule in functions_in(settings).items():
         if schedule.function is None:
             lost = f"{name} of this run is your {schedule}, which is not saved"

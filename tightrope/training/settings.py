@@ -22,6 +22,7 @@ from ..errors import UsageError, plural
 from ..functional import Schedule
 from ..models.networks import sees_images
 from ..types import Env, Settings
+from .functions import OwnFunction, read_functions
 from .schedules import read_schedule
 from .wrappers import Wrapper, read_wrapper
 
@@ -121,6 +122,8 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return mapping(name, value)
     if origin is tuple and options[0] is Wrapper:
         return tuple(map(read_wrapper, several(value)))
+    if origin is tuple and options[0] is OwnFunction:
+        return read_functions(value if isinstance(value, dict) else several(value))
     if origin is tuple:
         return tuple(coerce(name, item, options[0]) for item in several(value))
     return coerce_one(name, value, annotation)

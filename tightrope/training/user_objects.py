@@ -32,6 +32,7 @@ from ..envs.registry import (
 from ..errors import UsageError, one_line
 from ..types import Env, Settings
 from .config import Config
+from .functions import NAMES
 from .settings import device_name, name_of_device, resolve_device, several, suits_cpu
 from .wrappers import functions_of
 
@@ -177,6 +178,8 @@ def check_allowed(file: object, layer: Settings, flags: Settings, modules: Itera
     given = {name.replace("-", "_"): value for name, value in layer.items()}
     named = [(name, str(given.get(name, ""))) for name in ("env", "train_env", "network", "memory")]
     named += [("wrappers", str(path)) for path in several(given.get("wrappers", []))]
+    named += [("functions", str(path).partition("=")[2]) for path in several(given.get("functions", []))]
+    named += [(name, str(given[name])) for name in NAMES if name in given]
     for name, path in named:
         module, _ = module_and_name(path, name) if name not in flags else ("", "")
         if module and module not in modules and path not in flags.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
@@ -35,8 +35,10 @@ INTERPRETED_PROCESSORS = 2  # number of multiprocessors assumed when Triton's in
 
 
 def known_loss(loss: object) -> bool:
-    """Whether the kernels compute this loss."""
-    return type(loss) is PPOLoss and PPOTerms._fields == TERMS
+    """Whether the kernels compute this loss: with the terms and functions that it has by default."""
+    if type(loss) is not PPOLoss or PPOTerms._fields != TERMS:
+        return False
+    return all(getattr(loss, field.name) is field.default for field in fields(loss) if callable(field.default))
 
 
 def known_network(policy: nn.Module) -> TypeGuard[ActorCritic]:

@@ -6,10 +6,10 @@ from .double_pendulum import CartDoublePendulum
 from .memory import CartPoleNoVelocity, PendulumNoVelocity, Recall10, Recall50, TMaze
 from .mountain_car import MountainCar, MountainCarShaped
 from .pendulum import Pendulum
-from .probes import HybridProbe, MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5
+from .probes import HybridProbe, MaskProbe, PrivilegedProbe, Probe1, Probe2, Probe3, Probe4, Probe5, TimeLimitProbe
 
 PROBES = (
-    Probe1, Probe2, Probe3, Probe4, Probe5, MaskProbe, PrivilegedProbe, HybridProbe, Recall10, Recall50, TMaze,
+    Probe1, Probe2, Probe3, Probe4, Probe5, TimeLimitProbe, MaskProbe, PrivilegedProbe, HybridProbe, Recall10, Recall50, TMaze,
 )  # fmt: skip
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "Recall50",
     "SpinCart",
     "TMaze",
+    "TimeLimitProbe",
 ]

@@ -1,8 +1,8 @@
 """Tiny environments that localise a bug: each of the five needs one thing more than the one before it.
 
 1 loss and optimizer; 2 several observations; 3 time and discounting; 4 the policy update; 5 observations to actions.
-MaskProbe is for action masks, PrivilegedProbe for a critic that sees more than the actor, HybridProbe for actions of several
-parts.
+TimeLimitProbe is for time limits, MaskProbe for action masks, PrivilegedProbe for a critic that sees more than the actor,
+HybridProbe for actions of several parts.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..tensor import TensorEnv
 
 
 class ProbeEnv(TensorEnv):
-    """One number to see, one step to live, never truncated."""
+    """One number to see, one step to live."""
 
     observation = Box((1,))
     action: Spec = Discrete(1)
@@ -88,6 +88,23 @@ class Probe5(ProbeEnv):
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return (action == state[:, 0]).to(state.dtype) * 2 - 1
+
+
+class TimeLimitProbe(ProbeEnv):
+    """Observation 0 or 1. At 1 the reward is 1 and the task ends; at 0 a time limit ends the episode before the step to 1 is
+    rewarded: the values must be gamma and 1."""
+
+    time_limit = 1
+    initial = Probe5.initial
+
+    def advance(self, state: Tensor, action: Tensor) -> Tensor:
+        return state + 1
+
+    def terminated(self, state: Tensor) -> Tensor:
+        return state[:, 0] >= 2
+
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return state[:, 0].clone()
 
 
 class MaskProbe(Probe2):

@@ -1,0 +1,54 @@
+"""The functions that an algorithm computes with, as one record: a user's own may replace them, one by one, for one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..functional import (
+    clipped_surrogate,
+    discounted_returns,
+    entropy_bonus,
+    gae,
+    importance_weights,
+    policy_gradient,
+    timestep_mean,
+    value_loss,
+)
+from ..functional.losses import Equation
+from ..types import Batch, Settings
+from .across_ranks import sum_over_ranks
+
+
+def mean_over_ranks(x: Tensor, alive: Tensor) -> Tensor:
+    """`timestep_mean` over the environments of all ranks."""
+    return timestep_mean(x, alive, sum_over_ranks)
+
+
+def minibatches(batch: Batch, count: int, order: Tensor) -> Iterator[Batch]:
+    """Yield `count` disjoint minibatches for each row of `order`, a permutation of the batch's rows."""
+    yield from batch.minibatches(count, order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functions:
+    """What an algorithm computes with. The setting `replaceable` of its config names those that it uses."""
+
+    discounted_returns: Equation = discounted_returns
+    timestep_mean: Equation = mean_over_ranks
+    importance_weights: Equation = importance_weights
+    policy_gradient: Equation = policy_gradient
+    gae: Equation = gae
+    clipped_surrogate: Equation = clipped_surrogate
+    value_loss: Equation = value_loss
+    entropy_bonus: Equation = entropy_bonus
+    minibatches: Callable[[Batch, int, Tensor], Iterator[Batch]] = minibatches
+    collect: Equation | None = None  # (env, policy, rollout, obs, noise) to the last observations; None: the runtime's
+    phase: Callable[..., tuple[object, ...]] | None = None  # (state, config, noise) to metrics; None: the algorithm's
+
+    def with_own(self, own: Mapping[str, Callable[..., object]]) -> Functions:
+        """The record with these functions in place of others, by name."""
+        given: Settings = dict(own)
+        return replace(self, **given)
