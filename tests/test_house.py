@@ -16,7 +16,7 @@ import tightrope as tr
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "output", "errors", "activity", "files", "processes", "types", "sequences", "recording", "functional", "draw",
-    "models", "envs", "engine", "algorithms", "logging", "training", "tools", "agent_base", "agent", "saved", "cli",
+    "scene", "models", "envs", "engine", "algorithms", "logging", "training", "tools", "agent_base", "agent", "saved", "cli",
 ]  # fmt: skip
 MODULES = {
     ".".join(path.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -32,6 +32,7 @@ Color = tuple[int, int, int]
 SHIFT = 4  # fractional bits of a coordinate
 UNITS = 1 << SHIFT
 FAR = 1 << 14  # pixels: keeps a far-away point inside OpenCV's fixed-point range
+SMALL = 16.0  # pixels of the radius of a small disc
 HALO = 0.6  # pixels by which OpenCV's soft edges lie outside of the shape they belong to
 FONT_HEIGHT = 22  # pixels of OpenCV's plain font at scale 1
 CAPTION_HEIGHT, CAPTION_SIZE, CAPTION_MARGIN = 24, 12, 6  # pixels
@@ -116,9 +117,27 @@ class Canvas:
         cv2.polylines(self.pixels, self._pixels(points), False, color, thickness, cv2.LINE_AA, SHIFT)
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
-        cv2 = _cv2()
-        pixels = round(max(radius * self.scale - HALO, 0.0) * UNITS)
-        cv2.circle(self.pixels, self._pixel(center), pixels, color, -1, cv2.LINE_AA, SHIFT)
+        pixels = radius * self.scale
+        if pixels >= SMALL:
+            cv2 = _cv2()
+            cv2.circle(self.pixels, self._pixel(center), round((pixels - HALO) * UNITS), color, -1, cv2.LINE_AA, SHIFT)
+        elif pixels > 0:
+            self._small_disc(center, pixels, color)
+
+    def _small_disc(self, center: Point, radius: float, color: Color) -> None:
+        """Mix each pixel by the share of it that is inside: OpenCV gives small circles four or twelve corners."""
+        x, y = (number / UNITS for number in self._pixel(center))
+        left, top, right, bottom = x - radius - 1, y - radius - 1, x + radius + 2, y + radius + 2
+        rows, columns = (slice(max(0, int(a)), max(0, int(b))) for a, b in ((top, bottom), (left, right)))
+        part = self.pixels[rows, columns]
+        if not part.size:
+            return
+        dy, dx = (
+            np.arange(s.start, s.start + size) - at
+            for s, size, at in zip((rows, columns), part.shape, (y, x), strict=False)
+        )
+        inside = (radius + 0.5 - np.sqrt(dy[:, None] ** 2 + dx**2)).clip(0, 1)[..., None]
+        part[:] = np.rint(part + inside * (np.array(color) - part))
 
     def arc(self, center: Point, radius: float, start: float, end: float, color: Color, width: float) -> None:
         """From angle `start` to angle `end`, in radians, anticlockwise from the x axis."""
@@ -179,14 +198,19 @@ def tint(frame: np.ndarray, color: Color, strength: float) -> None:
 
 
 def draw_observations(env: Drawable, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-    """The frames that an environment draws of these observations, without their action masks. A hybrid action is split."""
+    """The frames that an environment draws of these observations."""
+    return env.draw(*drawn_arguments(env, obs, action))
+
+
+def drawn_arguments(env: Drawable, obs: Tensor, action: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What `draw` and `scene` are given: observations without action masks and privileged numbers, a hybrid action split."""
     split = getattr(getattr(env, "action", None), "split", None)
     if split is not None and action is not None:
         action = split(action)
     seen = getattr(env, "_seen", None)
     if seen is not None:
         obs = obs[:, : math.prod(seen.shape)].reshape(-1, *seen.shape).to(seen.dtype)
-    return env.draw(obs, action)
+    return obs, action
 
 
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:

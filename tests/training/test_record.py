@@ -146,7 +146,9 @@ class Unseen(tr.envs.CartPole):
 def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Blank' does not draw itself: give it a render\(\) that .* 'rgb_array'$"):
         tr.PPO(Blank, max_episode_steps=4, **SMALL).record(tmp_path / "a.mp4")
-    with pytest.raises(UsageError, match=r"Unseen does not draw itself: give it a draw\(obs, action\) method$"):
+    with pytest.raises(
+        UsageError, match=r"Unseen does not draw itself: give it a method scene\(obs, action\) or draw$"
+    ):
         tr.PPO(Unseen(8), **SMALL).record(tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == []
 
@@ -155,7 +157,7 @@ def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
     ("env", "hint"),
     [
         (Blank, "tightrope record {run} --out video.mp4 --env {name}` shows what was learned if its render() returns"),
-        (Unseen(8), "{name} does not draw itself: give it a draw(obs, action) method"),
+        (Unseen(8), "{name} does not draw itself: give it a method scene(obs, action) or draw"),
     ],
     ids=["gymnasium", "tensor"],
 )
