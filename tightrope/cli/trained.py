@@ -1,4 +1,4 @@
-"""The commands eval, record, report and export, for trained agents."""
+"""The commands eval, record, play, report and export, for trained agents."""
 
 from __future__ import annotations
 
@@ -125,6 +125,42 @@ def record_main(options: RecordOptions) -> int:
     shot = {name: getattr(options, name) for name in ("grid", "every", "fps", "stochastic")}
     with options.load(own_env(options.env)) as agent:
         print(printable(str(agent.record(options.out, options.episodes, options.seed, **shot))))
+    return 0
+
+
+@dataclass(kw_only=True)
+class PlayOptions:
+    run: Annotated[tuple[Path, ...], "RUN [RUN ...]"]
+    """Directories of runs, shown side by side."""
+    out: Path = Path("play.html")
+    """File to write; an existing file is replaced."""
+    checkpoint: str = "last"
+    """Which of the runs' checkpoints: last, best, or the name of one."""
+    env: str | None = None
+    """The environment, as module:Class, of runs that were trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of runs that were trained with one of your own."""
+    memory: str | None = None
+    """The memory, as module:Class, of runs that were trained with one of your own."""
+    seed: int | None = None
+    """Seed of the episodes; derived from the run's if not given."""
+
+
+@cli_command("play", PlayOptions, "play needs a run, such as `tightrope play runs/demo --out play.html`")
+def play_main(options: PlayOptions) -> int:
+    """Write a page on which trained policies play in a browser: push them, act yourself, change the physics.
+
+    It needs no network. The equations of a tensor environment are recorded and checked against torch over 1,000 steps.
+    Example: tightrope play runs/a runs/b --out play.html
+    """
+    own = own_env(options.env)
+    import_memory(options.memory)
+    runs = list(dict.fromkeys(options.run))
+    if missing := [run for run in runs if not run.is_dir()]:
+        raise UsageError(f"{missing[0]} is not a run: there is no such directory")
+    agents = [load(run, own, options.checkpoint, options.network) for run in runs]
+    page = agents[0].play(options.out, *agents[1:], seed=options.seed)
+    print(printable(str(page)))
     return 0
 
 
