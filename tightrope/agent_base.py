@@ -130,7 +130,7 @@ class AgentBase:
         return write_play_page([each.game(seed, named=bool(others)) for each in (self, *others)], path, seed)
 
     def game(self, seed: int, named: bool = False) -> Game:
-        """What a page needs to play. The run's name is part of its title if it is `named`."""
+        """The recorded policy and environment. The run's name is part of its title if it is `named`."""
         from .play.page import checked_game
 
         self.check_open()

@@ -6,7 +6,6 @@ computes the same coordinates in a browser. x is to the right and y up, in units
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .draw import Canvas, Color, Point
+from .types import Settings
 
 __all__ = ["Curve", "Disc", "Line", "Polygon", "Rectangle", "Scene", "Shape"]
 
@@ -125,7 +125,8 @@ def filled(shape: ShapeKind, values: Iterator[float]) -> ShapeKind:
             return next(values)
         return tuple(map(fill, value)) if isinstance(value, (tuple, list)) else value
 
-    return replace(shape, **{each.name: fill(getattr(shape, each.name)) for each in fields(shape)})
+    values_of: Settings = {each.name: fill(getattr(shape, each.name)) for each in fields(shape)}
+    return replace(shape, **values_of)
 
 
 def coordinates(scene: Scene, rows: int) -> Tensor:
@@ -144,7 +145,7 @@ def raster(scene: Scene, rows: int) -> np.ndarray:
         canvas, values = Canvas(scene.width, scene.height, scene.span, scene.center, backdrop), iter(row)
         for shape in scene.shapes[ground:]:
             one = filled(shape, values)
-            if one.shown and not (isinstance(one.shown, float) and math.isnan(one.shown)):
+            if one.shown:
                 one.paint(canvas)
         frames.append(canvas.frame)
     return np.stack(frames)

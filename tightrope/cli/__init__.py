@@ -45,7 +45,7 @@ usage: tightrope COMMAND ...
 
 COMMANDS = {  # the module of each command, with a function such as train_main
     "train": "training", "sweep": "sweep", "resume": "resuming", "clone": "clone", "eval": "trained", "record": "trained",
-    "play": "trained", "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", 
+    "play": "trained", "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools",
     "bench": "tools", "doctor": "tools",
 }  # fmt: skip
 OTHER_NAMES = {

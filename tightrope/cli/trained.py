@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from ..agent import Agent
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
+from ..play.page import save_game
 from ..saved import load, load_policy
 from ..training.export import check_file
 from ..training.memory_settings import import_memory
@@ -183,11 +184,23 @@ class ReportOptions:
 def report_main(options: ReportOptions) -> int:
     """Write a page about a run, or a comparison of several. The page works in any browser without a network.
 
+    The page of one run also plays its policy, as `tightrope play` does, if its environment is one of Tightrope's tensors.
     Runs that differ only in their seed are one group, shown by their mean.
     Example: tightrope report runs/a runs/b --out both.html
     """
+    if len(options.run) == 1:
+        record_game(options.run[0])
     print(printable(str(write_report(list(options.run), options.out))))
     return 0
+
+
+def record_game(run: Path) -> None:
+    """Record the newest policy for the player in its report, if a browser can run its environment."""
+    try:
+        with load(run) as agent:
+            save_game(agent.game(agent.config.run.seed), run, agent.config.run.seed)
+    except (UsageError, OSError):  # the report is made without it
+        return
 
 
 @dataclass(kw_only=True)

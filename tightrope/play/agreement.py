@@ -102,7 +102,8 @@ class Comparison:
                     f"{title} cannot be played in a browser: {where} differs from torch at {count} of {STEPS:,} steps"
                 )
         worst = max(self.errors[where] / self.sizes[where] for where in self.errors)
-        return f"Compared with PyTorch at {STEPS:,} steps: states, rewards, ends and decisions agree to {max(worst, 1e-8):.0e}."
+        digits = f"{max(worst, 1e-9):.0e}".replace("e-0", "e-")
+        return f"Compared with PyTorch at {STEPS:,} steps: states, rewards, ends and decisions agree to {digits}."
 
 
 @torch.no_grad()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .elementwise import Args, Emit, operands
+from .elementwise import Emit, operands
 from .program import Untranslatable, View
-from .recorder import Recorder
+from .recorder import Args, Kwargs, ProgramRecorder
 
 
 def dims_of(given: Any, rank: int) -> list[int]:
@@ -20,13 +20,13 @@ def dims_of(given: Any, rank: int) -> list[int]:
     return sorted(d % rank if rank else 0 for d in ([given] if isinstance(given, int) else given))[: rank or 0]
 
 
-def reduced(recorder: Recorder, kernel: str, out: View, x: View, dims: Sequence[int]) -> View:
+def reduced(recorder: ProgramRecorder, kernel: str, out: View, x: View, dims: Sequence[int]) -> View:
     order = [d for d in range(len(x.shape)) if d not in dims] + list(dims)
     return recorder.add(kernel, out, x.permuted(order))
 
 
 def reduction(kernel: str) -> Emit:
-    def emit(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+    def emit(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
         if len(args) > 1 and isinstance(args[1], Tensor):  # max and min of two tensors
             recorder.map(kernel.removeprefix("a"), out, *operands(recorder, args[:2]))
             return
@@ -39,7 +39,7 @@ def reduction(kernel: str) -> Emit:
     return emit
 
 
-def mean(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_mean(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x = recorder.view(args[0])
     dims = dims_of(kwargs.get("dim", args[1] if len(args) > 1 else None), len(x.shape))
     total = recorder.temporary(out.shape, torch.float64)
@@ -47,7 +47,7 @@ def mean(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -
     recorder.map("div", out, total, float(max(x.size // max(out.size, 1), 1)))
 
 
-def softmax(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any], log: bool = False) -> None:
+def emit_softmax(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs, log: bool = False) -> None:
     x = recorder.view(args[0])
     dims = dims_of(args[1], len(x.shape))
     narrow = [1 if i in dims else n for i, n in enumerate(x.shape)]
@@ -63,18 +63,18 @@ def softmax(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]
         recorder.map("div", out, powers, total)
 
 
-def log_softmax(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
-    softmax(recorder, out, args, kwargs, log=True)
+def emit_log_softmax(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
+    emit_softmax(recorder, out, args, kwargs, log=True)
 
 
-def cumulative_sum(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_cumulative_sum(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x, dim = recorder.view(args[0]), dims_of(args[1], args[0].dim())[0]
     for i in range(x.shape[dim]):
         before = [out.selected(dim, i - 1)] if i else [0.0]
         recorder.map("add", out.selected(dim, i), *before, x.selected(dim, i))
 
 
-def variance(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_variance(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x = recorder.view(args[0])
     dims = dims_of(kwargs.get("dim", args[1] if len(args) > 1 else None), len(x.shape))
     correction = kwargs.get("correction", args[2] if len(args) > 2 else 1)
@@ -89,28 +89,28 @@ def variance(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any
     recorder.map("div", out, flat, float(max(count - (1 if correction is None else correction), 0)))
 
 
-def product(recorder: Recorder, out: View, a: View, b: View, bias: View | None = None) -> None:
+def batched_product(recorder: ProgramRecorder, out: View, a: View, b: View, bias: View | None = None) -> None:
     """Matrices, or batches of them."""
     while len(out.shape) > 2:
         for i in range(out.shape[0]):
-            product(recorder, *(x.selected(0, i) for x in (out, a, b)), None if bias is None else bias.selected(0, i))
+            row, extra = a.selected(0, i), None if bias is None else bias.selected(0, i)
+            batched_product(recorder, out.selected(0, i), row, b.selected(0, i), extra)
         return
-    extra = [] if bias is None else [bias.expanded(out.shape)]
-    recorder.add("matmul", out, a, b, *extra)
+    recorder.add("matmul", out, a, b, *([] if bias is None else [bias.expanded(out.shape)]))
 
 
-def matmul(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
-    product(recorder, out, recorder.view(args[0]), recorder.view(args[1]))
+def emit_matmul(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
+    batched_product(recorder, out, recorder.view(args[0]), recorder.view(args[1]))
 
 
-def add_matmul(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_add_matmul(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     if kwargs.get("beta", 1) != 1 or kwargs.get("alpha", 1) != 1:
         raise Untranslatable("it scales a product of matrices by alpha or beta")
     bias, a, b = map(recorder.view, args[:3])
-    product(recorder, out, a, b, bias.expanded(out.shape))
+    batched_product(recorder, out, a, b, bias.expanded(out.shape))
 
 
-def vector_product(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_vector_product(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     """Matrix and vector, or two vectors."""
     a, b = map(recorder.view, args[:2])
     a = a if len(a.shape) == 2 else a.expanded((1, *a.shape))
@@ -118,7 +118,7 @@ def vector_product(recorder: Recorder, out: View, args: Args, kwargs: Mapping[st
     recorder.add("matmul", View(out.buffer, out.offset, (a.shape[0], 1), (*(out.strides or (0,)), 0)), a, column)
 
 
-def concatenate(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_concatenate(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     start, dim = 0, (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(out.shape)
     for piece in map(recorder.view, args[0]):
         if piece.shape != (0,):
@@ -126,13 +126,13 @@ def concatenate(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, 
             start += piece.shape[dim]
 
 
-def stack(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_stack(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % len(out.shape)
     for i, piece in enumerate(map(recorder.view, args[0])):
         recorder.map("copy", out.selected(dim, i), piece)
 
 
-def pad(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_pad(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x, inner, widths = recorder.view(args[0]), out, args[1]
     recorder.map("copy", out, recorder.number(args[2] if len(args) > 2 else 0.0, recorder.dtype(out)))
     for i in range(len(widths) // 2):
@@ -143,7 +143,7 @@ def pad(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) ->
     recorder.map("copy", inner, x)
 
 
-def flip(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_flip(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x = recorder.view(args[0])
     for dim in dims_of(args[1], len(x.shape)):
         strides = (*x.strides[:dim], -x.strides[dim], *x.strides[dim + 1 :])
@@ -151,7 +151,7 @@ def flip(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -
     recorder.map("copy", out, x)
 
 
-def convolution(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_convolution(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     """As a product with the patches of the image."""
     image, weight, bias, stride, padding, dilation, transposed, _, groups = args
     x, w = recorder.view(image), recorder.view(weight)
@@ -181,7 +181,7 @@ def convolution(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, 
         flat = View(columns.buffer, 0, (inside, w.shape[0]), (1, inside))
         answer = recorder.temporary((count, w.shape[0]), recorder.dtype(out))
         extra = None if bias is None else recorder.view(bias).expanded(answer.shape)
-        product(recorder, answer, rows, flat, extra)
+        batched_product(recorder, answer, rows, flat, extra)
         shaped = View(
             answer.buffer, 0, (*places, w.shape[0]), recorder.temporary((*places, w.shape[0]), torch.bool).strides
         )

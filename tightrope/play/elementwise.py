@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .program import Argument, Untranslatable, View
-from .recorder import Recorder
+from .recorder import Args, Kwargs, ProgramRecorder
 
-Args = Sequence[Any]
-Emit = Callable[[Recorder, View, Args, Mapping[str, Any]], object]
+Emit = Callable[[ProgramRecorder, View, Args, Kwargs], object]
 
 
-def operands(recorder: Recorder, values: Args) -> list[Argument]:
+def operands(recorder: ProgramRecorder, values: Args) -> list[Argument]:
     """Tensors and numbers in the type in which torch combines them."""
     dtype, so_far = (values[0].dtype if isinstance(values[0], Tensor) else torch.float32), values[0]
     for i, value in enumerate(values[1:], 1):
@@ -25,7 +24,7 @@ def operands(recorder: Recorder, values: Args) -> list[Argument]:
     return [operand(recorder, value, dtype) for value in values]
 
 
-def operand(recorder: Recorder, value: Any, dtype: torch.dtype) -> Argument:
+def operand(recorder: ProgramRecorder, value: Any, dtype: torch.dtype) -> Argument:
     if not isinstance(value, Tensor):
         return recorder.number(value, dtype)
     view = recorder.view(value)
@@ -43,7 +42,7 @@ def binary(kernel: str) -> Emit:
 
 
 def logical(kernel: str) -> Emit:
-    def emit(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+    def emit(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
         if recorder.dtype(out) != torch.bool:
             raise Untranslatable("it combines the bits of whole numbers")
         recorder.map(kernel, out, *operands(recorder, args))
@@ -51,7 +50,7 @@ def logical(kernel: str) -> Emit:
     return emit
 
 
-def add(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any], kernel: str = "add") -> None:
+def emit_add(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs, kernel: str = "add") -> None:
     a, b = operands(recorder, args[:2])
     scale = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
     if scale != 1:
@@ -62,15 +61,15 @@ def add(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any], ke
     recorder.map(kernel, out, a, b)
 
 
-def subtract(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
-    add(recorder, out, args, kwargs, "sub")
+def emit_subtract(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
+    emit_add(recorder, out, args, kwargs, "sub")
 
 
-def rsub(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
-    add(recorder, out, (args[1], args[0], *args[2:]), kwargs, "sub")
+def emit_rsub(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
+    emit_add(recorder, out, (args[1], args[0], *args[2:]), kwargs, "sub")
 
 
-def divide(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_divide(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     mode = kwargs.get("rounding_mode")
     pair = operands(recorder, args[:2])
     if mode == "trunc":
@@ -80,24 +79,24 @@ def divide(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any])
         recorder.map("floordiv" if mode == "floor" else "div", out, *pair)
 
 
-def reciprocal(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_reciprocal(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     recorder.map("div", out, 1.0, recorder.view(args[0]))
 
 
-def square_root_below(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_square_root_below(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     root = recorder.map("sqrt", recorder.temporary(out.shape, torch.float64), recorder.view(args[0]))
     recorder.map("div", out, 1.0, root)
 
 
-def where(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_where(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     recorder.map("where", out, recorder.view(args[0]), *operands(recorder, args[1:3]))
 
 
-def masked_fill(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_masked_fill(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     recorder.map("where", out, recorder.view(args[1]), *operands(recorder, (args[2], args[0])))
 
 
-def clamp(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_clamp(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     low, high = (kwargs.get(name, args[i] if len(args) > i else None) for i, name in ((1, "min"), (2, "max")))
     given = [x for x in (args[0], low, high) if x is not None]
     x, *bounds = operands(recorder, given)
@@ -107,14 +106,14 @@ def clamp(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) 
         recorder.map("min", out, x, bounds.pop(0))
 
 
-def relu(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_relu(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     recorder.map("max", out, recorder.view(args[0]), 0.0)
 
 
 def multiply_add(kernel: str) -> Emit:
     """x + value * a * b, or divided by b."""
 
-    def emit(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+    def emit(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
         x, a, b = operands(recorder, args[:3])
         part = recorder.map(kernel, recorder.temporary(out.shape, torch.float64), a, b)
         if (value := kwargs.get("value", 1)) != 1:
@@ -124,7 +123,7 @@ def multiply_add(kernel: str) -> Emit:
     return emit
 
 
-def copy_into(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_copy_into(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     recorder.map("copy", out, recorder.view(args[1]))
 
 
@@ -133,14 +132,14 @@ def constant_fill(value: float) -> Emit:
 
 
 def value_fill(place: int) -> Emit:
-    def emit(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+    def emit(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
         value = kwargs.get("fill_value", args[place] if len(args) > place else 0)
         recorder.map("copy", out, operand(recorder, value, recorder.dtype(out)))
 
     return emit
 
 
-def known(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_known(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     """A result that depends on no tensor."""
     result = kwargs["results"][0]
     number = recorder.allocate(result.dtype, result.numel())

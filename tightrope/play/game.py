@@ -21,8 +21,9 @@ from ..models.recurrent import RecurrentActorCritic
 from ..scene import Scene, coordinates
 from ..training.export_outputs import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
+from .operations import record
 from .program import Expression, Json, Program, Untranslatable, expression_json, number_json
-from .recorder import Attribute, record
+from .recorder import Attribute
 
 NUDGE = 1e-6  # relative: how far a recorded attribute's value lies from its true one, so that all differ
 PALETTE = {getattr(draw, name): name.lower() for name in ("BACKGROUND", "INK", "MUTED", "ACCENT", "WARM", "PINK")}
@@ -241,18 +242,18 @@ def picture_json(scene: Scene) -> Json:
         for shape in scene.shapes
     ]
     for shape in shapes:
-        shape["color"] = PALETTE.get(tuple(shape["color"]), shape["color"])  # type: ignore[arg-type, call-overload]
+        shape["color"] = PALETTE.get(tuple(shape["color"]), shape["color"])  # type: ignore[arg-type]
     size = {"width": scene.width, "height": scene.height, "span": shown(scene.span), "center": shown(scene.center)}
     return {**size, "shapes": shapes}
 
 
-def leaves(action: Spec) -> Sequence[tuple[str, Spec]]:
+def action_leaves(action: Spec) -> Sequence[tuple[str, Spec]]:
     return flat_parts(action) if isinstance(action, Composite) else [("", action)]
 
 
 def action_parts(action: Spec, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The numbers of an action: choices, or numbers between bounds, which are None where there are none."""
-    for name, part in leaves(action):
+    for name, part in action_leaves(action):
         if isinstance(part, Discrete):
             yield {"name": name, "choices": [*names] if len(names) == part.n else [str(i) for i in range(part.n)]}
         elif isinstance(part, MultiDiscrete):
@@ -269,5 +270,5 @@ def action_parts(action: Spec, names: Sequence[str]) -> Iterator[dict[str, Any]]
 
 def noise_kinds(action: Spec) -> Iterator[str]:
     """The kind of each random number with which an action is sampled."""
-    for _, part in leaves(action):
+    for _, part in action_leaves(action):
         yield from ["normal" if isinstance(part, Box) else "uniform"] * torch.Size(part.shape).numel()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from .program import Argument, Untranslatable, View
-from .recorder import Recorder
+from .recorder import Args, Kwargs, ProgramRecorder
 
-Args = Sequence[Any]
 Steps = tuple[tuple[int, int], View]  # (stride, size) of a dimension, and the indices chosen in it
 
 
 def at_places(
-    recorder: Recorder, kernel: str, out: View, source: View, places: Sequence[Steps], *others: Argument
+    recorder: ProgramRecorder, kernel: str, out: View, source: View, places: Sequence[Steps], *others: Argument
 ) -> None:
     """Gather or scatter: `source` has the shape of the result, with stride 0 along the dimensions that `places` choose in."""
     arguments: list[Argument] = [source]
@@ -31,30 +29,30 @@ def along(x: View, dim: int, shape: Sequence[int]) -> View:
     return View(x.buffer, x.offset, tuple(shape), strides)
 
 
-def gather(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_gather(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x, dim, index = recorder.view(args[0]), args[1] % args[0].dim(), recorder.view(args[2])
     at_places(recorder, "gather", out, along(x, dim, out.shape), [((x.strides[dim], x.shape[dim]), index)])
 
 
-def index_select(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_index_select(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x, dim, index = recorder.view(args[0]), args[1] % args[0].dim(), recorder.view(args[2])
     after = tuple(1 for _ in range(len(x.shape) - dim - 1))
     wide = View(index.buffer, index.offset, (*index.shape, *after), (*index.strides, *after))
     at_places(recorder, "gather", out, along(x, dim, out.shape), [((x.strides[dim], x.shape[dim]), wide)])
 
 
-def embedding(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
-    advanced(recorder, out, (args[0], [args[1]]), kwargs)
+def emit_embedding(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
+    emit_advanced(recorder, out, (args[0], [args[1]]), kwargs)
 
 
 def chosen(
-    recorder: Recorder, x: View, indices: Sequence[Tensor | None], shape: Sequence[int]
+    recorder: ProgramRecorder, x: View, indices: Sequence[Tensor | None], shape: Sequence[int]
 ) -> tuple[View, list[Steps]]:
     """Where x[indices] lies: its places at index 0, and (stride, size, index) of each index."""
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
     if any(index.dtype in (torch.bool, torch.uint8) for _, index in given):
         raise Untranslatable("it selects by a mask, whose size a recording cannot follow: use torch.where")
-    common = torch.broadcast_shapes(*(index.shape for _, index in given))
+    common = torch.broadcast_tensors(*(index for _, index in given))[0].shape  # type: ignore[no-untyped-call]
     dims = [d for d, _ in given]
     joined = dims == list(range(dims[0], dims[0] + len(dims)))
     before = [d for d in range(len(x.shape)) if d not in dims and joined and d < dims[0]]
@@ -70,13 +68,13 @@ def chosen(
     return View(x.buffer, x.offset, tuple(shape), strides), places
 
 
-def advanced(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_advanced(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     """x[i, j], where i and j are tensors."""
     source, places = chosen(recorder, recorder.view(args[0]), args[1], out.shape)
     at_places(recorder, "gather", out, source, places)
 
 
-def index_put(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_index_put(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     if len(args) > 3 and args[3]:
         raise Untranslatable("it adds at places, by index_put with accumulate")
     x = recorder.view(args[0])
@@ -90,7 +88,7 @@ def index_put(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, An
     at_places(recorder, "scatter", out, source, places, recorder.view(args[2]).expanded(shape))
 
 
-def scatter(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]) -> None:
+def emit_scatter(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) -> None:
     x, dim, index, value = recorder.view(args[0]), args[1] % args[0].dim(), recorder.view(args[2]), args[3]
     if kwargs.get("reduce"):
         raise Untranslatable("it adds at places, by scatter with reduce")
@@ -104,6 +102,7 @@ def scatter(recorder: Recorder, out: View, args: Args, kwargs: Mapping[str, Any]
 
 
 INDEXING = {
-    "gather": gather, "index_select": index_select, "embedding": embedding, "index": advanced, "_unsafe_index": advanced,
-    "index_put": index_put, "_unsafe_index_put": index_put, "scatter": scatter,
+    "gather": emit_gather, "index_select": emit_index_select, "embedding": emit_embedding, "index": emit_advanced,
+    "_unsafe_index": emit_advanced,
+    "index_put": emit_index_put, "_unsafe_index_put": emit_index_put, "scatter": emit_scatter,
 }  # fmt: skip

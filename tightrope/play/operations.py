@@ -4,17 +4,17 @@ decompositions; what these do not know either cannot run in a browser."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from . import dimensions as d
 from . import elementwise as e
-from .elementwise import Args, Emit
+from .elementwise import Emit
 from .indexing import INDEXING
-from .program import Untranslatable
-from .recorder import Recorder, storage_of
+from .program import Program, Untranslatable
+from .recorder import Args, Constants, Function, Kwargs, ProgramRecorder, storage_of
 
 UNARY = {
     name: name for name in (
@@ -42,7 +42,7 @@ VALUE_FILLS = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tens
 READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique2", "_unique2")
 
 
-def note(recorder: Recorder, function: Any, args: Args, kwargs: Mapping[str, Any]) -> object:
+def note(recorder: ProgramRecorder, function: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Run an operation and record it."""
     name = function.overloadpacket.__name__
     if torch.Tag.nondeterministic_seeded in function.tags:
@@ -57,7 +57,7 @@ def note(recorder: Recorder, function: Any, args: Args, kwargs: Mapping[str, Any
     tensors = [x for x in flat(result) if isinstance(x, Tensor)]
     given = {storage_of(x) for x in flat((args, dict(kwargs))) if isinstance(x, Tensor)}
     written = args[0] if in_place else kwargs.get("out")
-    if written is None and emit is not e.known and all(storage_of(x) in given for x in tensors):
+    if written is None and emit is not e.emit_known and all(storage_of(x) in given for x in tensors):
         recorder.kept.append(result)  # only other views
         return result
     if isinstance(written, Tensor) and not recorder.is_known(written):
@@ -67,7 +67,7 @@ def note(recorder: Recorder, function: Any, args: Args, kwargs: Mapping[str, Any
     return result
 
 
-def decomposed(recorder: Recorder, function: Any, args: Args, kwargs: Mapping[str, Any]) -> object:
+def decomposed(recorder: ProgramRecorder, function: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Run an operation as simpler ones, which are recorded."""
     from torch._decomp import decomposition_table
 
@@ -79,7 +79,7 @@ def decomposed(recorder: Recorder, function: Any, args: Args, kwargs: Mapping[st
     return result
 
 
-def is_view(function: Any) -> bool:
+def is_view(function: OpOverload) -> bool:
     return bool(function.is_view) or function.overloadpacket.__name__ in (
         "_unsafe_view",
         "_reshape_alias",
@@ -102,12 +102,25 @@ EMIT: dict[str, Emit] = {
     **{name: e.logical(kernel) for name, kernel in LOGICAL.items()},
     **{name: e.constant_fill(value) for name, value in FILLS.items()},
     **{name: e.value_fill(place) for name, place in VALUE_FILLS.items()},
-    **dict.fromkeys(("arange", "linspace", "eye", "lift_fresh", "lift_fresh_copy"), e.known),
+    **dict.fromkeys(("arange", "linspace", "eye", "lift_fresh", "lift_fresh_copy"), e.emit_known),
     **INDEXING,
-    "add": e.add, "sub": e.subtract, "rsub": e.rsub, "div": e.divide, "true_divide": e.divide, "reciprocal": e.reciprocal,
-    "rsqrt": e.square_root_below, "where": e.where, "masked_fill": e.masked_fill, "clamp": e.clamp, "relu": e.relu,
-    "addcmul": e.multiply_add("mul"), "addcdiv": e.multiply_add("div"), "copy": e.copy_into, "mean": d.mean, "var": d.variance,
-    "_softmax": d.softmax, "_log_softmax": d.log_softmax, "cumsum": d.cumulative_sum, "mm": d.matmul, "bmm": d.matmul,
-    "addmm": d.add_matmul, "baddbmm": d.add_matmul, "mv": d.vector_product, "dot": d.vector_product, "cat": d.concatenate,
-    "stack": d.stack, "constant_pad_nd": d.pad, "flip": d.flip, "convolution": d.convolution,
+    "add": e.emit_add, "sub": e.emit_subtract, "rsub": e.emit_rsub, "div": e.emit_divide, "true_divide": e.emit_divide,
+    "reciprocal": e.emit_reciprocal, "rsqrt": e.emit_square_root_below, "where": e.emit_where, "masked_fill":
+    e.emit_masked_fill, "clamp": e.emit_clamp, "relu": e.emit_relu, "addcmul": e.multiply_add("mul"), "addcdiv":
+    e.multiply_add("div"), "copy": e.emit_copy_into, "mean": d.emit_mean, "var": d.emit_variance, "_softmax":
+    d.emit_softmax, "_log_softmax": d.emit_log_softmax, "cumsum": d.emit_cumulative_sum, "mm": d.emit_matmul, "bmm":
+    d.emit_matmul, "addmm": d.emit_add_matmul, "baddbmm": d.emit_add_matmul, "mv": d.emit_vector_product, "dot":
+    d.emit_vector_product, "cat": d.emit_concatenate, "stack": d.emit_stack, "constant_pad_nd": d.emit_pad, "flip":
+    d.emit_flip, "convolution": d.emit_convolution,
 }  # fmt: skip
+
+
+@torch.no_grad()
+def record(function: Function, inputs: Mapping[str, Tensor], constants: Constants | None = None) -> Program:
+    """The program of a function that takes tensors and returns tensors by name. Other tensors that it reads are constants."""
+    recorder = ProgramRecorder(constants or {}, note)
+    declared = {name: recorder.declare(tensor) for name, tensor in inputs.items()}
+    with recorder:
+        results = function(*inputs.values())
+    outputs = {name: recorder.view(tensor) for name, tensor in results.items()}
+    return Program(recorder.buffers, recorder.contents, declared, outputs, recorder.operations).pruned()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import math
+import operator
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -24,6 +25,9 @@ DTYPES = {
 }  # fmt: skip
 Expression = float | str | tuple[object, ...]  # a number, the name of an attribute, or (operator, expressions)
 Json = object
+OPERATORS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
+}  # fmt: skip
 
 
 class Untranslatable(Exception):
@@ -112,8 +116,8 @@ class Program:
             for k, out, arguments in reversed(kept)
         ]
         contents = {number[i]: content for i, content in self.contents.items() if i in number}
-        ends = ({name: moved(view) for name, view in views.items()} for views in (inputs, self.outputs))
-        return Program([self.buffers[i] for i in number], contents, *ends, operations)
+        starts, ends = ({name: moved(view) for name, view in views.items()} for views in (inputs, self.outputs))
+        return Program([self.buffers[i] for i in number], contents, starts, ends, operations)
 
     def as_json(self) -> Json:
         return {
@@ -171,20 +175,17 @@ def base64_of(content: Tensor) -> str:
     return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def evaluated(expression: Expression, values: Mapping[str, float]) -> float:
+def expression_value(expression: Expression, values: Mapping[str, float]) -> float:
     """The value of an expression of attributes."""
     if isinstance(expression, str):
         return float(values[expression])
     if not isinstance(expression, tuple):
         return float(expression)
-    operator, *parts = expression
-    a, *rest = (evaluated(part, values) for part in parts)  # type: ignore[arg-type]
+    name, *parts = expression
+    a, *rest = (expression_value(part, values) for part in parts)  # type: ignore[arg-type]
     if not rest:
-        return -a if operator == "neg" else abs(a)
-    b = rest[0]
+        return -a if name == "neg" else abs(a)
     try:
-        return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b, "**": lambda: a**b}[
-            str(operator)
-        ]()
-    except ZeroDivisionError:
+        return OPERATORS[str(name)](a, rest[0])
+    except (ZeroDivisionError, OverflowError):
         return math.nan

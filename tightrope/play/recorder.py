@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .program import DTYPES, Argument, Constant, Expression, Operation, Program, Untranslatable, View, as_float32
+from .program import DTYPES, OPERATORS, Argument, Constant, Expression, Operation, Untranslatable, View, as_float32
 
 Constants = Mapping[float, Expression]  # the values of numbers that depend on attributes, which are all different
 Function = Callable[..., Mapping[str, Tensor]]
+Args = Sequence[Any]
+Kwargs = Mapping[str, Any]
 
 
 class Attribute(float):
@@ -33,9 +36,7 @@ class Attribute(float):
         if not (isinstance(a, (int, float)) and isinstance(b, (int, float))):
             return NotImplemented
         parts = [x.expression if isinstance(x, Attribute) else float(x) for x in (a, b)]
-        x, y = float(a), float(b)
-        value = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "/": lambda: x / y, "**": lambda: x**y}
-        return Attribute(value[operator](), (operator, *parts), self.table)
+        return Attribute(OPERATORS[operator](float(a), float(b)), (operator, *parts), self.table)
 
     def __add__(self, other: object) -> Attribute:
         return self._joined("+", self, other)
@@ -61,10 +62,10 @@ class Attribute(float):
     def __rtruediv__(self, other: object) -> Attribute:
         return self._joined("/", other, self)
 
-    def __pow__(self, other: object, modulus: None = None) -> Attribute:  # type: ignore[override]
+    def __pow__(self, other: object, modulus: None = None) -> Attribute:
         return self._joined("**", self, other)
 
-    def __rpow__(self, other: object, modulus: None = None) -> Attribute:  # type: ignore[misc]
+    def __rpow__(self, other: object, modulus: None = None) -> Attribute:
         return self._joined("**", other, self)
 
     def __neg__(self) -> Attribute:
@@ -74,12 +75,15 @@ class Attribute(float):
         return Attribute(abs(float(self)), ("abs", self.expression), self.table)
 
 
-class Recorder(TorchDispatchMode):
+Note = Callable[["ProgramRecorder", OpOverload, Args, Kwargs], object]
+
+
+class ProgramRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations that run inside it."""
 
-    def __init__(self, constants: Constants) -> None:
-        super().__init__()
-        self.constants = constants
+    def __init__(self, constants: Constants, note: Note) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.constants, self.note = constants, note
         self.buffers: list[tuple[torch.dtype, int]] = []
         self.contents: dict[int, Tensor] = {}
         self.operations: list[Operation] = []
@@ -88,9 +92,7 @@ class Recorder(TorchDispatchMode):
         self.kept: list[object] = []  # so that no memory is used twice
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        from .operations import note
-
-        return note(self, func, args, kwargs or {})
+        return self.note(self, func, args, kwargs or {})
 
     # memory ----------------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,7 @@ class Recorder(TorchDispatchMode):
             number = self.numbers[storage_of(tensor)]
             if self.buffers[number][0] != tensor.dtype:
                 raise Untranslatable("memory is read as numbers of another type")
-            return View(number, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+            return View(number, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
         key = (storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         view = View(-1, 0, tuple(tensor.shape), torch.empty(tensor.shape, device="meta").stride())
         if key not in self.captured:
@@ -155,14 +157,3 @@ class Recorder(TorchDispatchMode):
 
 def storage_of(tensor: Tensor) -> int:
     return cast(int, tensor.untyped_storage()._cdata)
-
-
-@torch.no_grad()
-def record(function: Function, inputs: Mapping[str, Tensor], constants: Constants | None = None) -> Program:
-    """The program of a function that takes tensors and returns tensors by name. Other tensors that it reads are constants."""
-    recorder = Recorder(constants or {})
-    declared = {name: recorder.declare(tensor) for name, tensor in inputs.items()}
-    with recorder:
-        results = function(*inputs.values())
-    outputs = {name: recorder.view(tensor) for name, tensor in results.items()}
-    return Program(recorder.buffers, recorder.contents, declared, outputs, recorder.operations).pruned()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .program import Argument, Constant, Program, View, as_float32, evaluated
+from .program import Argument, Constant, Program, View, as_float32, expression_value
 
 Array = np.ndarray
 Kernel = Callable[..., Any]
@@ -106,7 +106,7 @@ class Replay:
 def value_of(argument: Array | float | Constant, attributes: Mapping[str, float]) -> Any:
     """An argument in double precision."""
     if isinstance(argument, Constant):
-        number = evaluated(argument.expression, attributes)
+        number = expression_value(argument.expression, attributes)
         argument = as_float32(number) if argument.rounded else number
     return argument.astype(np.float64) if isinstance(argument, Array) else np.float64(argument)
 

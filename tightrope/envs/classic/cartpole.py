@@ -26,7 +26,8 @@ class CartPole(TensorEnv):
     solved_at: ClassVar[float | None] = 495.0
     solved_by_surviving = True
     pace = round(1 / TAU)
-    action_names, push = ("left", "right"), (0.0, 0.7, 0.0, 0.0)
+    action_names = ("left", "right")
+    push: ClassVar[tuple[float, ...]] = (0.0, 0.7, 0.0, 0.0)
     view = 2 * TRACK + 0.8  # metres across the picture
     gravity, cart_mass, pole_mass, half_length, force = 9.8, 1.0, 0.1, 0.5, 10.0
 

@@ -19,7 +19,10 @@
     return made;
   }
   const tell = (node, words) => { if (node.textContent !== words) node.textContent = words; };
-  const show = (x, digits = 3) => (Number.isFinite(x) ? (Math.abs(x) >= 1000 ? x.toFixed(0) : x.toPrecision(digits)) : "–");
+  const show = (x, digits = 3) => {
+    if (!Number.isFinite(x)) return "–";
+    return Number.isInteger(x) || Math.abs(x) >= 1000 ? x.toFixed(0) : Math.abs(x) < 1e-3 ? x.toExponential(1) : x.toPrecision(digits);
+  };
   const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
   const dark = () => getComputedStyle(root).colorScheme.includes("dark");
 
@@ -169,7 +172,7 @@
       this.draw(settings.running && !player.ended ? Math.min(this.debt, 1) : 1);
       tell(this.score, `step ${player.clock[0].toLocaleString("en")} · return ${show(player.return, 4)}`);
       this.over.hidden = !player.ended;
-      if (player.ended) tell(this.over, `${player.ended} after ${plural(player.clock[0], "step")}, return ${show(player.return, 4)}`);
+      if (player.ended) tell(this.over, `${player.ended} after ${plural(player.clock[0], "step")}`);
       const { episodes } = player, last = episodes[episodes.length - 1];
       tell(this.last, last ? `Last of ${plural(episodes.length, "episode")}: ${last.reason.toLowerCase()} after ${plural(last.steps, "step")}, return ${show(last.return, 4)}.`
         : "First episode.");
@@ -345,8 +348,9 @@
       button("Restart", "a new episode (R)", restartAll), button("◀ Push", "push to the left (A)", () => pushAll(-1)),
       button("Push ▶", "push to the right (D)", () => pushAll(1)), pace),
     el("div", { class: "row" }, takeOver.node, sample.node, ...(limits.has(null) && limits.size === 1 ? [] : [limit.node])), pads);
-    root.replaceChildren(el("div", { class: "games" }, ...views.map((view) => view.node)), toolbar,
-      el("div", { class: "below" }, ...(rows.length ? [physics] : []), keys), footer());
+    root.classList.toggle("one", views.length === 1);
+    root.replaceChildren(el("div", { class: "games" }, ...views.map((view) => view.node)),
+      el("div", { class: "side" }, toolbar, ...(rows.length ? [physics] : []), keys), footer());
   }
 
   function themeButton() {
