@@ -136,7 +136,7 @@ class AgentBase:
         self.check_open()
         run = getattr(self, "run_dir", None) if named else None
         title = f"{short_name(self.config.env)} {self.algo.upper()}" + ("" if run is None else f" · {run.name}")
-        return checked_game(self.state.policy, self.score_env, seed, title)
+        return checked_game(self.state.policy, self.score_env, seed, title, self.steps)
 
     def _seed(self, what: str, seed: int | None) -> int:
         """The given seed, or one derived from the agent's."""

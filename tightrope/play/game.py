@@ -34,6 +34,7 @@ class Game:
     """One policy in its environment."""
 
     title: str
+    steps: int  # trained
     env: TensorEnv  # a copy with one row
     policy: ActorCritic
     programs: dict[str, Program]
@@ -47,7 +48,7 @@ class Game:
     def as_json(self) -> Json:
         env = self.env
         return {
-            "title": self.title, "pace": env.pace, "limit": env.max_episode_steps, "picture": self.picture,
+            "title": self.title, "steps": self.steps, "pace": env.pace, "limit": env.max_episode_steps, "picture": self.picture,
             "noPicture": self.no_picture, "attributes": self.attributes, "push": self.push, "checks": self.checks,
             "agreement": self.agreement, "actions": [*action_parts(env.action, env.action_names)],
             "noise": list(noise_kinds(env.action)),
@@ -55,7 +56,7 @@ class Game:
         }  # fmt: skip
 
 
-def game_of(policy: ActorCritic, env: Env, seed: int, title: str) -> Game:
+def game_of(policy: ActorCritic, env: Env, seed: int, title: str, steps: int = 0) -> Game:
     """Record a policy and its environment; UsageError with the reason if they cannot be recorded."""
     if not isinstance(env, TensorEnv) or getattr(env.step, "__func__", None) is not TensorEnv.step:
         engine = getattr(env, "backend", "another engine")
@@ -79,7 +80,7 @@ def game_of(policy: ActorCritic, env: Env, seed: int, title: str) -> Game:
                 programs |= changeable
         except Untranslatable as error:
             raise UsageError(f"{title} cannot be played in a browser: {error}") from None
-    return Game(title, twin, policy, programs, picture, why, attributes)
+    return Game(title, steps, twin, policy, programs, picture, why, attributes)
 
 
 class Example:

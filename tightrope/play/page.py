@@ -31,9 +31,9 @@ class PlayPage:
         return f"{self.path}: {names}, {self.size / 1e3:,.0f} kB. {agreement}"
 
 
-def checked_game(policy: ActorCritic, env: Env, seed: int, title: str) -> Game:
+def checked_game(policy: ActorCritic, env: Env, seed: int, title: str, steps: int) -> Game:
     """A game that agrees with torch."""
-    game = game_of(policy, env, seed, title)
+    game = game_of(policy, env, seed, title, steps)
     check_game(game, seed)
     return game
 

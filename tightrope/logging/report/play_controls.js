@@ -54,7 +54,8 @@
       const details = el("details", {}, el("summary", { text: "Numbers of the state" }), this.numbers);
       details.open = !this.canvas;
       this.details = details;
-      this.node = el("article", { class: "card game" }, el("header", {}, el("h3", { text: player.game.title }), this.score), stage,
+      this.node = el("article", { class: "card game" }, el("header", {},
+        el("h3", { text: player.game.title }, el("small", { text: ` trained for ${plural(player.game.steps, "step")}` })), this.score), stage,
         this.last, el("div", { class: "bars" }, ...this.bars.map((bar) => bar.node)), details);
       if (this.canvas) {
         this.canvas.style.aspectRatio = String(player.picture.aspect);
