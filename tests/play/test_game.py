@@ -79,6 +79,7 @@ def test_policies_of_other_kinds_agree_with_torch(settings: dict[str, Any]) -> N
     check_game(game("Pendulum-v1", **settings), 0, steps=60)
 
 
+@torch.no_grad()
 def closed_loop(agent: tr.Agent, start: list[float], steps: int) -> tuple[Tensor, Tensor]:
     """States (T, S) of torch and of the programs, each fed with what it computed itself, as in the browser."""
     made = game_of(agent.state.policy, agent.score_env, 0, "It")
@@ -96,13 +97,11 @@ def closed_loop(agent: tr.Agent, start: list[float], steps: int) -> tuple[Tensor
     return torch.cat(theirs), torch.cat(ours)
 
 
-@torch.no_grad()
 def test_a_thousand_steps_of_a_pendulum_stay_with_torch() -> None:
     theirs, ours = closed_loop(tr.PPO("Pendulum-v1", **SMALL), [2.0, 0.5], 1000)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-3)
 
 
-@torch.no_grad()
 def test_a_policy_balances_in_the_programs_as_in_torch() -> None:
     """A decision between two pushes turns rounding into another path, so that only the first steps are the same."""
     agent = tr.PPO("CartPole-v1", seed=1, device="cpu").learn(quiet=True)
@@ -159,7 +158,7 @@ def test_pictures_of_a_users_environment() -> None:
 def test_a_push_is_what_the_environment_declares_or_half_of_what_is_usual() -> None:
     made = game("CartPole-v1")
     check_game(made, 0, steps=20)
-    assert made.push == pytest.approx([0, 0.7, 0, 0])
+    assert made.push == pytest.approx([0, 0.4, 0, 0])
     made = game(Ball)
     check_game(made, 0, steps=300)
     assert len(made.push) == 2

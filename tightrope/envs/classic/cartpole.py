@@ -27,7 +27,7 @@ class CartPole(TensorEnv):
     solved_by_surviving = True
     pace = round(1 / TAU)
     action_names = ("left", "right")
-    push: ClassVar[tuple[float, ...]] = (0.0, 0.7, 0.0, 0.0)
+    push: ClassVar[tuple[float, ...]] = (0.0, 0.4, 0.0, 0.0)
     view = 2 * TRACK + 0.8  # metres across the picture
     gravity, cart_mass, pole_mass, half_length, force = 9.8, 1.0, 0.1, 0.5, 10.0
 
@@ -109,7 +109,7 @@ class DanceCart(CartPole):
 
     observation = Box((6,))
     noise_size = 5
-    push = (0.0, 0.7, 0.0, 0.0, 0.0)
+    push = (0.0, 0.4, 0.0, 0.0, 0.0)
     solved_at = None
     solved_by_surviving = False
     sway, period, lean = 0.8, 150, math.pi / 4  # metres, steps, radians

@@ -109,7 +109,7 @@
       const row = (label, read, style = "") => {
         const fill = el("i", { class: "fill" }), mark = el("b", { class: "mark" }), words = el("span", { class: "amount" });
         const track = el("span", { class: "track" }, fill, mark);
-        made.push({ node: el("div", { class: `bar ${style}` }, el("span", { class: "label", text: label }), track, words), fill, mark, words, read });
+        made.push({ node: el("div", { class: `meter ${style}` }, el("span", { class: "label", text: label }), track, words), fill, mark, words, read });
       };
       const probs = Object.keys(mind).filter((name) => name.startsWith("probs")).flatMap((name) => mind[name].map((_, i) => [name, i]));
       const means = Object.keys(mind).filter((name) => name.startsWith("mean")).flatMap((name) => mind[name].map((_, i) => [name, i]));
