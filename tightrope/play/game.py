@@ -190,15 +190,11 @@ def adjustable(example: Example, plain: Mapping[str, Program]) -> dict[str, floa
     """The attributes, numbers of the class or the instance, that the programs can take as inputs: recordings at two different
     values are then the same. An attribute that decides about shapes or is turned into a plain number is left as it is."""
     env = example.env
-    names = [
-        name
-        for kind in type(env).__mro__
-        if issubclass(kind, TensorEnv) and kind is not TensorEnv
-        for name in vars(kind)
-    ]
+    classes = [kind for kind in type(env).__mro__ if issubclass(kind, TensorEnv) and kind is not TensorEnv]
+    names = [name for kind in reversed(classes) for name in vars(kind)]
     found = {
         name: getattr(env, name)
-        for name in dict.fromkeys([*reversed(names), *vars(env)])
+        for name in dict.fromkeys([*names, *vars(env)])
         if name[0] != "_" and not hasattr(TensorEnv, name) and type(getattr(env, name, None)) is float
     }
     if follows(example, found):

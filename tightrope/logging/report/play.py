@@ -30,7 +30,7 @@ def play_section(data: object) -> str:
 
 def play_page(data: object, titles: Sequence[str]) -> str:
     """The whole page."""
-    title = printable(", ".join(dict.fromkeys(titles)))
+    title = printable(", ".join(dict.fromkeys(title.partition(" · ")[0] for title in titles)))
     policy = (
         f"default-src 'none'; script-src 'nonce-{NONCE}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
         "form-action 'none'"
