@@ -6,23 +6,21 @@ computes the same coordinates in a browser. x is to the right and y up, in units
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .draw import Canvas, Color, Point
-from .types import Settings
 
 __all__ = ["Curve", "Disc", "Line", "Polygon", "Rectangle", "Scene", "Shape"]
 
 Number = float | Tensor  # a tensor has one value per environment, (N,)
 At = tuple[Number, Number]
 Points = Sequence[At]
-ShapeKind = TypeVar("ShapeKind", bound="Shape")
+Value = Callable[[Number], float]
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class Shape:
     color: Color = field(kw_only=True)
     shown: Tensor | bool = field(default=True, kw_only=True)
 
-    def paint(self, canvas: Canvas) -> None:
-        """Draw it, once its numbers are those of one environment."""
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        """Draw it for one environment, in which numbers have these values."""
         raise NotImplementedError
 
 
@@ -45,8 +43,9 @@ class Line(Shape):
     end: At
     width: Number
 
-    def paint(self, canvas: Canvas) -> None:
-        canvas.line(as_point(self.start), as_point(self.end), self.color, float(self.width))
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        (a, b), (c, d) = self.start, self.end
+        canvas.line((value(a), value(b)), (value(c), value(d)), self.color, value(self.width))
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Curve(Shape):
     points: Points
     width: Number
 
-    def paint(self, canvas: Canvas) -> None:
-        canvas.path([*map(as_point, self.points)], self.color, float(self.width))
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        canvas.path([(value(x), value(y)) for x, y in self.points], self.color, value(self.width))
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,17 @@ class Disc(Shape):
     center: At
     radius: Number
 
-    def paint(self, canvas: Canvas) -> None:
-        canvas.disc(as_point(self.center), float(self.radius), self.color)
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        x, y = self.center
+        canvas.disc((value(x), value(y)), value(self.radius), self.color)
 
 
 @dataclass(frozen=True)
 class Polygon(Shape):
     points: Points
 
-    def paint(self, canvas: Canvas) -> None:
-        canvas.polygon([*map(as_point, self.points)], self.color)
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        canvas.polygon([(value(x), value(y)) for x, y in self.points], self.color)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ class Rectangle(Shape):
     width: Number
     height: Number
 
-    def paint(self, canvas: Canvas) -> None:
-        canvas.box(as_point(self.center), float(self.width), float(self.height), self.color)
+    def paint(self, canvas: Canvas, value: Value) -> None:
+        x, y = self.center
+        canvas.box((value(x), value(y)), value(self.width), value(self.height), self.color)
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,6 @@ class Scene:
     center: Point = (0.0, 0.0)
 
 
-def as_point(place: At) -> Point:
-    return float(place[0]), float(place[1])
-
-
 def tensors_in(value: object) -> Iterator[Tensor]:
     """The tensors of a shape, or of anything in it, in order."""
     if isinstance(value, Tensor):
@@ -117,36 +114,39 @@ def tensors_in(value: object) -> Iterator[Tensor]:
             yield from tensors_in(getattr(value, each.name))
 
 
-def filled(shape: ShapeKind, values: Iterator[float]) -> ShapeKind:
-    """The shape with the next values in place of its tensors."""
-
-    def fill(value: object) -> object:
-        if isinstance(value, Tensor):
-            return next(values)
-        return tuple(map(fill, value)) if isinstance(value, (tuple, list)) else value
-
-    values_of: Settings = {each.name: fill(getattr(shape, each.name)) for each in fields(shape)}
-    return replace(shape, **values_of)
+def columns(scene: Scene) -> dict[int, int]:
+    """The column of each tensor of a scene, by its id."""
+    found: dict[int, int] = {}
+    for tensor in tensors_in(scene.shapes):
+        found.setdefault(id(tensor), len(found))
+    return found
 
 
 def coordinates(scene: Scene, rows: int) -> Tensor:
-    """The tensors of a scene as columns (N, K), in the order of `tensors_in`."""
-    found = [tensor for shape in scene.shapes for tensor in tensors_in(shape)]
-    return torch.stack([x.float().expand(rows) for x in found], 1) if found else torch.zeros(rows, 0)
+    """The tensors of a scene as columns (N, K)."""
+    found = {id(tensor): tensor for tensor in tensors_in(scene.shapes)}
+    if not found:
+        return torch.zeros(rows, 0)
+    return torch.stack([x.float().expand(rows) for x in found.values()], 1)
 
 
 def raster(scene: Scene, rows: int) -> np.ndarray:
     """The frames (N, H, W, 3) of a scene. What never moves and lies below everything else is painted once."""
     moves = [next(tensors_in(shape), None) is not None for shape in scene.shapes]
     ground = moves.index(True) if True in moves else len(moves)
-    backdrop = Ground(tuple(filled(shape, iter(())) for shape in scene.shapes[:ground]))
+    backdrop, column = Ground(as_hashable(scene.shapes[:ground])), columns(scene)
     frames = []
     for row in coordinates(scene, rows).tolist():
-        canvas, values = Canvas(scene.width, scene.height, scene.span, scene.center, backdrop), iter(row)
+        canvas = Canvas(scene.width, scene.height, scene.span, scene.center, backdrop)
+
+        def value(number: Number, row: list[float] = row) -> float:
+            return (
+                number if type(number) is float else row[column[id(number)]] if isinstance(number, Tensor) else number
+            )
+
         for shape in scene.shapes[ground:]:
-            one = filled(shape, values)
-            if one.shown:
-                one.paint(canvas)
+            if value(shape.shown):
+                shape.paint(canvas, value)
         frames.append(canvas.frame)
     return np.stack(frames)
 
@@ -160,4 +160,9 @@ class Ground:
     def __call__(self, canvas: Canvas) -> None:
         for shape in self.shapes:
             if shape.shown:
-                shape.paint(canvas)
+                shape.paint(canvas, float)  # type: ignore[arg-type]
+
+
+def as_hashable(shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+    """The shapes with their points in tuples."""
+    return tuple(replace(x, points=tuple(x.points)) if isinstance(x, (Curve, Polygon)) else x for x in shapes)

@@ -46,7 +46,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     assert len(film.returns) == 3
     assert len(frames) == film.frames == sum(film.returns) + 3 * HOLD  # every step is paid 1
     assert rate == 50.0  # real time
-    assert frames[0].shape == (4 * 80 + 24, 4 * 160, 3)
+    assert frames[0].shape == (4 * 100 + 24, 4 * 200, 3)
     first = int(film.returns[0])
     assert frames[first + 1][4, 4, 1] < 225 < frames[first - 1][4, 4, 1]  # pink at its end
 
@@ -140,7 +140,7 @@ class Blank(Plain):
 class Unseen(tr.envs.CartPole):
     """Nor can this."""
 
-    draw = tr.envs.TensorEnv.draw
+    scene = tr.envs.TensorEnv.scene
 
 
 def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:

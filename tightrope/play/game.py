@@ -18,7 +18,7 @@ from ..errors import UsageError, raised
 from ..models import ActorCritic
 from ..models.hybrid_spec import flat_parts
 from ..models.recurrent import RecurrentActorCritic
-from ..scene import Scene, coordinates
+from ..scene import Scene, columns, coordinates
 from ..training.export_outputs import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .operations import record
@@ -220,11 +220,11 @@ def follows(example: Example, attributes: Mapping[str, float]) -> bool:
 
 def picture_json(scene: Scene) -> Json:
     """The shapes of a scene; a tensor is the number of its column."""
-    column = iter(range(1 << 20))
+    column = columns(scene)
 
     def shown(value: object) -> Json:
         if isinstance(value, Tensor):
-            return {"column": next(column)}
+            return {"column": column[id(value)]}
         if isinstance(value, Attribute):
             return {"expression": expression_json(value.expression)}
         if isinstance(value, (tuple, list)):
