@@ -160,7 +160,7 @@ class Ground:
     def __call__(self, canvas: Canvas) -> None:
         for shape in self.shapes:
             if shape.shown:
-                shape.paint(canvas, float)  # type: ignore[arg-type]
+                shape.paint(canvas, float)
 
 
 def as_hashable(shapes: Sequence[Shape]) -> tuple[Shape, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from ..agent import Agent
+from ..envs import ENVS, choose
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
 from ..play.page import save_game
@@ -17,6 +19,7 @@ from ..training.export import check_file
 from ..training.memory_settings import import_memory
 from ..training.policy import Policy
 from ..training.reports import write_report
+from ..training.run_directory import load_config
 from ..training.scoring import shown_to
 from ..training.user_objects import imported, is_import_path, named_by_user
 from .arguments import cli_command
@@ -161,6 +164,9 @@ def play_main(options: PlayOptions) -> int:
         raise UsageError(f"{missing[0]} is not a run: there is no such directory")
     agents = [load(run, own, options.checkpoint, options.network) for run in runs]
     page = agents[0].play(options.out, *agents[1:], seed=options.seed)
+    if len(runs) == 1 and options.checkpoint == "last":
+        with suppress(OSError):  # the page is written
+            save_game(page.games[0], runs[0], agents[0].config.run.seed)
     print(printable(str(page)))
     return 0
 
@@ -195,8 +201,11 @@ def report_main(options: ReportOptions) -> int:
 
 
 def record_game(run: Path) -> None:
-    """Record the newest policy for the player in its report, if a browser can run its environment."""
+    """Record the newest policy for the player in its report, if its environment is one of Tightrope's tensors."""
     try:
+        config = load_config(run)
+        if config.env not in ENVS or choose(config.env, config.run.backend, config.run.adapts_env).backend != "tensor":
+            return
         with load(run) as agent:
             save_game(agent.game(agent.config.run.seed), run, agent.config.run.seed)
     except (UsageError, OSError):  # the report is made without it
