@@ -160,7 +160,7 @@ def mistakes(command: str, words: list[str]) -> Iterator[str]:
         if flags[flag] and not values:
             yield f"{flag} has no value"
         yield from (f"{flag} {value} is not {flags[flag]}" for value in values if wrong_value(flags[flag], value))
-    if len(plain) > 1 and command != "report":
+    if len(plain) > 1 and command not in ("play", "report"):
         yield f"{command} takes one word, not {plain}"
     for env in plain if command in ("train", "sweep", "bench", "check") else ():
         try:

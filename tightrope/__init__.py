@@ -19,7 +19,7 @@ if "torch" not in sys.modules:  # which reads it once: see engine/threads.py
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from . import algorithms, draw, engine, envs, exercises, functional, models, types
+    from . import algorithms, draw, engine, envs, exercises, functional, models, scene, types
     from .agent import PPO, VPG, Agent
     from .errors import EnvError, ExportError, NotFinite, UsageError
     from .logging.callback import Callback, StopTraining
@@ -49,10 +49,11 @@ __all__ = [
     "load",
     "load_policy",
     "models",
+    "scene",
     "types",
 ]
 
-PACKAGES = ("algorithms", "draw", "engine", "envs", "exercises", "functional", "models", "types")
+PACKAGES = ("algorithms", "draw", "engine", "envs", "exercises", "functional", "models", "scene", "types")
 HOMES = {
     "agent": ("PPO", "VPG", "Agent"),
     "errors": ("EnvError", "ExportError", "NotFinite", "UsageError"),

@@ -1,4 +1,4 @@
-"""The methods of an agent besides training: evaluate, predict, record, show, imitate, export."""
+"""The methods of an agent besides training: evaluate, predict, record, show, play, imitate, export."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ from .training.signals import Interrupted
 from .training.user_objects import short_name
 from .training.video import RecordedVideo, Shot, record_video
 from .types import Env
+
+if TYPE_CHECKING:
+    from .play.game import Game
+    from .play.page import PlayPage
 
 
 class AgentBase:
@@ -114,6 +118,25 @@ class AgentBase:
             raise error.as_exit() from None
         except OSError as error:
             raise UsageError(f"path {path} cannot be written: {error.strerror or error}") from None
+
+    def play(self, path: str | Path = "play.html", *others: AgentBase, seed: int | None = None) -> PlayPage:
+        """Write a page on which the policy plays in a browser, beside those of `others` if some are given. Its tensor
+        environment is recorded and checked against torch. The agent does not change."""
+        from .play.page import write_play_page
+
+        path, seed = Path(path), self._seed("play", seed)
+        if path.suffix not in (".html", ".htm"):
+            raise UsageError(f"path {path} is not a page: give a name that ends in .html")
+        return write_play_page([each.game(seed, named=bool(others)) for each in (self, *others)], path, seed)
+
+    def game(self, seed: int, named: bool = False) -> Game:
+        """The recorded policy and environment. The run's name is part of its title if it is `named`."""
+        from .play.page import checked_game
+
+        self.check_open()
+        run = getattr(self, "run_dir", None) if named else None
+        title = f"{short_name(self.config.env)} {self.algo.upper()}" + ("" if run is None else f" · {run.name}")
+        return checked_game(self.state.policy, self.score_env, seed, title, self.steps)
 
     def _seed(self, what: str, seed: int | None) -> int:
         """The given seed, or one derived from the agent's."""

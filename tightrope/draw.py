@@ -32,6 +32,7 @@ Color = tuple[int, int, int]
 SHIFT = 4  # fractional bits of a coordinate
 UNITS = 1 << SHIFT
 FAR = 1 << 14  # pixels: keeps a far-away point inside OpenCV's fixed-point range
+SMALL, FINE = 16.0, 8  # pixels of the radius of a small disc, and parts of a pixel between its places
 HALO = 0.6  # pixels by which OpenCV's soft edges lie outside of the shape they belong to
 FONT_HEIGHT = 22  # pixels of OpenCV's plain font at scale 1
 CAPTION_HEIGHT, CAPTION_SIZE, CAPTION_MARGIN = 24, 12, 6  # pixels
@@ -116,9 +117,27 @@ class Canvas:
         cv2.polylines(self.pixels, self._pixels(points), False, color, thickness, cv2.LINE_AA, SHIFT)
 
     def disc(self, center: Point, radius: float, color: Color) -> None:
-        cv2 = _cv2()
-        pixels = round(max(radius * self.scale - HALO, 0.0) * UNITS)
-        cv2.circle(self.pixels, self._pixel(center), pixels, color, -1, cv2.LINE_AA, SHIFT)
+        pixels = radius * self.scale
+        if pixels >= SMALL:
+            cv2 = _cv2()
+            cv2.circle(self.pixels, self._pixel(center), round((pixels - HALO) * UNITS), color, -1, cv2.LINE_AA, SHIFT)
+        elif pixels > 0:
+            self._small_disc(center, pixels, color)
+
+    def _small_disc(self, center: Point, radius: float, color: Color) -> None:
+        x, y = self._pixel(center)
+        step = UNITS // FINE
+        left, top, share = x // UNITS, y // UNITS, _share(x % UNITS // step, y % UNITS // step, radius)
+        reach = len(share) // 2
+        a, b = max(0, top - reach), max(0, left - reach)
+        part = self.pixels[a : max(0, top + reach + 1), b : max(0, left + reach + 1)]
+        if part.size:
+            rows, columns, _ = part.shape
+            a, b = a - (top - reach), b - (left - reach)
+            share = share[a : a + rows, b : b + columns]
+            part += ((np.array(color, np.int32) - part) * share >> 8).astype(
+                np.uint8
+            )  # negative differences wrap around
 
     def arc(self, center: Point, radius: float, start: float, end: float, color: Color, width: float) -> None:
         """From angle `start` to angle `end`, in radians, anticlockwise from the x axis."""
@@ -136,6 +155,16 @@ class Canvas:
     def text(self, words: str, corner: tuple[int, int], color: Color, size: int = 11) -> None:
         """`corner` is the left end of the baseline, in pixels of the frame from its top left."""
         write(self.pixels, words, (corner[0] * self.times, corner[1] * self.times), color, size * self.times)
+
+
+@lru_cache(maxsize=1024)
+def _share(x: int, y: int, radius: float) -> np.ndarray:
+    """How much of each pixel around its centre a disc covers, of 256; its centre is x and y FINEths of a pixel further.
+    (OpenCV gives small circles four or twelve corners.)"""
+    reach = math.ceil(radius) + 1
+    along = np.arange(-reach, reach + 1)
+    distance = np.hypot(along[:, None] - y / FINE, along - x / FINE)
+    return np.rint((radius + 0.5 - distance).clip(0, 1) * 256).astype(np.int32)[..., None]
 
 
 @lru_cache(maxsize=32)
@@ -179,14 +208,19 @@ def tint(frame: np.ndarray, color: Color, strength: float) -> None:
 
 
 def draw_observations(env: Drawable, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-    """The frames that an environment draws of these observations, without their action masks. A hybrid action is split."""
+    """The frames that an environment draws of these observations."""
+    return env.draw(*drawn_arguments(env, obs, action))
+
+
+def drawn_arguments(env: Drawable, obs: Tensor, action: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What `draw` and `scene` are given: observations without action masks and privileged numbers, a hybrid action split."""
     split = getattr(getattr(env, "action", None), "split", None)
     if split is not None and action is not None:
         action = split(action)
     seen = getattr(env, "_seen", None)
     if seen is not None:
         obs = obs[:, : math.prod(seen.shape)].reshape(-1, *seen.shape).to(seen.dtype)
-    return env.draw(obs, action)
+    return obs, action
 
 
 def grid(frames: np.ndarray, columns: int = 4) -> np.ndarray:

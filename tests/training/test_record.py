@@ -46,7 +46,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     assert len(film.returns) == 3
     assert len(frames) == film.frames == sum(film.returns) + 3 * HOLD  # every step is paid 1
     assert rate == 50.0  # real time
-    assert frames[0].shape == (4 * 80 + 24, 4 * 160, 3)
+    assert frames[0].shape == (4 * 100 + 24, 4 * 200, 3)
     first = int(film.returns[0])
     assert frames[first + 1][4, 4, 1] < 225 < frames[first - 1][4, 4, 1]  # pink at its end
 
@@ -140,13 +140,15 @@ class Blank(Plain):
 class Unseen(tr.envs.CartPole):
     """Nor can this."""
 
-    draw = tr.envs.TensorEnv.draw
+    scene = tr.envs.TensorEnv.scene
 
 
 def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Blank' does not draw itself: give it a render\(\) that .* 'rgb_array'$"):
         tr.PPO(Blank, max_episode_steps=4, **SMALL).record(tmp_path / "a.mp4")
-    with pytest.raises(UsageError, match=r"Unseen does not draw itself: give it a draw\(obs, action\) method$"):
+    with pytest.raises(
+        UsageError, match=r"Unseen does not draw itself: give it a method scene\(obs, action\) or draw$"
+    ):
         tr.PPO(Unseen(8), **SMALL).record(tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == []
 
@@ -155,7 +157,7 @@ def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
     ("env", "hint"),
     [
         (Blank, "tightrope record {run} --out video.mp4 --env {name}` shows what was learned if its render() returns"),
-        (Unseen(8), "{name} does not draw itself: give it a draw(obs, action) method"),
+        (Unseen(8), "{name} does not draw itself: give it a method scene(obs, action) or draw"),
     ],
     ids=["gymnasium", "tensor"],
 )

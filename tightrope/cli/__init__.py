@@ -1,4 +1,4 @@
-"""The command line: train, sweep, resume, clone, eval, record, report, export, envs, check, probe, bench, doctor.
+"""The command line: train, sweep, resume, clone, eval, record, play, report, export, envs, check, probe, bench, doctor.
 
 The module of a command is imported when the command is called, so that help and version do not import torch.
 """
@@ -30,6 +30,7 @@ usage: tightrope COMMAND ...
   clone RUN     imitate a trained agent  tightrope clone runs/teacher --actor-obs camera
   eval RUN      score a trained agent    tightrope eval runs/demo --episodes 100
   record RUN    write a video of it      tightrope record runs/demo --out pole.mp4
+  play RUN      play in a browser        tightrope play runs/demo --out play.html
   report RUN    a page about a run, or   tightrope report runs/demo
                 about several            tightrope report runs/a runs/b --out both.html
   export RUN    write an ONNX file       tightrope export runs/demo --onnx policy.onnx
@@ -44,11 +45,11 @@ usage: tightrope COMMAND ...
 
 COMMANDS = {  # the module of each command, with a function such as train_main
     "train": "training", "sweep": "sweep", "resume": "resuming", "clone": "clone", "eval": "trained", "record": "trained",
-    "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools", "bench": "tools",
-    "doctor": "tools",
+    "play": "trained", "report": "trained", "export": "trained", "envs": "tools", "check": "tools", "probe": "tools",
+    "bench": "tools", "doctor": "tools",
 }  # fmt: skip
 OTHER_NAMES = {
-    "evaluate": "eval", "test": "eval", "play": "record", "enjoy": "record", "render": "record", "video": "record",
+    "evaluate": "eval", "test": "eval", "enjoy": "record", "render": "record", "video": "record",
     "learn": "train", "run": "train", "fit": "train", "continue": "resume", "optimize": "sweep", "tune": "sweep",
     "list": "envs", "list-envs": "envs", "benchmark": "bench", "plot": "report", "onnx": "export",
     "imitate": "clone", "bc": "clone",

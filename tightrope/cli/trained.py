@@ -1,21 +1,25 @@
-"""The commands eval, record, report and export, for trained agents."""
+"""The commands eval, record, play, report and export, for trained agents."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from ..agent import Agent
+from ..envs import ENVS, choose
 from ..errors import ExportError, UsageError, printable
 from ..logging import CallbackList, EvaluationLine, finite
+from ..play.page import save_game
 from ..saved import load, load_policy
 from ..training.export import check_file
 from ..training.memory_settings import import_memory
 from ..training.policy import Policy
 from ..training.reports import write_report
+from ..training.run_directory import load_config
 from ..training.scoring import shown_to
 from ..training.user_objects import imported, is_import_path, named_by_user
 from ..types import Settings
@@ -134,6 +138,45 @@ def record_main(options: RecordOptions) -> int:
     return 0
 
 
+@dataclass(kw_only=True)
+class PlayOptions:
+    run: Annotated[tuple[Path, ...], "RUN [RUN ...]"]
+    """Directories of runs, shown side by side."""
+    out: Path = Path("play.html")
+    """File to write; an existing file is replaced."""
+    checkpoint: str = "last"
+    """Which of the runs' checkpoints: last, best, or the name of one."""
+    env: str | None = None
+    """The environment, as module:Class, of runs that were trained on one of your own."""
+    network: str | None = None
+    """The network, as module:Class, of runs that were trained with one of your own."""
+    memory: str | None = None
+    """The memory, as module:Class, of runs that were trained with one of your own."""
+    seed: int | None = None
+    """Seed of the episodes; derived from the run's if not given."""
+
+
+@cli_command("play", PlayOptions, "play needs a run, such as `tightrope play runs/demo --out play.html`")
+def play_main(options: PlayOptions) -> int:
+    """Write a page on which trained policies play in a browser: push them, act yourself, change the physics.
+
+    It needs no network. The equations of a tensor environment are recorded and checked against torch over 1,000 steps.
+    Example: tightrope play runs/a runs/b --out play.html
+    """
+    own = own_env(options.env)
+    import_memory(options.memory)
+    runs = list(dict.fromkeys(options.run))
+    if missing := [run for run in runs if not run.is_dir()]:
+        raise UsageError(f"{missing[0]} is not a run: there is no such directory")
+    agents = [load(run, own, options.checkpoint, options.network) for run in runs]
+    page = agents[0].play(options.out, *agents[1:], seed=options.seed)
+    if len(runs) == 1 and options.checkpoint == "last":
+        with suppress(OSError):  # the page is written
+            save_game(page.games[0], runs[0], agents[0].config.run.seed)
+    print(printable(str(page)))
+    return 0
+
+
 def own_env(name: str | None) -> Any:
     """Import the environment that --env names as module:Class."""
     if name is not None and not is_import_path(name):
@@ -153,11 +196,26 @@ class ReportOptions:
 def report_main(options: ReportOptions) -> int:
     """Write a page about a run, or a comparison of several. The page works in any browser without a network.
 
+    The page of one run also plays its policy, as `tightrope play` does, if its environment is one of Tightrope's tensors.
     Runs that differ only in their seed are one group, shown by their mean.
     Example: tightrope report runs/a runs/b --out both.html
     """
+    if len(options.run) == 1:
+        record_game(options.run[0])
     print(printable(str(write_report(list(options.run), options.out))))
     return 0
+
+
+def record_game(run: Path) -> None:
+    """Record the newest policy for the player in its report, if its environment is one of Tightrope's tensors."""
+    try:
+        config = load_config(run)
+        if config.env not in ENVS or choose(config.env, config.run.backend, config.run.adapts_env).backend != "tensor":
+            return
+        with load(run) as agent:
+            save_game(agent.game(agent.config.run.seed), run, agent.config.run.seed)
+    except (UsageError, OSError):  # the report is made without it
+        return
 
 
 @dataclass(kw_only=True)

@@ -10,10 +10,9 @@ and the state tensor. An environment then consists of a few small pure methods o
     terminated(state) -> (N,) bool
     action_mask(state) -> (N, options) bool    if some actions are forbidden
     privileged(state) -> (N, K)                if the critic sees more than the actor
-    draw(obs, action) -> frames
+    scene(obs, action) -> Scene                for pictures; or draw(obs, action) -> frames, for videos only
 
 Reward shaping overrides one of them. Nothing here reads a tensor on the host, so a step can be captured in a CUDA graph.
-The first reset takes two steps on a small copy, unless `pure` is False (see `dry_run`); methods that work in place get copies.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError, check_positive, checked_seed
+from ..scene import Scene, raster
 from ..types import Spec, Step
 from . import validate
 from .attribute_writer import Writer
@@ -43,11 +43,7 @@ UNSAVED = BASE_ATTRIBUTES | {"observation", "action"}
 
 
 class TensorEnv:
-    """N environments as rows of one state tensor.
-
-    A subclass sets `observation` and `action` and, where the defaults do not fit, `noise_size` (uniform numbers per start
-    state, 1), `time_limit` (steps after which an episode is truncated, None), `solved_at`, `pure` and `pace`.
-    """
+    """N environments as rows of one state tensor. A subclass sets `observation`, `action` and what is not as below."""
 
     observation: Spec
     action: Spec
@@ -57,6 +53,8 @@ class TensorEnv:
     pure: ClassVar[bool] = True  # False if methods have side effects and must run exactly once per step
     solved_by_surviving: ClassVar[bool] = False  # True if the task is not to terminate
     pace: ClassVar[int] = 30  # steps that a video shows in a second
+    action_names: ClassVar[tuple[str, ...]] = ()  # of discrete actions, for `tightrope play`
+    push: ClassVar[tuple[float, ...]] = ()  # what a push to the right adds to a state there
     backend: ClassVar[str] = "tensor"
     capturable, resumable, skips, groups = True, True, False, 0
     _recorded_step: RecordedStep | None = None
@@ -116,20 +114,24 @@ class TensorEnv:
         return torch.zeros(state.shape[0], dtype=torch.bool, device=state.device)
 
     def action_mask(self, state: Tensor) -> Tensor:
-        """Which options are allowed in these states, bool (N, options), those of several choices side by side; optional."""
+        """Which options are allowed, bool (N, options), those of several choices side by side; optional."""
         raise NotImplementedError
 
     def privileged(self, state: Tensor) -> Tensor:
         """What only the critic sees of these states, real numbers (N, K); optional."""
         raise NotImplementedError
 
+    def scene(self, obs: Tensor, action: Any = None) -> Scene:
+        """Pictures of observations as shapes (see `tightrope.scene`), for videos and for `tightrope play`."""
+        raise UsageError(f"{type(self).__name__} does not draw itself: give it a method scene(obs, action) or draw")
+
     def draw(self, obs: Tensor, action: Any = None) -> np.ndarray:
-        """Frames of observations for videos, uint8 of shape (N, height, width, 3)."""
-        raise UsageError(f"{type(self).__name__} does not draw itself: give it a draw(obs, action) method")
+        """Frames of observations for videos, uint8 of shape (N, height, width, 3); by default those of `scene`."""
+        return raster(self.scene(obs, action), len(obs))
 
     @property
     def drawable(self) -> bool:
-        return type(self).draw is not TensorEnv.draw
+        return self._overrides("draw") or self._overrides("scene")
 
     def _overrides(self, name: str) -> bool:
         """Whether the environment defines this method itself."""
@@ -164,12 +166,11 @@ class TensorEnv:
             self._first_record = first_record(self, UNSAVED)
         if seed is not None:
             self.generator.manual_seed(checked_seed(seed))
-        state = self._apply("initial", self._noise() if noise is None else noise)
-        self.state.copy_(state)
+        self.state.copy_(self._apply("initial", self._noise() if noise is None else noise))
         self.clock.zero_()
         self._running_return.zero_()
         self._unverify()
-        return self._checked_observe(state.clone())
+        return self._checked_observe(self.state.clone())
 
     def _show(self, state: Tensor) -> Tensor:
         """The observations of states, with privileged numbers and action masks where there are some."""
@@ -202,8 +203,7 @@ class TensorEnv:
         truncated = torch.zeros_like(terminated) if limit is None else done & ~terminated
         self._count(reward, done)
         final_obs = self._checked_observe(next_state, final=True)  # while the clock is that of the episodes that end
-        fresh = self._apply("initial", noise)
-        state = torch.where(done.unsqueeze(-1), fresh, next_state)
+        state = torch.where(done.unsqueeze(-1), self._apply("initial", noise), next_state)
         self.state.copy_(state)
         self.clock *= ~done
         return Step(self._checked_observe(state), reward, terminated, truncated, final_obs)

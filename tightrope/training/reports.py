@@ -44,8 +44,9 @@ from .user_objects import can_be_named, has_id, is_import_path, only_in_its_scri
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-SCORES, VIDEOS = "scores.jsonl", "videos"
+SCORES, VIDEOS, PLAY = "scores.jsonl", "videos", "play.json"
 MAX_SCORES_BYTES = 1 << 24  # bytes
+MAX_PLAY_BYTES = 1 << 26
 MAX_COUNT = 2**62  # steps or episodes
 OURS_TO_CHOOSE = ("device", "accelerate", "threads", "backend")  # settings that Tightrope chooses if the user does not
 
@@ -155,7 +156,9 @@ def status(run_dir: Path, config: Config, columns: Columns) -> RunStatus:
 def files_in(run_dir: Path, config: Config) -> RunFiles:
     """The files of a run that its page shows besides the metrics."""
     usual = usual_settings(config, read_traits(remembered(run_dir).get("traits", {})))
-    return RunFiles(usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir))
+    return RunFiles(
+        usual, command(config, usual), scores(run_dir), clips(run_dir), kept(run_dir), recorded_game(run_dir)
+    )
 
 
 # settings -------------------------------------------------------------------------------------------------------------
@@ -261,6 +264,16 @@ def clips(run_dir: Path) -> list[VideoFile]:
     named = [(re.fullmatch(r"phase(\d{1,12})\.mp4", place.name, re.ASCII), place) for place in places]
     found = sorted(((int(match[1]) if match else None, place) for match, place in named), key=lambda one: one[0] or 0)
     return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
+
+
+def recorded_game(run_dir: Path) -> object:
+    """What `tightrope play` recorded of this run; None if there is nothing, or nothing that can be read."""
+    place = Place(run_dir) / PLAY
+    try:
+        found = json.loads(place.read(MAX_PLAY_BYTES)) if place.exists() else None
+    except (Unreadable, ValueError, RecursionError):
+        return None
+    return finite(found) if isinstance(found, dict) else None
 
 
 def kept(run_dir: Path) -> list[CheckpointSummary]:

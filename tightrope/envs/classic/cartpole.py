@@ -3,18 +3,16 @@
 import math
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM
+from ...scene import Disc, Line, Rectangle, Scene, Shape
 from ...types import Box, Discrete
 from ..tensor import TensorEnv
 from .physics import wrap_angle
 
-GRAVITY, CART_MASS, POLE_MASS, HALF_LENGTH = 9.8, 1.0, 0.1, 0.5
-TOTAL_MASS, POLE_MOMENT = CART_MASS + POLE_MASS, POLE_MASS * HALF_LENGTH
-FORCE, TAU = 10.0, 0.02
+TAU = 0.02
 TRACK, LEAN = 2.4, 12 * 2 * math.pi / 360
 
 
@@ -28,18 +26,23 @@ class CartPole(TensorEnv):
     solved_at: ClassVar[float | None] = 495.0
     solved_by_surviving = True
     pace = round(1 / TAU)
+    action_names = ("left", "right")
+    push: ClassVar[tuple[float, ...]] = (0.0, 0.4, 0.0, 0.0)
     view = 2 * TRACK + 0.8  # metres across the picture
+    gravity, cart_mass, pole_mass, half_length, force = 9.8, 1.0, 0.1, 0.5, 10.0
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0.1 - 0.05
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         _, v, theta, omega = state.unbind(-1)
-        force = action * (2 * FORCE) - FORCE
+        mass, moment = self.cart_mass + self.pole_mass, self.pole_mass * self.half_length
+        force = action * (2 * self.force) - self.force
         sin, cos = theta.sin(), theta.cos()
-        push = (force + POLE_MOMENT * omega.square() * sin) / TOTAL_MASS
-        angular = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4 / 3 - POLE_MASS / TOTAL_MASS * cos.square()))
-        linear = push - POLE_MOMENT / TOTAL_MASS * angular * cos
+        push = (force + moment * omega.square() * sin) / mass
+        swing = self.half_length * (4 / 3 - self.pole_mass / mass * cos.square())
+        angular = (self.gravity * sin - cos * push) / swing
+        linear = push - moment / mass * angular * cos
         return state + TAU * torch.stack([v, linear, omega, angular], -1)  # explicit Euler
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
@@ -48,28 +51,23 @@ class CartPole(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return (state[:, 0].abs() > TRACK) | (state[:, 2].abs() > LEAN)
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        return np.stack([self.draw_cart(*row[:3:2]).frame for row in obs.tolist()])
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        return self.picture(self.cart(obs[:, 0], obs[:, 2]))
 
-    def draw_cart(self, x: float, theta: float) -> Canvas:
-        theta = theta if math.isfinite(theta) else 0.0
-        canvas = Canvas(160, 80, span=self.view, center=(0, 0.3), backdrop=track)
-        for wheel in (x - 0.2, x + 0.2):
-            canvas.disc((wheel, -0.13), 0.1, INK)
-        canvas.box((x, 0.06), 0.72, 0.3, INK)
-        pivot, length = (x, 0.14), 2 * HALF_LENGTH
-        tip = (x + length * math.sin(theta), pivot[1] + length * math.cos(theta))
-        canvas.line(pivot, tip, WARM, 0.14)
-        canvas.disc(tip, 0.07, WARM)
-        canvas.disc(pivot, 0.09, BACKGROUND)
-        return canvas
+    def picture(self, shapes: list[Shape]) -> Scene:
+        return Scene(200, 100, span=self.view, center=(0.0, 0.3), shapes=[*self.track(), *shapes])
 
+    def track(self) -> list[Shape]:
+        """What the cart rolls on, and where it ends."""
+        ends = [Line((end, -0.4), (end, -0.1), 0.05, color=MUTED) for end in (-TRACK, TRACK)]
+        return [Line((-TRACK, -0.25), (TRACK, -0.25), 0.04, color=MUTED), *ends]
 
-def track(canvas: Canvas) -> None:
-    """What the cart rolls on, and where it ends."""
-    canvas.line((-TRACK, -0.25), (TRACK, -0.25), MUTED, 0.04)
-    for end in (-TRACK, TRACK):
-        canvas.line((end, -0.4), (end, -0.1), MUTED, 0.05)
+    def cart(self, x: Tensor, theta: Tensor) -> list[Shape]:
+        wheels = [Disc((x + side, -0.12), 0.11, color=INK) for side in (-0.2, 0.2)]
+        length = 2 * self.half_length
+        pivot, tip = (x, 0.14), (x + length * theta.sin(), 0.14 + length * theta.cos())
+        pole = [Line(pivot, tip, 0.14, color=WARM), Disc(tip, 0.07, color=WARM), Disc(pivot, 0.09, color=BACKGROUND)]
+        return [*wheels, Rectangle((x, 0.07), 0.72, 0.26, color=INK), *pole]
 
 
 class EasyCart(CartPole):
@@ -111,6 +109,7 @@ class DanceCart(CartPole):
 
     observation = Box((6,))
     noise_size = 5
+    push = (0.0, 0.4, 0.0, 0.0, 0.0)
     solved_at = None
     solved_by_surviving = False
     sway, period, lean = 0.8, 150, math.pi / 4  # metres, steps, radians
@@ -135,11 +134,7 @@ class DanceCart(CartPole):
     def terminated(self, state: Tensor) -> Tensor:
         return (state[:, 0].abs() > TRACK) | (state[:, 2].abs() > self.lean)
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        frames = []
-        for x, _, theta, _, sin, _ in obs.tolist():
-            canvas = self.draw_cart(x, theta)
-            canvas.line((-self.sway, -0.65), (self.sway, -0.65), MUTED, 0.04)
-            canvas.disc((self.sway * sin, -0.65), 0.13, ACCENT)
-            frames.append(canvas.frame)
-        return np.stack(frames)
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        beat = Line((-self.sway, -0.65), (self.sway, -0.65), 0.04, color=MUTED)
+        place = Disc((self.sway * obs[:, 4], -0.65), 0.13, color=ACCENT)
+        return self.picture([beat, *self.cart(obs[:, 0], obs[:, 2]), place])

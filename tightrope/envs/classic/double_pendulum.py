@@ -6,17 +6,17 @@ are those of the Lagrangian, integrated by Runge-Kutta.
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM
+from ...scene import Disc, Line, Rectangle, Scene
 from ...types import Box
 from ..tensor import TensorEnv
 from .physics import runge_kutta, solve_symmetric3
 
-CART, BOB, LENGTH, GRAVITY = 1.0, 0.5, 0.6, 9.81
-FORCE, DT, SUBSTEPS, RAIL, CLAMP = 18.0, 0.02, 2, 3.0, 20.0
+LENGTH = 0.6
+DT, SUBSTEPS, RAIL, CLAMP = 0.02, 2, 3.0, 20.0
 
 
 class CartDoublePendulum(TensorEnv):
@@ -27,6 +27,8 @@ class CartDoublePendulum(TensorEnv):
     noise_size = 6
     time_limit = 500
     pace = round(1 / DT)
+    push = (0.0, 1.0, 0.0, 0.0, 0.0, 0.0)
+    cart_mass, bob_mass, length, gravity, force = 1.0, 0.5, LENGTH, 9.81, 18.0
 
     def initial(self, noise: Tensor) -> Tensor:
         start = 0.05 * (2 * noise - 1)
@@ -34,9 +36,9 @@ class CartDoublePendulum(TensorEnv):
         return start
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
-        force = FORCE * action[:, 0].clamp(-1.0, 1.0)
+        force = self.force * action[:, 0].clamp(-1.0, 1.0)
         for _ in range(SUBSTEPS):
-            state = runge_kutta(lambda s: _derivative(s, force), state, DT / SUBSTEPS)
+            state = runge_kutta(lambda s: self.derivative(s, force), state, DT / SUBSTEPS)
         return state
 
     def observe(self, state: Tensor) -> Tensor:
@@ -54,43 +56,37 @@ class CartDoublePendulum(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return state[:, 0].abs() > RAIL
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        return np.stack([self._frame(*row[:6]) for row in obs.tolist()])
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        x, _, cos_a, sin_a, cos_b, sin_b = obs[:, :6].unbind(-1)
+        elbow = (x + self.length * sin_a, self.length * cos_a)
+        tip = (elbow[0] + self.length * sin_b, elbow[1] + self.length * cos_b)
+        ends = [Line((end, -0.15), (end, 0.15), 0.05, color=MUTED) for end in (-RAIL, RAIL)]
+        rail = [Line((-RAIL, 0.0), (RAIL, 0.0), 0.05, color=MUTED), *ends]
+        links = [Line((x, 0.0), elbow, 0.13, color=WARM), Line(elbow, tip, 0.13, color=ACCENT)]
+        bobs = [Disc(bob, 0.12, color=INK) for bob in (elbow, tip)]
+        shapes = [
+            *rail,
+            Rectangle((x, 0.0), 0.56, 0.28, color=INK),
+            *links,
+            Disc((x, 0.0), 0.07, color=BACKGROUND),
+            *bobs,
+        ]
+        return Scene(240, 88, span=2 * (RAIL + 2 * LENGTH) + 0.7, shapes=shapes)
 
-    @staticmethod
-    def _frame(x: float, _: float, cos_a: float, sin_a: float, cos_b: float, sin_b: float) -> np.ndarray:
-        canvas = Canvas(240, 88, span=2 * (RAIL + 2 * LENGTH) + 0.7, backdrop=rail)
-        canvas.box((x, 0), 0.56, 0.28, INK)
-        elbow = (x + LENGTH * sin_a, LENGTH * cos_a)
-        tip = (elbow[0] + LENGTH * sin_b, elbow[1] + LENGTH * cos_b)
-        canvas.line((x, 0), elbow, WARM, 0.13)
-        canvas.line(elbow, tip, ACCENT, 0.13)
-        canvas.disc((x, 0), 0.07, BACKGROUND)
-        for bob in (elbow, tip):
-            canvas.disc(bob, 0.12, INK)
-        return canvas.frame
-
-
-def rail(canvas: Canvas) -> None:
-    """What the cart glides on, and where it ends."""
-    canvas.line((-RAIL, 0), (RAIL, 0), MUTED, 0.05)
-    for end in (-RAIL, RAIL):
-        canvas.line((end, -0.15), (end, 0.15), MUTED, 0.05)
-
-
-def _derivative(state: Tensor, force: Tensor) -> Tensor:
-    _, v, a, b, da, db = state.unbind(-1)
-    sin_a, cos_a, sin_b, cos_b = a.sin(), a.cos(), b.sin(), b.cos()
-    sin_ab, cos_ab = (a - b).sin(), (a - b).cos()
-    both, upper, lower = 2 * BOB, 2 * BOB * LENGTH, BOB * LENGTH
-    mass = (
-        torch.full_like(a, CART + both), upper * cos_a, lower * cos_b,
-        torch.full_like(a, upper * LENGTH), lower * LENGTH * cos_ab, torch.full_like(a, lower * LENGTH),
-    )  # fmt: skip
-    forces = (
-        force + upper * sin_a * da.square() + lower * sin_b * db.square(),
-        upper * GRAVITY * sin_a - lower * LENGTH * sin_ab * db.square(),
-        lower * GRAVITY * sin_b + lower * LENGTH * sin_ab * da.square(),
-    )
-    dv, dda, ddb = solve_symmetric3(mass, forces)
-    return torch.stack([v, dv, da, db, dda, ddb], -1)
+    def derivative(self, state: Tensor, force: Tensor) -> Tensor:
+        _, v, a, b, da, db = state.unbind(-1)
+        sin_a, cos_a, sin_b, cos_b = a.sin(), a.cos(), b.sin(), b.cos()
+        sin_ab, cos_ab = (a - b).sin(), (a - b).cos()
+        length, gravity = self.length, self.gravity
+        both, upper, lower = 2 * self.bob_mass, 2 * self.bob_mass * length, self.bob_mass * length
+        mass = (
+            torch.full_like(a, self.cart_mass + both), upper * cos_a, lower * cos_b,
+            torch.full_like(a, upper * length), lower * length * cos_ab, torch.full_like(a, lower * length),
+        )  # fmt: skip
+        forces = (
+            force + upper * sin_a * da.square() + lower * sin_b * db.square(),
+            upper * gravity * sin_a - lower * length * sin_ab * db.square(),
+            lower * gravity * sin_b + lower * length * sin_ab * da.square(),
+        )
+        dv, dda, ddb = solve_symmetric3(mass, forces)
+        return torch.stack([v, dv, da, db, dda, ddb], -1)

@@ -1,10 +1,10 @@
 """Tasks that need memory: two of classic control without their velocities, and probes that show a cue and ask for it later."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, INK, MUTED, WARM, Canvas
+from ...draw import ACCENT, INK, MUTED, WARM
+from ...scene import Disc, Line, Scene
 from ...types import Box, Discrete
 from ..tensor import TensorEnv
 from .cartpole import CartPole
@@ -19,8 +19,8 @@ class CartPoleNoVelocity(CartPole):
     def observe(self, state: Tensor) -> Tensor:
         return state[:, ::2].clone()
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        return np.stack([self.draw_cart(*row).frame for row in obs.tolist()])
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        return self.picture(self.cart(*obs.unbind(-1)))
 
 
 class PendulumNoVelocity(Pendulum):
@@ -30,9 +30,6 @@ class PendulumNoVelocity(Pendulum):
 
     def observe(self, state: Tensor) -> Tensor:
         return super().observe(state)[:, :2].clone()
-
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        return super().draw(torch.cat([obs, torch.zeros_like(obs[:, :1])], 1), action)
 
 
 class Recall10(TensorEnv):
@@ -61,14 +58,14 @@ class Recall10(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return state[:, 1] > self.delay
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        frames = []
-        for cue, asks in obs.tolist():
-            canvas = Canvas(64, 64, span=3.0)
-            canvas.line((-1.2, 0), (1.2, 0), WARM if asks else MUTED, 0.08)
-            canvas.disc((cue, 0), 0.25, ACCENT if cue else INK)
-            frames.append(canvas.frame)
-        return np.stack(frames)
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        cue, asks = obs.unbind(-1)
+        line = [
+            Line((-1.2, 0.0), (1.2, 0.0), 0.08, color=MUTED),
+            Line((-1.2, 0.0), (1.2, 0.0), 0.08, color=WARM, shown=asks != 0),
+        ]
+        discs = [Disc((cue, 0.0), 0.25, color=INK), Disc((cue, 0.0), 0.25, color=ACCENT, shown=cue != 0)]
+        return Scene(64, 64, span=3.0, shapes=[*line, *discs])
 
 
 class Recall50(Recall10):
@@ -88,6 +85,7 @@ class TMaze(TensorEnv):
     observation = Box((2,))
     action = Discrete(3)
     length = 8
+    action_names = ("ahead", "left", "right")
     time_limit = 40
     solved_at = 1.0
 
@@ -112,14 +110,9 @@ class TMaze(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return state[:, 1] > self.length
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        frames = []
-        for sign, junction in obs.tolist():
-            canvas = Canvas(64, 64, span=3.0)
-            canvas.line((-1.2, 0), (1.0, 0), MUTED, 0.1)
-            canvas.line((1.0, -1), (1.0, 1), MUTED, 0.1)
-            canvas.disc((1.0 if junction else -1.0 if sign else 0.0, 0), 0.2, INK)
-            if sign:
-                canvas.disc((-1.0, 0.6 * sign), 0.2, ACCENT)
-            frames.append(canvas.frame)
-        return np.stack(frames)
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        sign, junction = obs.unbind(-1)
+        here = torch.where(junction != 0, 1.0, -1.0 * (sign != 0))
+        maze = [Line((-1.2, 0.0), (1.0, 0.0), 0.1, color=MUTED), Line((1.0, -1.0), (1.0, 1.0), 0.1, color=MUTED)]
+        cue = Disc((-1.0, 0.6 * sign), 0.2, color=ACCENT, shown=sign != 0)
+        return Scene(64, 64, span=3.0, shapes=[*maze, Disc((here, 0.0), 0.2, color=INK), cue])

@@ -3,16 +3,17 @@
 import math
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, INK, MUTED, WARM, Canvas
+from ...draw import ACCENT, INK, MUTED, WARM
+from ...scene import Disc, Line, Polygon, Scene, Shape
 from ...types import Box, Discrete
 from ..tensor import TensorEnv
 
-FORCE, GRAVITY, TOP_SPEED = 0.001, 0.0025, 0.07
+TOP_SPEED = 0.07
 LEFT, RIGHT, GOAL = -1.2, 0.6, 0.5
+HILL = 60  # points of the hill, as drawn
 
 
 class MountainCar(TensorEnv):
@@ -23,13 +24,15 @@ class MountainCar(TensorEnv):
     noise_size = 1
     time_limit = 200
     solved_at: ClassVar[float | None] = -110.0
+    action_names, push = ("left", "none", "right"), (0.0, 0.015)
+    force, gravity = 0.001, 0.0025
 
     def initial(self, noise: Tensor) -> Tensor:
         return torch.cat([noise * 0.2 - 0.6, torch.zeros_like(noise)], -1)
 
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         x, v = state.unbind(-1)
-        v = (v + (action - 1).to(state.dtype) * FORCE - GRAVITY * (3 * x).cos()).clamp(-TOP_SPEED, TOP_SPEED)
+        v = (v + (action - 1).to(state.dtype) * self.force - self.gravity * (3 * x).cos()).clamp(-TOP_SPEED, TOP_SPEED)
         x = (x + v).clamp(LEFT, RIGHT)
         v = torch.where(x <= LEFT, v.clamp(min=0.0), v)  # an inelastic wall
         return torch.stack([x, v], -1)
@@ -40,38 +43,33 @@ class MountainCar(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return (state[:, 0] >= GOAL) & (state[:, 1] >= 0)
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        return np.stack([self._frame(x) for x, _ in obs.tolist()])
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        x = obs[:, 0]
+        height, angle = (
+            0.45 * (3 * x).sin(),
+            (1.35 * (3 * x).cos()).atan(),
+        )  # the car stands on the hill along its normal
+        sin, cos = angle.sin(), angle.cos()
 
-    @staticmethod
-    def _frame(x: float) -> np.ndarray:
-        x = x if math.isfinite(x) else LEFT
-        canvas = Canvas(160, 112, span=RIGHT - LEFT + 0.2, center=((LEFT + RIGHT) / 2, 0.05), backdrop=valley)
-        angle = math.atan(1.35 * math.cos(3 * x))  # the car stands on the hill along its normal
+        def at(forward: float, up: float) -> tuple[Tensor, Tensor]:
+            return x + forward * cos - up * sin, height + forward * sin + up * cos
 
-        def at(forward: float, up: float) -> tuple[float, float]:
-            cos, sin = math.cos(angle), math.sin(angle)
-            return x + forward * cos - up * sin, _height(x) + forward * sin + up * cos
-
-        canvas.polygon([at(-0.11, 0.04), at(-0.11, 0.1), at(0.11, 0.1), at(0.11, 0.04)], ACCENT)
-        canvas.polygon([at(-0.06, 0.1), at(-0.04, 0.15), at(0.04, 0.15), at(0.07, 0.1)], ACCENT)
-        for wheel in (-0.065, 0.065):
-            canvas.disc(at(wheel, 0.035), 0.035, INK)
-        return canvas.frame
+        body = [at(-0.11, 0.04), at(-0.11, 0.1), at(0.11, 0.1), at(0.11, 0.04)]
+        cabin = [at(-0.06, 0.1), at(-0.04, 0.15), at(0.04, 0.15), at(0.07, 0.1)]
+        wheels = [Disc(at(wheel, 0.035), 0.035, color=INK) for wheel in (-0.065, 0.065)]
+        car = [Polygon(body, color=ACCENT), Polygon(cabin, color=ACCENT), *wheels]
+        return Scene(160, 112, RIGHT - LEFT + 0.2, [*valley(), *car], center=((LEFT + RIGHT) / 2, 0.05))
 
 
-def valley(canvas: Canvas) -> None:
+def valley() -> list[Shape]:
     """The hill, and the flag on it."""
-    hill = [(at, _height(at)) for at in np.linspace(LEFT - 0.2, RIGHT + 0.2, 60).tolist()]
-    canvas.polygon([*hill, (RIGHT + 0.2, -2), (LEFT - 0.2, -2)], MUTED)
-    top = _height(GOAL) + 0.24
-    canvas.line((GOAL, _height(GOAL)), (GOAL, top), INK, 0.02)
-    canvas.polygon([(GOAL, top), (GOAL - 0.13, top - 0.055), (GOAL, top - 0.11)], WARM)
-
-
-def _height(x: float) -> float:
-    """Of the hill, as drawn."""
-    return 0.45 * math.sin(3 * x)
+    xs = [LEFT - 0.2 + k / (HILL - 1) * (RIGHT - LEFT + 0.4) for k in range(HILL)]
+    hill = [(x, 0.45 * math.sin(3 * x)) for x in xs]
+    foot = 0.45 * math.sin(3 * GOAL)
+    top = foot + 0.24
+    flag = [(GOAL, top), (GOAL - 0.13, top - 0.055), (GOAL, top - 0.11)]
+    ground = Polygon([*hill, (RIGHT + 0.2, -2.0), (LEFT - 0.2, -2.0)], color=MUTED)
+    return [ground, Line((GOAL, foot), (GOAL, top), 0.02, color=INK), Polygon(flag, color=WARM)]
 
 
 class MountainCarShaped(MountainCar):
@@ -86,8 +84,8 @@ class MountainCarShaped(MountainCar):
 
     def potential(self, state: Tensor) -> Tensor:
         x, v = state.unbind(-1)
-        energy = v.square() / 2 + GRAVITY / 3 * (3 * x).sin()
-        lowest = -GRAVITY / 3
+        energy = v.square() / 2 + self.gravity / 3 * (3 * x).sin()
+        lowest = -self.gravity / 3
         return self.scale * (energy - lowest) * ~self.terminated(state)
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:

@@ -2,17 +2,17 @@
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM, Canvas
+from ...draw import ACCENT, BACKGROUND, INK, MUTED, WARM
+from ...scene import Curve, Disc, Line, Polygon, Scene, Shape
 from ...types import Box
 from ..tensor import TensorEnv
 from .physics import wrap_angle
 
-GRAVITY, MASS, LENGTH, DT, TOP_SPEED, TOP_TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
-RING = 0.45  # where the torque is drawn
+LENGTH, DT, TOP_SPEED, TOP_TORQUE = 1.0, 0.05, 8.0, 2.0
+RING, ARC = 0.45, 16  # where the torque is drawn, and points of its arc
 
 
 class Pendulum(TensorEnv):
@@ -24,6 +24,8 @@ class Pendulum(TensorEnv):
     time_limit = 200
     pace = round(1 / DT)
     solved_at = -200.0
+    push = (0.0, -1.5)
+    gravity, mass, length = 10.0, 1.0, LENGTH
 
     def initial(self, noise: Tensor) -> Tensor:
         angle, speed = (2 * noise - 1).unbind(-1)
@@ -32,7 +34,7 @@ class Pendulum(TensorEnv):
     def advance(self, state: Tensor, action: Tensor) -> Tensor:
         angle, speed = state.unbind(-1)
         torque = action[:, 0].clamp(-TOP_TORQUE, TOP_TORQUE)
-        pull = 3 * GRAVITY / (2 * LENGTH) * angle.sin() + 3 / (MASS * LENGTH**2) * torque
+        pull = 3 * self.gravity / (2 * self.length) * angle.sin() + 3 / (self.mass * self.length**2) * torque
         speed = (speed + pull * DT).clamp(-TOP_SPEED, TOP_SPEED)
         return torch.stack([angle + speed * DT, speed], -1)  # the new speed moves the angle
 
@@ -45,33 +47,23 @@ class Pendulum(TensorEnv):
         torque = action[:, 0].clamp(-TOP_TORQUE, TOP_TORQUE)
         return -(wrap_angle(angle).square() + 0.1 * speed.square() + 0.001 * torque.square())
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        torques = [0.0] * len(obs) if action is None else action[:, 0].tolist()
-        return np.stack([self._frame(row, torque) for row, torque in zip(obs.tolist(), torques, strict=True)])
-
-    @staticmethod
-    def _frame(obs: list[float], torque: float) -> np.ndarray:
-        cos, sin, _ = obs
-        canvas = Canvas(128, 128, span=2.7, backdrop=circle)
-        tip = (-LENGTH * sin, LENGTH * cos)
-        canvas.line((0, 0), tip, WARM, 0.16)
-        canvas.disc(tip, 0.13, WARM)
-        canvas.disc((0, 0), 0.09, INK)
-        sweep = max(-1.0, min(1.0, torque / TOP_TORQUE)) * 2.5
-        if abs(sweep) > 0.05:
-            canvas.arc((0, 0), RING, math.pi / 2, math.pi / 2 + sweep, ACCENT, 0.06)
-            canvas.polygon(arrow_head(math.pi / 2 + sweep, math.copysign(1.0, sweep)), ACCENT)
-        return canvas.frame
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        tip = (-self.length * obs[:, 1], self.length * obs[:, 0])
+        circle: list[Shape] = [  # where the tip goes, and the top it has to reach
+            Disc((0.0, 0.0), LENGTH + 0.03, color=MUTED),
+            Disc((0.0, 0.0), LENGTH, color=BACKGROUND),
+            Line((0.0, LENGTH - 0.1), (0.0, LENGTH + 0.13), 0.05, color=MUTED),
+        ]
+        pole = [Line((0.0, 0.0), tip, 0.16, color=WARM), Disc(tip, 0.13, color=WARM), Disc((0.0, 0.0), 0.09, color=INK)]
+        return Scene(128, 128, span=2.7, shapes=[*circle, *pole, *([] if action is None else arrow(action[:, 0]))])
 
 
-def circle(canvas: Canvas) -> None:
-    """Where the tip goes, and the top it has to reach."""
-    canvas.disc((0, 0), LENGTH + 0.03, MUTED)
-    canvas.disc((0, 0), LENGTH, BACKGROUND)
-    canvas.line((0, LENGTH - 0.1), (0, LENGTH + 0.13), MUTED, 0.05)
-
-
-def arrow_head(angle: float, turn: float) -> list[tuple[float, float]]:
-    """A triangle on the ring of the torque at that angle, pointing on around it."""
-    corners = ((RING, 0.32), (RING - 0.12, -0.1), (RING + 0.12, -0.1))
-    return [(r * math.cos(angle + turn * ahead), r * math.sin(angle + turn * ahead)) for r, ahead in corners]
+def arrow(torque: Tensor) -> list[Shape]:
+    """A torque as an arrow on a ring, from its top on."""
+    sweep = (torque / TOP_TORQUE).clamp(-1.0, 1.0) * 2.5
+    end, turn, shown = sweep + math.pi / 2, sweep.sign(), sweep.abs() > 0.05
+    angles = [math.pi / 2 + k / (ARC - 1) * sweep for k in range(ARC)]
+    ring = Curve([(RING * a.cos(), RING * a.sin()) for a in angles], 0.06, color=ACCENT, shown=shown)
+    corners = ((RING, 0.32), (RING - 0.12, -0.1), (RING + 0.12, -0.1))  # distance from the middle, angle ahead
+    head = [(r * (end + turn * ahead).cos(), r * (end + turn * ahead).sin()) for r, ahead in corners]
+    return [ring, Polygon(head, color=ACCENT, shown=shown)]

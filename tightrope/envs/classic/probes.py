@@ -5,11 +5,11 @@ TimeLimitProbe is for time limits, MaskProbe for action masks, PrivilegedProbe f
 HybridProbe for actions of several parts.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...draw import ACCENT, INK, Canvas
+from ...draw import ACCENT, INK
+from ...scene import Disc, Line, Scene
 from ...types import Box, Composite, Discrete, Spec
 from ..tensor import TensorEnv
 
@@ -29,14 +29,9 @@ class ProbeEnv(TensorEnv):
     def terminated(self, state: Tensor) -> Tensor:
         return torch.ones_like(state[:, 0], dtype=torch.bool)
 
-    def draw(self, obs: Tensor, action: Tensor | None = None) -> np.ndarray:
-        frames = []
-        for (value,) in obs.tolist():
-            canvas = Canvas(64, 64, span=3.0)
-            canvas.line((-1.2, 0), (1.2, 0), INK, 0.04)
-            canvas.disc((value, 0), 0.25, ACCENT)
-            frames.append(canvas.frame)
-        return np.stack(frames)
+    def scene(self, obs: Tensor, action: Tensor | None = None) -> Scene:
+        line = Line((-1.2, 0.0), (1.2, 0.0), 0.04, color=INK)
+        return Scene(64, 64, span=3.0, shapes=[line, Disc((obs[:, 0], 0.0), 0.25, color=ACCENT)])
 
 
 class Probe1(ProbeEnv):

@@ -66,6 +66,7 @@ class RunFiles:
     scores: list[ScoreRecord] = field(default_factory=list)  # taken after training
     videos: list[VideoFile] = field(default_factory=list)  # oldest first
     checkpoints: list[CheckpointSummary] = field(default_factory=list)  # newest first
+    play: object = None  # what the player of `tightrope play` needs, if it was recorded
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ NO_NUMBER = "\u2013"
 FASTEST = 1  # of gzip's levels: 50 ms, a third of the usual one, for a page that is a tenth larger
 REFRESH = 30  # seconds between reloads of a running run's page
 LONG_CELL = 32  # characters; a longer cell may have several lines
+NONCE = secrets.token_urlsafe(16)  # of the scripts in this process's pages
 _packing = threading.Lock()
 
 Row = Sequence[str]  # cells of a table
@@ -150,7 +151,7 @@ def footer(hint: str) -> str:
 def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool = False) -> str:
     """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
     reloads itself every so many seconds."""
-    nonce = secrets.token_urlsafe(16)
+    nonce = NONCE
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "media-src 'self' data: blob: file:; base-uri 'none'; form-action 'none'"

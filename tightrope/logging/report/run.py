@@ -23,6 +23,7 @@ from .charts import Chart, charts, main_chart
 from .data import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
 from .health import HealthFinding, health_findings
 from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, settings_table, table, text
+from .play import play_section
 from .statistics import smooth
 
 REPORT, ABOUT = "report.html", "about.json"
@@ -41,6 +42,7 @@ def run_page(record: RunRecord, beside: Path) -> str:
         "<main>",
         section("health", "Health check", findings(record)),
         curves(drawn),
+        play_section(record.files.play),
         videos([(video.place, record.label(video)) for video in record.files.videos][::-1], beside),
         evaluations(record.scores),
         settings(record),

@@ -121,7 +121,7 @@ class RolloutVideo(Callback):
         """The reason why there is no video, and the remedy."""
         env = self.env
         if getattr(state.env, "backend", None) == "tensor":
-            return "does not draw itself: give it a draw(obs, action) method"
+            return "does not draw itself: give it a method scene(obs, action) or draw"
         command = f"`tightrope record {self.folder.parent} --out video.mp4`"
         condition = ""
         if ":" in env and not re.search(r"-v\d+$", env):  # module:Class, which a run cannot make again

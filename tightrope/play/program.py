@@ -1,0 +1,191 @@
+"""A function of tensors as a list of operations that a browser can run: data, and no code.
+
+Memory is a list of buffers. A view is a part of one, as in torch: (buffer, offset, shape, strides). An operation is a kernel,
+the view that it writes, and its arguments: views, numbers, or `Constant`s, expressions of an environment's attributes. Kernels
+compute in double precision and round to the type of the buffer that they write.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DTYPES = {
+    torch.float32: "float32", torch.float64: "float64", torch.int64: "int64", torch.int32: "int32", torch.uint8: "uint8",
+    torch.bool: "bool",
+}  # fmt: skip
+Expression = float | str | tuple[object, ...]  # a number, the name of an attribute, or (operator, expressions)
+Json = object
+OPERATORS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
+}  # fmt: skip
+
+
+class Untranslatable(Exception):
+    """A function that cannot be run in a browser; the message says why."""
+
+
+class View(NamedTuple):
+    buffer: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def expanded(self, shape: Sequence[int]) -> View:
+        """Broadcast, as by torch."""
+        missing = len(shape) - len(self.shape)
+        own = [*(1 for _ in range(missing)), *self.shape]
+        strides = [0 for _ in range(missing)] + list(self.strides)
+        wide = tuple(0 if mine == 1 else stride for mine, stride in zip(own, strides, strict=True))
+        return View(self.buffer, self.offset, tuple(shape), wide)
+
+    def permuted(self, order: Iterable[int]) -> View:
+        order = list(order)
+        shape, strides = (tuple(values[i] for i in order) for values in (self.shape, self.strides))
+        return View(self.buffer, self.offset, shape, strides)
+
+    def selected(self, dim: int, index: int) -> View:
+        shape, strides = ((*values[:dim], *values[dim + 1 :]) for values in (self.shape, self.strides))
+        return View(self.buffer, self.offset + index * self.strides[dim], shape, strides)
+
+    def narrowed(self, dim: int, start: int, length: int) -> View:
+        shape = (*self.shape[:dim], length, *self.shape[dim + 1 :])
+        return View(self.buffer, self.offset + start * self.strides[dim], shape, self.strides)
+
+
+class Constant(NamedTuple):
+    """A number that depends on attributes, `rounded` to float32 where an operation would round it."""
+
+    expression: Expression
+    rounded: bool
+
+
+Argument = View | float | Constant
+
+
+class Operation(NamedTuple):
+    kernel: str
+    out: View
+    arguments: tuple[Argument, ...]
+
+
+@dataclass
+class Program:
+    """Operations from named inputs to named outputs."""
+
+    buffers: list[tuple[torch.dtype, int]]  # type and number of elements
+    contents: dict[int, Tensor]  # of the buffers that never change
+    inputs: dict[str, View]
+    outputs: dict[str, View]
+    operations: list[Operation]
+
+    @property
+    def attributes(self) -> set[str]:
+        """The names of the attributes that it depends on."""
+        constants = (x for each in self.operations for x in each.arguments if isinstance(x, Constant))
+        return {name for constant in constants for name in names_in(constant.expression)}
+
+    def pruned(self) -> Program:
+        """Without operations and buffers that no output depends on."""
+        needed, kept = {view.buffer for view in self.outputs.values()}, list[Operation]()
+        for operation in reversed(self.operations):
+            if operation.out.buffer in needed:
+                kept.append(operation)
+                needed |= {x.buffer for x in operation.arguments if isinstance(x, View)}
+        inputs = {name: view for name, view in self.inputs.items() if view.buffer in needed}
+        number = {old: new for new, old in enumerate(sorted(needed))}
+
+        def moved(view: View) -> View:
+            return view._replace(buffer=number[view.buffer])
+
+        operations = [
+            Operation(k, moved(out), tuple(moved(x) if isinstance(x, View) else x for x in arguments))
+            for k, out, arguments in reversed(kept)
+        ]
+        contents = {number[i]: content for i, content in self.contents.items() if i in number}
+        starts, ends = ({name: moved(view) for name, view in views.items()} for views in (inputs, self.outputs))
+        return Program([self.buffers[i] for i in number], contents, starts, ends, operations)
+
+    def as_json(self) -> Json:
+        return {
+            "buffers": [
+                [DTYPES[dtype], size, base64_of(self.contents[i])] if i in self.contents else [DTYPES[dtype], size]
+                for i, (dtype, size) in enumerate(self.buffers)
+            ],
+            "inputs": {name: view_json(view) for name, view in self.inputs.items()},
+            "outputs": {name: view_json(view) for name, view in self.outputs.items()},
+            "operations": [
+                [k, view_json(out), *map(argument_json, arguments)] for k, out, arguments in self.operations
+            ],
+        }
+
+
+def as_float32(value: float) -> float:
+    try:
+        return cast(float, struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def names_in(expression: Expression) -> set[str]:
+    if isinstance(expression, tuple):
+        return {name for part in expression[1:] for name in names_in(part)}  # type: ignore[arg-type]
+    return {expression} if isinstance(expression, str) else set()
+
+
+def view_json(view: View) -> Json:
+    return [view.buffer, view.offset, list(view.shape), list(view.strides)]
+
+
+def number_json(value: float) -> Json:
+    return value if math.isfinite(value) else str(float(value))  # JSON has no infinities
+
+
+def expression_json(expression: Expression) -> Json:
+    if isinstance(expression, tuple):
+        return [expression[0], *(expression_json(part) for part in expression[1:])]  # type: ignore[arg-type]
+    return {"name": expression} if isinstance(expression, str) else number_json(expression)
+
+
+def argument_json(argument: Argument) -> Json:
+    if isinstance(argument, View):
+        return view_json(argument)
+    if isinstance(argument, Constant):
+        return {"expression": expression_json(argument.expression), "rounded": argument.rounded}
+    return number_json(argument)
+
+
+def base64_of(content: Tensor) -> str:
+    """The numbers in the byte order of every browser; int64 as doubles, which hold whole numbers up to 2^53."""
+    array = content.contiguous().cpu().numpy().ravel()
+    array = array.astype(np.float64) if array.dtype == np.int64 else array
+    return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
+
+
+def expression_value(expression: Expression, values: Mapping[str, float]) -> float:
+    """The value of an expression of attributes."""
+    if isinstance(expression, str):
+        return float(values[expression])
+    if not isinstance(expression, tuple):
+        return float(expression)
+    name, *parts = expression
+    a, *rest = (expression_value(part, values) for part in parts)  # type: ignore[arg-type]
+    if not rest:
+        return -a if name == "neg" else abs(a)
+    try:
+        return OPERATORS[str(name)](a, rest[0])
+    except (ZeroDivisionError, OverflowError):
+        return math.nan
