@@ -16,8 +16,8 @@ import tightrope as tr
 HOUSE = Path(tr.__file__).parent
 ROOMS = [
     "version", "output", "errors", "activity", "files", "processes", "types", "sequences", "recording", "functional", "draw",
-    "scene", "models", "envs", "engine", "algorithms", "logging", "training", "exercises", "play", "tools", "agent_base", "agent",
-    "saved",
+    "scene", "models", "envs", "engine", "algorithms", "logging", "training", "exercises", "play", "tools", "agent_base",
+    "agent", "saved",
     "cli",
 ]  # fmt: skip
 MODULES = {
