@@ -20,7 +20,7 @@ from ..tools.memory_probe import MEMORY_PROBES, TOLERANCE, run_memory_probe
 from ..tools.probe import probes_for, quick_checks, run_probe
 from ..training.build import check_env
 from ..training.config import config_classes
-from ..training.own_wrappers import with_wrappers
+from ..training.own_code import with_own_code
 from ..training.presets import ELSEWHERE, EXPECTED
 from ..training.user_objects import imported, is_import_path
 from ..training.wrappers import Wrapper, functions_of
@@ -95,8 +95,8 @@ def check_main(options: CheckOptions) -> int:
 
     target = imported(options.target) if is_import_path(options.target) else options.target
     names = ("steps", "num_envs", "seed", "backend", "env_kwargs")
-    wrappers = functions_of(with_wrappers({"wrappers": options.wrappers})["wrappers"])
-    report = check(target, wrappers=wrappers, **{name: getattr(options, name) for name in names})
+    given = {name: getattr(options, name) for name in names}
+    report = check(target, wrappers=functions_of(with_own_code({"wrappers": options.wrappers})["wrappers"]), **given)
     print("\n".join(map(printable, report.lines())))
     return 0 if report.ok else 1
 
