@@ -28,11 +28,12 @@ from .config import Config
 from .evaluate import Evaluation
 from .history import change_lines
 from .nonfinite import NonFiniteGuard
-from .plan import TrainingPlan, plan, target_of
+from .plan import TrainingPlan, plan
 from .reports import files_in
 from .run_directory import RunDirectory
 from .scoring import Evaluations, Log, Score, last_score, reached, run_missed_evaluation
 from .signals import Interrupted, Interrupts
+from .targets import target_of
 from .user_objects import short_name
 
 
