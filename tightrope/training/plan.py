@@ -17,6 +17,7 @@ from ..errors import plural
 from ..functional import Schedule
 from ..models.action_mask import ACTION_MASK
 from ..models.observation_groups import names_of
+from ..models.summary import network_summary
 from ..types import Env
 from .build import backend_for, traits_of
 from .config import Config
@@ -36,6 +37,7 @@ class TrainingPlan:
     updates: int
     steps: int
     parameters: int
+    network: str
     device: str
     engine: str
     defaults: str | None
@@ -59,6 +61,7 @@ class TrainingPlan:
         return [
             f"plan: {count} x {plural(self.batch, 'step')} = {plural(self.steps, 'step')}; {plural(self.updates, 'update')} on "
             f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
+            f"network: {self.network}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
             *([f"schedules: {'; '.join(self.schedules)}"] if self.schedules else []),
@@ -108,7 +111,7 @@ def plan(state: State, config: Config) -> TrainingPlan:
     return TrainingPlan(
         phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
         updates=updates, steps=phases * algorithm.batch_size,
-        parameters=sum(p.numel() for p in state.policy.parameters()),
+        parameters=sum(p.numel() for p in state.policy.parameters()), network=network_summary(state.policy),
         device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, env),
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),

@@ -140,7 +140,8 @@ class Trainer:
         self.stop, steps_before = run_missed_evaluation(self.evaluations, log, run), state.steps
         stopped = self.callbacks.stopped is not None
         for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
-            row, config = log.add(state, self.guard.newest), self.config
+            config = self.config
+            row = log.add(state, self.guard.newest, config.algorithm.total_loss)
             row |= config.algorithm.varying(steps_before)
             activity.begin("recording a phase", waits=self.on_device)
             to_score = is_due(config.run.eval_every, steps_before, state.steps)

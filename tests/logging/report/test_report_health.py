@@ -167,6 +167,36 @@ def test_a_shaped_return_is_not_compared_with_the_target() -> None:
     assert words(made(charts__episodic_return=20 + TIME), TARGET, 500.0, **shaped)[0].startswith("good: Solved: 500 of")
 
 
+def test_a_score_within_its_error_of_the_target_is_neither_praised_nor_blamed() -> None:
+    for score in (474.0, 476.0):
+        (finding,) = health_findings(made(losses__approx_kl=0.2), SETTINGS, TARGET, score, error=1.5)
+        assert finding.level == "note"
+        assert finding.headline.startswith(f"About solved: {score:.0f} of 475")
+    assert health_findings(made(), SETTINGS, TARGET, 477.0, error=1.5)[0].level == "good"
+    assert health_findings(made(), SETTINGS, TARGET, 473.0, error=1.5)[0].level == "warning"
+
+
+def test_a_run_whose_phases_are_large_is_at_its_end_when_none_is_left() -> None:
+    short = {**SETTINGS, "total_timesteps": PHASES * BATCH + 900, "num_envs": 10, "num_steps": 100}
+    assert health_findings(made(charts__episodic_return=20 + TIME), short, TARGET)[0].headline.startswith(
+        "Not solved: "
+    )
+
+
+def test_noise_is_no_rise() -> None:
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(size=PHASES)
+        assert words(made(charts__episodic_return=-1200 + 60 * noise))[0].startswith("warning: Nothing was learned")
+
+
+def test_a_probe_that_is_solved_at_once_is_not_dead() -> None:
+    rows = [{"step": i, "phase": i, "charts/episodic_return": min(i / 3, 1.0), "losses/entropy": 0.69 * (i < 3)}
+            | {"losses/approx_kl": 0.1 * (i < 3)} for i in range(1, 15)]  # fmt: skip
+    assert "Dead" not in health_findings(Columns(rows), SETTINGS)[0].what
+    rows[-1]["charts/episodic_return"] = 0.2
+    assert "Dead from phase 3 on" in health_findings(Columns(rows), SETTINGS)[0].what
+
+
 def test_a_better_policy_on_the_way_is_named() -> None:
     lost = made(eval__episodic_return=np.where(np.arange(PHASES) % 10 == 9, 500.0 - 400 * (TIME > 0.8), np.nan))
     line = words(lost, TARGET, 100.0)[0]

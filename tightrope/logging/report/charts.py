@@ -73,6 +73,8 @@ PLOTS = [
     Plot("Lifespan", ("charts/lifespan_mean", "charts/lifespan_max"), "Steps lived in a rollout: mean and longest."),
     Plot("Spread of lifespans", ("charts/lifespan_std",), "Standard deviation of the steps lived in a rollout."),
     Plot("Value loss", ("losses/value_loss",), "Of the critic; grows with the returns."),
+    Plot("Mean value", ("losses/value_mean",), "What the critic expects of a step: the discounted return from there on."),
+    Plot("Total loss", ("losses/total_loss",), "What gradient steps minimised: policy, value and entropy terms together."),
     Plot("Gradient norm", ("losses/grad_norm",), "Before clipping. Healthy: steady."),
     Plot("Learning rate", ("charts/learning_rate",), "As scheduled."),
     Plot("Clip coefficient", ("charts/clip_coef",), "As scheduled."),

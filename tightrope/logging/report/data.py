@@ -105,6 +105,12 @@ class RunRecord:
         last = self.scores[-1] if self.scores else None
         return last.mean if last is not None and last.step >= self.steps else None
 
+    @property
+    def last_error(self) -> float:
+        """The standard error of that score; 0 if it is unknown."""
+        last = self.scores[-1] if self.last_score is not None else None
+        return (last.std or 0.0) / (last.episodes or 1) ** 0.5 if last is not None else 0.0
+
     def _scores_in_training(self) -> Iterator[ScoreRecord]:
         """Old metrics files have only the mean and the length."""
 

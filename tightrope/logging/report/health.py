@@ -15,6 +15,7 @@ from ...types import Settings
 from ..callback import Target
 from ..metrics import RETURN, Columns
 from .outcome import (
+    AT_TARGET,
     ENTROPY,
     KL,
     NORM,
@@ -40,12 +41,14 @@ HealthRule = Callable[[Columns, Settings], HealthFinding | None]
 
 
 def health_findings(
-    columns: Columns, settings: Settings, target: Target | None = None, score: float | None = None
+    columns: Columns, settings: Settings, target: Target | None = None, score: float | None = None, error: float = 0.0
 ) -> list[HealthFinding]:
-    """How the run ended, then what is wrong with it, warnings first. `score` is the greedy score of the newest policy."""
-    result = outcome(columns, settings, target, score)
+    """How the run ended, then what is wrong with it, warnings first. `score` is the greedy score of the newest policy, with its
+    standard error."""
+    result = outcome(columns, settings, target, score, error)
     found: list[HealthFinding | None] = []
-    if result.level != "good" and columns.count >= MIN_PHASES:
+    reached = result.level == "good" or result.headline.startswith(AT_TARGET)
+    if not reached and columns.count >= MIN_PHASES:
         found = [rule(columns, settings) for rule in RULES]
     filled = [with_values(one, settings) for one in found if one is not None]
     return [result, *sorted(filled, key=lambda one: ["warning", "good", "note"].index(one.level))]

@@ -24,6 +24,7 @@ HARDLY = 0.2  # of the way from the first return to the target: if less was gain
 DECIDED, STILL_KL, STILL_NORM, DEAD_SHARE = 1e-3, 1e-6, 1e-4, 0.2
 LAST, FEW_EPISODES = 0.1, 10  # share of training in which fewer episodes say little about its end
 
+AT_TARGET = "About solved"
 KL, ENTROPY, NORM = "losses/approx_kl", "losses/entropy", "losses/grad_norm"
 Level = Literal["good", "note", "warning"]
 
@@ -53,9 +54,11 @@ def with_values(finding: HealthFinding, settings: Settings) -> HealthFinding:
     return replace(finding, advice=re.sub(r"<(\w+)>", fill, finding.advice))
 
 
-def outcome(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding:
-    """The headline, one or two sentences about it, and advice."""
-    found = solved(columns, settings, target, score) or unsolved(columns, settings, target, score)
+def outcome(
+    columns: Columns, settings: Settings, target: Target | None, score: float | None, error: float = 0.0
+) -> HealthFinding:
+    """The headline, one or two sentences about it, and advice. `error` is the standard error of the score."""
+    found = solved(columns, settings, target, score, error) or unsolved(columns, settings, target, score)
     return with_values(found, settings)
 
 
@@ -70,7 +73,10 @@ def return_at_the_end(columns: Columns) -> float | None:
 
 
 def at_its_end(columns: Columns, settings: Settings) -> bool:
-    return (columns.last("step") or 0.0) >= 0.95 * float(settings.get("total_timesteps") or 0)
+    """Whether no phase is left, or hardly any."""
+    steps, total = columns.last("step") or 0.0, float(settings.get("total_timesteps") or 0)
+    phase = float(settings.get("num_envs") or 0) * float(settings.get("num_steps") or 0)
+    return steps + phase > total or steps >= 0.95 * total
 
 
 # compared with the target -----------------------------------------------------------------------------------------------
@@ -87,9 +93,18 @@ def comparable_return(columns: Columns, settings: Settings, score: float | None)
     return None if columns.weights(RETURN)[last].sum() < FEW_EPISODES else (end, "the return in training")
 
 
-def solved(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding | None:
+def solved(
+    columns: Columns, settings: Settings, target: Target | None, score: float | None, error: float
+) -> HealthFinding | None:
+    """None for a run that is clearly below its target, or has none."""
     value = comparable_return(columns, settings, score)
-    if target is None or value is None or value[0] < target.value:
+    if target is None or value is None:
+        return None
+    if score is not None and abs(score - target.value) < error:
+        tells = "another `tightrope eval` with more episodes tells"
+        what = f"The score is within its error of {format_number(error, 2)}: {tells}. {told(target)}"
+        return HealthFinding("note", what, tag=RETURN, headline=against(AT_TARGET, score, target))
+    if value[0] < target.value:
         return None
     word = "Solved" if target.published else "As good as the preset"
     return HealthFinding(
@@ -103,6 +118,11 @@ def against(word: str, value: float, target: Target) -> str:
     if value < 0 or target.value <= 0:
         return f"{word}: {shown}, at least {needed} needed"
     return f"{word}: {shown} of {needed}" + (" needed" if value >= target.value else "")
+
+
+def told(target: Target) -> str:
+    """Where the target comes from, as a sentence."""
+    return f"{target.source[0].upper()}{target.source[1:]}."
 
 
 def missed(columns: Columns, settings: Settings, target: Target | None, score: float | None, what: str) -> str:
@@ -125,7 +145,7 @@ def unsolved(columns: Columns, settings: Settings, target: Target | None, score:
     sentences = [found.what]
     best = np.fmax.reduce(columns[SCORE][~(columns["eval/cut_off"] > 0)], initial=-np.inf)
     if target is not None:
-        sentences.append(f"{target.source[0].upper()}{target.source[1:]}.")
+        sentences.append(told(target))
         if best >= target.value:
             better = f"An evaluation on the way returned {format_number(best)}"
             sentences.append(f"{better}: checkpoint `best` has that policy.")
@@ -150,7 +170,8 @@ def explanation(columns: Columns, settings: Settings, target: Target | None) -> 
             warning("No episode has finished: there is no return yet.", advice), headline="No episode finished"
         )
     since = policy_frozen_since(columns)
-    if since is not None and (target is not None or found is None or not found.near_its_best):
+    at_best = found.near_its_best if found is not None else returns[0] < returns.max() <= returns[-1] + ROUNDING
+    if since is not None and (target is not None or not at_best):
         return dead(settings, since, always_same=columns.values(ENTROPY).min() >= 0)
     if np.ptp(returns) <= ROUNDING * np.abs(returns).max():  # good or bad: unknown if there is no target
         what = f"Every phase returned {format_number(float(returns[0]))}."
@@ -168,10 +189,13 @@ def explanation(columns: Columns, settings: Settings, target: Target | None) -> 
             advice = "Lower <learning_rate> or anneal it; `eval_every` keeps the best policy on the way."
             return HealthFinding("warning", what, advice, RETURN, "Rose and fell back")
         begin, end = found.begin - max(found.sprint, 0.0) * (found.sprint > 10 * found.noise), found.end
-    ended = at_its_end(columns, settings)
-    what = f"The return in training {'rose' if end > begin else 'went'} from {format_number(begin)} to {format_number(end)}"
+    ended, other = at_its_end(columns, settings), settings.get("train_env")
+    of = f", of {other}," if other else ""
+    what = f"The return in training{of} {'rose' if end > begin else 'went'} from {format_number(begin)} to {format_number(end)}"
     if target is not None:
         advice = "Train longer: raise <total_timesteps>. Or search for other settings with `tightrope sweep`."
+        if other:
+            advice = "If the score does not rise with it, train_env pays for something else than the task."
         return HealthFinding("warning" if ended else "note", f"{what}.", advice if ended else "", RETURN)
     return HealthFinding("note", f"{what}. Whether that is good depends on the task: no target is known for it.", "", RETURN,
                          "Improved, without a known target" if end > begin else "No target is known")  # fmt: skip

@@ -38,7 +38,8 @@ def run_page(record: RunRecord, beside: Path) -> str:
     """The whole page. `beside` is the directory that it will be written to, from which its links lead."""
     main, others = main_charts(record), charts(record.columns)
     drawn = [*main, *others]
-    verdict, *found = health_findings(record.columns, record.info.settings, record.info.target, record.last_score)
+    info, judged = record.info, (record.last_score, record.last_error)
+    verdict, *found = health_findings(record.columns, info.settings, info.target, *judged)
     parts = [
         header(record, verdict),
         "<main>",
@@ -75,7 +76,7 @@ def header(record: RunRecord, verdict: HealthFinding) -> str:
 def banner(verdict: HealthFinding, columns: Columns) -> str:
     """How the run ended, before anything else."""
     headline = f"<strong>{text(verdict.headline)}</strong>"
-    return f'<div class="verdict {verdict.level}" id="verdict">{headline}<p>{told(verdict, columns)}</p></div>'
+    return f'<div class="verdict {verdict.level}" id="verdict">{headline}<p>{finding_text(verdict, columns)}</p></div>'
 
 
 def summary_tiles(record: RunRecord) -> str:
@@ -99,11 +100,14 @@ def summary_tiles(record: RunRecord) -> str:
 
 def findings(found: Sequence[HealthFinding], columns: Columns) -> str:
     words = {"good": "Good.", "note": "Note.", "warning": "Look at this."}
-    items = [f'<li class="{one.level}"><strong>{words[one.level]}</strong> {told(one, columns)}</li>' for one in found]
+    items = [
+        f'<li class="{one.level}"><strong>{words[one.level]}</strong> {finding_text(one, columns)}</li>'
+        for one in found
+    ]
     return f'<ul class="findings">{"".join(items)}</ul>'
 
 
-def told(finding: HealthFinding, columns: Columns) -> str:
+def finding_text(finding: HealthFinding, columns: Columns) -> str:
     advice = f' <span class="advice">{sentence(finding.advice)}</span>' if finding.advice else ""
     link = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in columns else ""
     return f"{sentence(finding.what)}{advice}{link}"

@@ -62,7 +62,7 @@ def solved_count(group: Group) -> str:
 
 
 def verdict(run: RunRecord) -> HealthFinding:
-    return outcome(run.columns, run.info.settings, run.info.target, run.last_score)
+    return outcome(run.columns, run.info.settings, run.info.target, run.last_score, run.last_error)
 
 
 def all_scored(groups: Sequence[Group]) -> bool:

@@ -21,6 +21,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 MIN_PHASES = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range of the returns
+CLEAR = 4  # standard deviations of single phases, by which a smoothed curve does not rise by chance
 ROUNDING = 1e-6  # relative difference that counts as equal
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
@@ -100,13 +101,13 @@ class ReturnSummary:
     @property
     def improved(self) -> bool:
         """Whether the return has risen by more than its noise."""
-        return self.rise > 4 or self.best - self.begin > 2 * self.noise or self.sprint > 10 * self.noise
+        return self.rise > 4 or self.best - self.begin > CLEAR * self.noise or self.sprint > 10 * self.noise
 
     @property
     def collapsed(self) -> bool:
         """Whether the return rose and then lost much of its gain."""
         lost = self.best - self.end
-        return self.best - self.begin > 2 * self.noise and lost > max(COLLAPSE * self.range, 2 * self.noise)
+        return self.best - self.begin > CLEAR * self.noise and lost > max(COLLAPSE * self.range, 2 * self.noise)
 
     @property
     def near_its_best(self) -> bool:
@@ -123,7 +124,9 @@ def return_summary(step: np.ndarray, value: np.ndarray, weight: np.ndarray | Non
     skipped, quarter, last = max(len(y) // 20, 1), len(value) // 4, len(value) // 20 + 1
     early, late = slice(len(value) // 20, quarter), slice(len(value) - quarter, None)
     rise, error = mean_difference((value[early], weight[early]), (value[late], weight[late]))
-    off = np.average((value - np.interp(step, x, y)) ** 2, weights=weight) ** 0.5
+    residual = value - np.interp(step, x, y)
+    off = np.average(residual**2, weights=weight) ** 0.5
+    off = max(1.48 * median(np.abs(residual)), off / 10)  # a steep start is no noise
     return ReturnSummary(
         begin=float(y[skipped]),
         best=float(y[skipped:].max()),
