@@ -89,6 +89,8 @@ class RunRecord:
         """The caption of a video."""
         if video.phase is None:
             return video.place.path.stem
+        if video.phase == 0:
+            return "the untrained policy"
         step = self.columns["step"][self.columns["phase"] == video.phase]
         return phase_range(video.first or video.phase, video.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
 
