@@ -46,7 +46,7 @@ class TensorEnv:
     """N environments as rows of one state tensor.
 
     A subclass sets `observation` and `action` and, where the defaults do not fit, `noise_size` (uniform numbers per start
-    state, 1), `time_limit` (steps after which an episode is truncated, None), `solved_at`, `pure` and `pace`.
+    state, 1), `time_limit` (steps after which an episode is truncated, None), `solved_at`, `unit`, `pure` and `pace`.
     """
 
     observation: Spec
@@ -58,7 +58,7 @@ class TensorEnv:
     solved_by_surviving: ClassVar[bool] = False  # True if the task is not to terminate
     pace: ClassVar[int] = 30  # steps that a video shows in a second
     backend: ClassVar[str] = "tensor"
-    capturable, resumable, skips, groups = True, True, False, 0
+    capturable, resumable, skips, groups, unit = True, True, False, 0, ""
     _recorded_step: RecordedStep | None = None
     _first_record: Writer | None = None  # its attributes at the first reset
     _masked, _privileged = False, 0  # whether observations hold an action mask, and how many privileged numbers

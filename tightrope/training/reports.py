@@ -243,7 +243,9 @@ def score_in(row: Settings) -> ScoreRecord | None:
     if step is None or mean is None or row.get("representative") is False:
         return None
     length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
-    return ScoreRecord(step, mean, length, std, low, high, count("episodes"))
+    own, unit = measured("measured"), printable(str(row.get("unit", "")))[:40]
+    in_unit = f"{own:.3g} {unit}" if own is not None and unit else ""
+    return ScoreRecord(step, mean, length, std, low, high, count("episodes"), in_unit)
 
 
 def clips(run_dir: Path) -> list[VideoFile]:

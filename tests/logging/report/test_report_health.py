@@ -197,6 +197,14 @@ def test_a_probe_that_is_solved_at_once_is_not_dead() -> None:
     assert "Dead from phase 3 on" in health_findings(Columns(rows), SETTINGS)[0].what
 
 
+def test_what_only_greedy_actions_show_was_learned_all_the_same() -> None:
+    flat = made(charts__episodic_return=22 + NOISE)
+    assert "Nothing was learned" in words(flat, TARGET, 40.0)[0]
+    line = words(flat, TARGET, 440.0)[0]
+    assert line.startswith("warning: Not solved: 440 of 475 Sampled actions return 21")
+    assert "lower ent_coef (now 0.0)" in line
+
+
 def test_a_better_policy_on_the_way_is_named() -> None:
     lost = made(eval__episodic_return=np.where(np.arange(PHASES) % 10 == 9, 500.0 - 400 * (TIME > 0.8), np.nan))
     line = words(lost, TARGET, 100.0)[0]

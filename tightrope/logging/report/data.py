@@ -41,6 +41,7 @@ class ScoreRecord:
     low: float | None = None
     high: float | None = None
     episodes: int | None = None
+    own: str = ""  # in the task's own unit, such as "11.8 rad/s"
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def missed(columns: Columns, settings: Settings, target: Target | None, score: f
 
 def unsolved(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding:
     """Why a task is not solved, or how the return went where no target is known."""
-    found = explanation(columns, settings, target)
+    found = explanation(columns, settings, target, score)
     sentences = [found.what]
     best = np.fmax.reduce(columns[SCORE][~(columns["eval/cut_off"] > 0)], initial=-np.inf)
     if target is not None:
@@ -158,7 +158,7 @@ def unsolved(columns: Columns, settings: Settings, target: Target | None, score:
     return replace(found, what=" ".join(sentences), headline=missed(columns, settings, target, score, found.headline))
 
 
-def explanation(columns: Columns, settings: Settings, target: Target | None) -> HealthFinding:
+def explanation(columns: Columns, settings: Settings, target: Target | None, score: float | None) -> HealthFinding:
     """What the return in training did. The headline is that of a run without a target."""
     returns, found = columns.values(RETURN), returns_of(columns)
     if columns.count < MIN_PHASES:
@@ -183,6 +183,8 @@ def explanation(columns: Columns, settings: Settings, target: Target | None) -> 
         alike = target is not None and not settings.get("train_env")  # returns in training are on the target's scale
         hardly = alike and found.best - found.begin < HARDLY * (target.value - found.begin)
         if not found.improved or (found.collapsed and hardly):
+            if alike and score is not None and score - found.end > HARDLY * (target.value - found.end):
+                return only_greedy(found.end, score)
             return nothing_learned(found, settings, target)
         if found.collapsed:
             what = f"The return rose to {format_number(found.best)} and fell back to {format_number(found.end)}."
@@ -207,6 +209,13 @@ def dead(settings: Settings, since: int, always_same: bool) -> HealthFinding:
     what = f"Dead from phase {since} on: the policy {same}no longer changes."
     advice = f"Start again with a lower <learning_rate> or a higher <ent_coef>.{clipping}"
     return HealthFinding("warning", what, advice, ENTROPY, f"Dead from phase {since} on")
+
+
+def only_greedy(end: float, score: float) -> HealthFinding:
+    """What was learned shows only without sampling."""
+    what = f"Sampled actions return {format_number(end)} in training and greedy ones {format_number(score)}"
+    advice = "Sample less widely: lower <ent_coef>, or log_std_init for continuous actions."
+    return HealthFinding("warning", f"{what}: chance hides what was learned.", advice, RETURN)
 
 
 def nothing_learned(found: ReturnSummary, settings: Settings, target: Target | None) -> HealthFinding:

@@ -85,7 +85,8 @@ def summary_tiles(record: RunRecord) -> str:
     if scores:
         last, best = scores[-1], max(scores, key=lambda score: score.mean)
         spread = f"± {format_number(last.std, 3)} over {last.episodes} episodes" if last.std is not None else "greedy"
-        cells.append(("Score", format_number(last.mean), spread))
+        own = f"{text(last.own)}; " if last.own else ""
+        cells.append(("Score", format_number(last.mean), f"{own}{spread}"))
         if best.mean > last.mean:
             cells.append(("Best score", format_number(best.mean), f"at {best.step:,} steps"))
     end, other = return_at_the_end(columns), record.info.settings.get("train_env")
