@@ -162,8 +162,8 @@ class OnPolicyConfig:
         terms = {name: weight * row[f"losses/{name}"] for name, weight in weights.items() if f"losses/{name}" in row}
         if "policy_loss" not in terms and "objective" not in terms:
             return {}
-        entropy = row.get("charts/ent_coef", self.ent_coef) * row.get("losses/entropy", 0.0)
-        return {"losses/total_loss": sum(terms.values()) - entropy}
+        weight = row["charts/ent_coef"] if self.varies("ent_coef") else self.value_after("ent_coef", 0)
+        return {"losses/total_loss": sum(terms.values()) - weight * row.get("losses/entropy", 0.0)}
 
     def entropy_weight(self, state: State) -> float | Tensor:
         """ent_coef for a loss: a number or, for a schedule, the tensor that holds its present value."""

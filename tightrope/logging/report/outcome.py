@@ -180,10 +180,10 @@ def explanation(columns: Columns, settings: Settings, target: Target | None, sco
     if found is None:
         begin, end = returns[0], returns[-1]
     else:
-        alike = target is not None and not settings.get("train_env")  # returns in training are on the target's scale
-        hardly = alike and found.best - found.begin < HARDLY * (target.value - found.begin)
+        aim = None if target is None or settings.get("train_env") else target.value  # on the scale of these returns
+        hardly = aim is not None and found.best - found.begin < HARDLY * (aim - found.begin)
         if not found.improved or (found.collapsed and hardly):
-            if alike and score is not None and score - found.end > HARDLY * (target.value - found.end):
+            if aim is not None and score is not None and score - found.end > HARDLY * (aim - found.end):
                 return only_greedy(found.end, score)
             return nothing_learned(found, settings, target)
         if found.collapsed:

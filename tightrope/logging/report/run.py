@@ -21,9 +21,9 @@ from ..metrics import Columns, read_rows
 from . import html
 from .charts import Chart, charts, main_charts
 from .data import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
-from .health import HealthFinding, health_findings
+from .health import health_findings
 from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, sentence, settings_table, table, text
-from .outcome import return_at_the_end
+from .outcome import HealthFinding, return_at_the_end
 
 REPORT, ABOUT = "report.html", "about.json"
 TRAINING_SHARE = 200  # seconds of training per second of writing
@@ -160,8 +160,8 @@ def videos(found: tuple[list[Labelled], list[Labelled]], beside: Path, name: str
         for i, (_, label) in enumerate(shown)
     ]
     linked = ", ".join(f'<a href="{link(place.path, beside)}">{text(label)}</a>' for place, label in others[:MAX_LINKS])
-    left = f" and {len(others) - MAX_LINKS:,} others" if len(others) > MAX_LINKS else ""
-    more = f'<p class="note">More, as files beside this page: {linked}{left}</p>' if others else ""
+    rest = f" and {len(others) - MAX_LINKS:,} others" if len(others) > MAX_LINKS else ""
+    more = f'<p class="note">More, as files beside this page: {linked}{rest}</p>' if others else ""
     return section(name, "Videos", f'<div class="videos">{"".join(cards)}</div>{more}')
 
 
