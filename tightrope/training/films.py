@@ -77,6 +77,8 @@ class TrainingFilms(Callback):
         self.film: PendingFilm | None = None
         self.filmed: int | None = None  # the phase of the newest film
         self.due = self.failed = False
+        daemon = multiprocessing.current_process().daemon  # which has no children
+        self.forks = sys.platform == "linux" and isinstance(env, HostEnv) and not daemon
 
     def on_start(self, about: RunInfo) -> None:
         self.title, self.total, self.steps = about.title, about.total_steps, about.steps
@@ -86,7 +88,7 @@ class TrainingFilms(Callback):
     def on_update(self, state: StateView) -> None:
         before, self.steps = self.steps, state.steps
         moments = [moment * self.total for moment in MOMENTS]
-        passed = any(before < moment <= state.steps for moment in moments)
+        passed = self.forks and any(before < moment <= state.steps for moment in moments)  # otherwise training waits
         self.due = self.due or (passed if self.every is None else state.phase % self.every == 0)
         self.collect()
         if self.due and self.film is None:
@@ -113,7 +115,7 @@ class TrainingFilms(Callback):
         self.filmed, path = state.phase, self.folder / f"{video_stem(state.phase)}.mp4"
         title = f"{self.title}, {'untrained' if state.phase == 0 else 'greedy'}, phase {state.phase:,}"
         seed = stream_seed(state.seed, "film")  # the same start each time, so that films compare
-        if sys.platform != "linux" or not isinstance(self.env, HostEnv) or multiprocessing.current_process().daemon:
+        if not self.forks:
             reason = film_error(state.policy, self.env, path, seed, title)
             self.finish(path, state.steps, reason)
             return
