@@ -22,8 +22,16 @@ from tightrope.logging.progress import clock, sparkline
 
 STATE: Any = None  # nobody looks at it here
 ROW = {
-    "phase": 3, "step": 12_345, "charts/episodic_return": 21.25, "charts/episodic_length": 20.6, "charts/SPS": 54_321.9,
-    "losses/approx_kl": 0.01234, "losses/entropy": 0.693, "losses/value_loss": 99.0,
+    "phase": 3,
+    "step": 12_345,
+    "charts/episodic_return": 21.25,
+    "charts/episodic_length": 20.6,
+    "charts/SPS": 54_321.9,
+    "losses/approx_kl": 0.01234,
+}
+LEARNING = {
+    "losses/total_loss": 48.5, "losses/policy_loss": -0.0123, "losses/value_loss": 97.0, "losses/value_mean": 12.5,
+    "losses/explained_variance": 0.751, "losses/entropy": 0.693, "losses/grad_norm": 3.21, "charts/learning_rate": 0.0025,
 }  # fmt: skip
 
 
@@ -74,12 +82,37 @@ def test_a_line_has_what_a_person_watches(capsys: pytest.CaptureFixture[str]) ->
     line = capsys.readouterr().err
     for part in ("25%", "phase 1/4", "1,000 steps", "return 21.2", "length 21", "KL 0.0123", "54,322 steps/s", " left"):
         assert part in line
-    assert "99" not in line
     assert "greedy" not in line
     progress.on_phase({**ROW, "phase": 2, "step": 2000, "charts/episodic_return": 30.25, "eval/episodic_return": 480.0})
     line = capsys.readouterr().err
     assert "return 30.2 (+9.0)" in line, "no trend"
     assert "greedy 480.0" in line
+
+
+def test_a_second_line_is_about_learning(capsys: pytest.CaptureFixture[str]) -> None:
+    begun(4000, num_envs=10, num_steps=100).on_phase({**ROW, **LEARNING, "phase": 1, "step": 1000})
+    _, second = capsys.readouterr().err.splitlines()
+    words = "loss 48.5  policy -0.0123  value loss 97  value 12.5  explained 0.751  entropy 0.693  grad norm 3.21  lr 0.0025"
+    assert second == f"    {words}"
+
+
+def test_the_second_line_of_vpg_has_a_critic_only_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"losses/objective": 0.5, "losses/value_loss": 0.0, "losses/entropy": 0.6, "losses/grad_norm": 1.0}
+    begun(4000).on_phase({**ROW, **row, "phase": 1, "step": 1000})
+    assert capsys.readouterr().err.splitlines()[1] == "    objective 0.5  entropy 0.6  grad norm 1"
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_the_second_live_line_has_what_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    use_terminal(monkeypatch, width)
+    progress = begun(16_460, 1000, "CartPole-v1 ppo", num_envs=5, num_steps=823)
+    progress.on_phase({**ROW, **LEARNING})
+    assert isinstance(progress.display, LiveLine)
+    _, second = progress.display.line().plain.split("\n")
+    progress.on_end(TrainingResult(STATE))
+    assert len(second) < width
+    assert second.startswith("  loss 48.5")
+    assert ("lr 0.0025" in second) == (width == 200)
 
 
 @pytest.mark.parametrize(

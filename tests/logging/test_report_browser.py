@@ -226,7 +226,7 @@ def test_a_comparison_shows_its_runs(comparison: Path, look: Open) -> None:
     assert complaints == []
     assert requests == [comparison.absolute().as_uri()]
     words = page.inner_text("main")
-    for expected in ("run 1", "run 2", "run 3", "other", "learning_rate 0.015", "learning_rate 0.001", "IQM"):
+    for expected in ("run 1", "run 2", "run 3", "other", "learning_rate 0.015", "learning_rate 0.001", "mean"):
         assert expected in words, expected
     legend = [text.text_content() for text in page.query_selector_all(".wide .legendtext")]
     assert legend == ["learning_rate 0.015", "learning_rate 0.001"]

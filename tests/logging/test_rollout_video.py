@@ -286,20 +286,6 @@ def test_opencv_may_have_been_used_before(tmp_path: Path) -> None:
     cv2.setNumThreads(threads)
 
 
-def test_where_observations_are_not_enough_one_line_points_to_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = {**SMALL, "num_envs": 2}
-    agent = tr.PPO("CartPole-v1", backend="gymnasium", total_timesteps=64, video_every=1, **settings)
-    agent.learn(run_dir=tmp_path)
-    said = [line for line in capsys.readouterr().out.splitlines() if "video" in line]
-    assert said == [
-        "no videos of training: CartPole-v1 cannot be drawn from observations alone; "
-        f"`tightrope record {tmp_path} --out video.mp4` shows what was learned"
-    ]
-    assert not (tmp_path / "videos").exists()
-
-
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     watcher = rollout.RolloutVideo(tmp_path, None, lambda *_: None)
     state = tr.PPO("CartPole-v1", total_timesteps=16 * 4, **{**SMALL, "num_envs": 4, "num_steps": 16}).state

@@ -101,7 +101,7 @@ def test_seeds_run_side_by_side_and_end_in_one_report(tmp_path: Path) -> None:
     said, complaints = process.communicate(timeout=120)
     assert process.returncode == 0, complaints
     assert "2 seeds, 2 at once, 1 thread each" in said
-    assert "greedy return over 2 seeds: IQM" in said
+    assert "greedy return over 2 seeds: mean" in said
     assert (folder / "comparison.html").stat().st_size > 100_000
     # each is the run that it would have been alone
     alone = tr.PPO("CartPole-v1", total_timesteps=1024, num_envs=8, num_steps=32, seed=452).learn(quiet=True)

@@ -438,3 +438,34 @@ def test_an_environment_that_takes_one_number_of_rows_alone_is_one_line() -> Non
 
     agent = tr.PPO(Fixed(num_envs=6), num_steps=8, num_minibatches=1, total_timesteps=48)
     assert "Fixed cannot be evaluated with 40 rows: RuntimeError: no such table" in refusal(agent.evaluate, 40)
+
+
+# units of the task -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("env", "unit"), [("SpinCart-v0", "rad/s"), ("DanceCart-v0", "m off the beat")])
+def test_a_score_is_also_in_the_units_of_the_task(env: str, unit: str) -> None:
+    """Against the states of the same episodes, played once more by hand."""
+    agent = tr.PPO(env, num_envs=4, num_steps=8, total_timesteps=64, device="cpu")
+    found = agent.evaluate(episodes=6, seed=5)
+    task: Any = agent.score_env.spawn(6, seed=5)
+    obs, alive = task.reset(seed=5), torch.ones(6, dtype=torch.bool)
+    values = []
+    with torch.no_grad():
+        while alive.any():
+            x, omega = task.state[:, 0], task.state[:, 3]
+            off = (x - 0.8 * task.state[:, 4].sin()).abs() if env == "DanceCart-v0" else omega.abs()
+            values += off[alive].tolist()
+            step = task.step(agent.policy.act(obs)[1])
+            alive &= ~(step.terminated | step.truncated)
+            obs = step.obs
+    assert len(values) == sum(found.lengths)
+    assert found.measured == pytest.approx(sum(values) / len(values), rel=1e-4)
+    assert f"; {found.measured:.3g} {unit}" in str(found)
+    assert found.as_dict()["unit"] == unit
+
+
+def test_most_tasks_have_no_unit_of_their_own() -> None:
+    found = tr.PPO("CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64, device="cpu").evaluate(episodes=2)
+    assert found.measured is None
+    assert "measured" not in found.as_dict()

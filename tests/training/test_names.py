@@ -132,7 +132,9 @@ def test_a_foreign_name_is_answered_with_ours_in_one_line(table: str, name: str)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--no-video", "video_every"), ("--video", "0 for none"), ("--checkpoint-every 100", "save_every"),
+        ("--no-video", "video_every (0 films nothing)"), ("--capture-video", "filmed without a switch"),
+        ("--video-log-freq 50", "in phases, not in episodes"), ("--live-viz", "in a notebook"),
+        ("--early-stop", "eval_every"), ("--checkpoint-every 100", "save_every"),
         ("--early-stopping", "stop_at_return"),
         ("--load runs/a", "`tightrope resume RUN` continues a run"),
         ("--lr-schedule linear", "cosine(3e-4, 0)"), ("--cuda False", "or device cpu"),

@@ -78,7 +78,9 @@ def test_groups_are_said() -> None:
 
 def test_every_number_is_said() -> None:
     p = plan_of(tr.PPO, num_envs=64, num_steps=64, num_minibatches=4, update_epochs=4, total_timesteps=1e6)
-    line, environments = p.lines()
+    line, network, environments = p.lines()
+    layers = "4 -> 32 tanh -> 32 tanh ->"
+    assert network == f"network: actor {layers} 2 (1,282 parameters); critic {layers} 1 (1,249 parameters)"
     assert environments == "environments: 64 of CartPole-v1 by tensor (it runs on the device)"
     for part in (
         "244 phases", "4,096 steps", "999,424 steps", "3,904 updates", "1,024", f"{p.parameters:,}", "cpu", "1 thread",
@@ -102,9 +104,9 @@ def test_a_plan_of_too_few_updates_warns(cls: type[tr.Agent], settings: dict[str
         settings = {"num_minibatches": 4, "update_epochs": 4, **settings}
     p = plan_of(cls, **settings)
     assert (p.warning is not None) is few
-    assert len(p.lines()) == 2 + few
+    assert len(p.lines()) == 3 + few
     if p.warning is not None:
-        assert p.lines()[2] == f"warning: {p.warning}"
+        assert p.lines()[3] == f"warning: {p.warning}"
         for part in (f"{p.updates} updates", "total_timesteps", f"num_envs {settings['num_envs']}", "raise"):
             assert part in p.warning
 

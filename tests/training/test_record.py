@@ -156,7 +156,7 @@ def test_what_cannot_be_drawn_says_what_it_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "hint"),
     [
-        (Blank, "tightrope record {run} --out video.mp4 --env {name}` shows what was learned if its render() returns"),
+        (Blank, "env '{name}' does not draw itself: give it a render()"),
         (Unseen(8), "{name} does not draw itself: give it a method scene(obs, action) or draw"),
     ],
     ids=["gymnasium", "tensor"],

@@ -436,9 +436,38 @@ def test_sampled_returns_are_those_of_the_last_tenth_of_training() -> None:
         log = Log(tr.PPO("CartPole-v1", num_envs=2, num_steps=8, device="cpu").state, CallbackList([]), None, 0)
         for step, episodes, mean in rows:
             row = {"charts/episodes": episodes, "charts/episodic_return": mean}
-            log.unread.append(({"step": step}, SimpleNamespace(row=lambda row=row: row)))
+            log.unread.append(({"step": step}, SimpleNamespace(row=lambda row=row: row), lambda row: {}))
         log.report(everything=True)
         return log.last_return
 
     assert logged(*((step, 3.0, 20.0 if step < 85_000 else 500.0) for step in range(1000, 101_000, 1000))) == 500.0
     assert logged((1000, 19.0, 1.0)) is None
+
+
+# metrics that are made of others -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("algo", "settings"), [
+    ("ppo", {"ent_coef": "linear(0.1, 0)", "norm_reward": True}), ("vpg", {"baseline": "critic", "ent_coef": 0.1}),
+    ("vpg", {}),
+])  # fmt: skip
+def test_the_mean_value_and_the_total_loss_are_those_of_the_phase(algo: str, settings: dict[str, Any]) -> None:
+    """The value against the rollout itself, the loss against equation 9 with the weights that the phase had."""
+    sizes = {"num_envs": 4, "num_steps": 16, "total_timesteps": 640, "device": "cpu"}
+    agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]("CartPole-v1", **sizes, **settings)
+    for i, row in enumerate(agent.phases()):
+        state, config = agent.state, agent.config.algorithm
+        alive = state.rollout.valid
+        if algo == "vpg":
+            done = state.rollout.done.float()
+            alive = (done.cumsum(0) - done == 0) & (torch.arange(16)[:, None] < row["charts/lifespan_max"])
+        if algo == "ppo" or config.has_critic:
+            assert row["losses/value_mean"] == pytest.approx(float(state.rollout.value[alive].mean()), rel=1e-4)
+        else:
+            assert "losses/value_mean" not in row
+        weight = 0.1 if algo == "vpg" and settings else row.get("charts/ent_coef", 0.0)
+        gain = row["losses/objective"] if algo == "vpg" else -row["losses/policy_loss"]
+        total = -(gain + weight * row["losses/entropy"]) + config.vf_coef * row["losses/value_loss"]
+        assert row["losses/total_loss"] == pytest.approx(total, rel=1e-5)
+        if i == 4:
+            break

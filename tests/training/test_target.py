@@ -9,19 +9,20 @@ from typing import Any
 
 import gymnasium
 import pytest
+from torch import Tensor
 
 import tightrope as tr
 from tightrope.training.config import configure
-from tightrope.training.plan import target_of
 from tightrope.training.reports import gathered, write_report
+from tightrope.training.targets import target_of
 
 
 @pytest.mark.parametrize(
     ("env", "settings", "value"),
     [
-        ("CartPole-v1", {}, 475.0), ("LunarLander-v3", {}, 200.0), ("LunarLanderContinuous-v3", {}, 200.0),
-        ("BipedalWalker-v3", {}, 300.0), ("Acrobot-v1", {}, -100.0),
-        ("Pendulum-v1", {}, -181.7),  # by our preset alone
+        ("CartPole-v1", {}, 495.0), ("LunarLander-v3", {}, 200.0), ("LunarLanderContinuous-v3", {}, 200.0),
+        ("BipedalWalker-v3", {}, 300.0), ("Acrobot-v1", {}, -90.0), ("Pendulum-v1", {}, -200.0),
+        ("Reacher-v5", {}, -4.715),  # by our preset alone
         ("MountainCar-v0", {}, -110.0), ("Hopper-v5", {}, 2816.05),  # whose preset does not reach what Gymnasium asks for
         ("Blackjack-v1", {}, None), ("SpinCart-v0", {}, None), ("ALE/Pong-v5", {}, None), ("my_module:MyEnv", {}, None),
         ("CartPole-v1", {"max_episode_steps": 200}, None),
@@ -48,6 +49,28 @@ def test_an_environment_that_was_given_is_what_its_spec_says(make: Any, value: f
     assert (None if target is None else target.value) == value
 
 
+class Heavier(tr.envs.CartPole):
+    def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
+        return 1 - next_state[:, 0].abs() / 2.4
+
+
+class Judged(Heavier):
+    solved_at = 400.0
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "value"),
+    [
+        (tr.envs.CartPole, {}, 495.0), (Judged, {}, 400.0), (lambda: tr.envs.CartPole(2, max_episode_steps=200), {}, None),
+        (Heavier, {}, None),  # another reward: what the parent class asks for means nothing
+    ],
+)  # fmt: skip
+def test_a_class_says_itself_what_counts_as_solved(env: Any, settings: dict[str, Any], value: float | None) -> None:
+    agent = tr.PPO(env if isinstance(env, type) else env(), **settings)
+    target = target_of(agent.config, agent.state.env)
+    assert (None if target is None else target.value) == value
+
+
 def test_the_spec_of_another_library_says_nothing() -> None:
     agent = tr.PPO("Probe1-v0", device="cpu")
     vars(agent.state.env)["engine"] = SimpleNamespace(spec=SimpleNamespace(task="Breakout"))  # as EnvPool has it
@@ -59,8 +82,8 @@ def test_the_target_reaches_the_page(tmp_path: Path) -> None:
     agent.learn(run_dir=tmp_path / "r", quiet=True)
     record = gathered(tmp_path / "r")
     assert record.info.target is not None
-    assert record.info.target.value == 475
-    assert "solved from 475" in (tmp_path / "r" / "report.html").read_text()
+    assert record.info.target.value == 495
+    assert "solved from 495" in (tmp_path / "r" / "report.html").read_text()
     assert "Good." not in write_report([tmp_path / "r"], tmp_path / "again.html").read_text()
 
 
@@ -72,4 +95,4 @@ def test_a_file_that_says_nonsense_is_no_target(told: str, tmp_path: Path) -> No
     del about["target"]
     (tmp_path / "about.json").write_text(json.dumps(about)[:-1] + f', "target": {told}}}')
     target = gathered(tmp_path).info.target
-    assert target is None or target.value == 475
+    assert target is None or target.value == 495

@@ -212,7 +212,9 @@ def test_the_plan_is_printed_first_and_progress_after_it(capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert out.startswith("plan: 6 phases x 32 steps = 192 steps")
     assert "warning: only" in out
-    assert "100%" in err.splitlines()[-1]
+    line, learning = err.splitlines()[-2:]
+    assert "100%" in line
+    assert learning.startswith("    loss ")
 
 
 # how it ends ----------------------------------------------------------------------------------------------------------

@@ -158,6 +158,15 @@ class OnPolicyConfig:
         names = [name for name in VARYING if name != "learning_rate" and self.varies(name)]
         return {f"charts/{name}": self.value_after(name, steps) for name in names}
 
+    def total_loss(self, row: dict[str, float]) -> dict[str, float]:
+        """The column losses/total_loss: what the gradient steps of a phase minimised, from its other columns."""
+        weights = {"policy_loss": 1.0, "objective": -1.0, "value_loss": self.vf_coef}
+        terms = {name: weight * row[f"losses/{name}"] for name, weight in weights.items() if f"losses/{name}" in row}
+        if "policy_loss" not in terms and "objective" not in terms:
+            return {}
+        weight = row["charts/ent_coef"] if self.varies("ent_coef") else self.value_after("ent_coef", 0)
+        return {"losses/total_loss": sum(terms.values()) - weight * row.get("losses/entropy", 0.0)}
+
     def entropy_weight(self, state: State) -> float | Tensor:
         """ent_coef for a loss: a number or, for a schedule, the tensor that holds its present value."""
         return state.ent_coef if isinstance(self.ent_coef, Schedule) else self.ent_coef

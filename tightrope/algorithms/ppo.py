@@ -78,7 +78,7 @@ class PPOMetrics(NamedTuple):
     explained_variance: Tensor
     reward: Tensor  # mean training reward per step, before norm_reward
     episodes: Tensor  # number, sum of returns and sum of lengths of the episodes that finished in this phase
-    health: Tensor  # (ranks, parts): finite only where all numbers of that part are finite, see engine/metrics.py
+    health: Tensor  # (ranks, 1 + parts): finite only where all numbers of that part are finite, see engine/metrics.py
 
 
 @under_guard

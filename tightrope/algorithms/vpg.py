@@ -84,7 +84,7 @@ class VPGMetrics(NamedTuple):
     solved: Tensor  # 1 if no environment terminated
     reward: Tensor  # mean training reward per step
     episodes: Tensor  # number, sum of returns, sum of lengths: of first episodes; without full_reset, of finished ones
-    health: Tensor  # (ranks, parts): finite only where all numbers of that part are finite, see engine/metrics.py
+    health: Tensor  # (ranks, 1 + parts): finite only where all numbers of that part are finite, see engine/metrics.py
 
 
 @under_guard

@@ -94,8 +94,7 @@ def check_main(options: CheckOptions) -> int:
     from ..envs.checker import check
 
     target = imported(options.target) if is_import_path(options.target) else options.target
-    names = ("steps", "num_envs", "seed", "backend", "env_kwargs")
-    given = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in ("steps", "num_envs", "seed", "backend", "env_kwargs")}
     report = check(target, wrappers=functions_of(with_own_code({"wrappers": options.wrappers})["wrappers"]), **given)
     print("\n".join(map(printable, report.lines())))
     return 0 if report.ok else 1

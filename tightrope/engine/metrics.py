@@ -75,7 +75,12 @@ class Reading:
     @property
     def health(self) -> np.ndarray:
         """(ranks, parts)"""
-        return np.array(self.values[len(self.tags) : -3]).reshape(-1, len(PARTS))
+        return self.per_rank[:, 1:]
+
+    @cached_property
+    def per_rank(self) -> np.ndarray:
+        """(ranks, 1 + parts): the number of steps that were learned from, then the parts."""
+        return np.array(self.values[len(self.tags) : -3]).reshape(-1, 1 + len(PARTS))
 
     @property
     def ranks_agree(self) -> bool:
@@ -83,8 +88,12 @@ class Reading:
         return bool((self.health[:, PARAMETER] == self.health[0, PARAMETER]).all())
 
     def row(self) -> dict[str, float]:
-        """Return every scalar by its tag. Episodic return and length appear only if an episode finished."""
+        """Return every scalar by its tag. Episodic return and length appear only if an episode finished, the mean value only
+        if there is a critic (otherwise all values are 0)."""
         row = dict(zip(self.tags, self.values, strict=False))
+        learned, values = self.per_rank[:, 0].sum(), self.health[:, VALUE].sum()
+        if learned and values:
+            row["losses/value_mean"] = float(values / learned)
         episodes, returns, lengths = self.values[-3:]
         row["charts/episodes"] = episodes
         if episodes:
@@ -98,11 +107,12 @@ class Reading:
 PARTS = (
     "observation", "observation", "reward", "value", "loss", "gradient", "parameter", "statistics", "statistics",
 )  # fmt: skip
-PARAMETER = PARTS.index("parameter")
+PARAMETER, VALUE = PARTS.index("parameter"), PARTS.index("value")
 
 
 def health(state: State, learned: Tensor, terms: Terms, grad_norm: Tensor) -> Tensor:
-    """Return one number per rank and entry of PARTS, which is finite if all numbers of that part are. (ranks, parts)
+    """Return, for each rank, the number of steps that were learned from, and one number for each entry of PARTS, which is
+    finite if all numbers of that part are. (ranks, 1 + parts)
 
     `learned` (T, N) marks the steps that were learned from; others are ignored. `terms` are the loss's terms and `grad_norm`
     the norm of the gradient, both averaged over the phase's updates.
@@ -112,6 +122,7 @@ def health(state: State, learned: Tensor, terms: Terms, grad_norm: Tensor) -> Te
     scaler, normalizer = policy.reward_scaler, policy.normalizer
     sums = torch.stack(
         [
+            learned.sum().float(),
             finite_sum(rollout.obs, mask),
             finite_sum(state.obs, None if mask is None else mask[-1]),
             finite_sum(rollout.reward, mask),

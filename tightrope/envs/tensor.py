@@ -56,7 +56,7 @@ class TensorEnv:
     action_names: ClassVar[tuple[str, ...]] = ()  # of discrete actions, for `tightrope play`
     push: ClassVar[tuple[float, ...]] = ()  # what a push to the right adds to a state there
     backend: ClassVar[str] = "tensor"
-    capturable, resumable, skips, groups = True, True, False, 0
+    capturable, resumable, skips, groups, unit = True, True, False, 0, ""
     _recorded_step: RecordedStep | None = None
     _first_record: Writer | None = None  # its attributes at the first reset
     _masked, _privileged = False, 0  # whether observations hold an action mask, and how many privileged numbers

@@ -1,4 +1,4 @@
-"""Show progress on the console: one live line on a terminal, occasional plain lines elsewhere."""
+"""Show progress on the console: two live lines on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LINE_SHARE, LINE_SECONDS = 0.1, 30.0  # a plain line after this much more progress or time
 REFRESHES = 5  # of the live line, per second
+INDENT = 4  # of the second line
 WATCH_SECONDS = 1.0  # between two looks at a running phase, for plain lines
 STYLES = {"return": "bold", "curve": "cyan", "title": "bold"}
 
@@ -56,7 +57,7 @@ def on_terminal() -> bool:
 
 
 class LiveLine:
-    """One line that is redrawn in place, with as much as fits into the terminal."""
+    """One line that is redrawn in place, with as much as fits into the terminal, and a second one about learning."""
 
     def __init__(self, progress: Progress) -> None:
         from rich.console import Console
@@ -85,7 +86,19 @@ class LiveLine:
                 text.append(part.text[filled:], "bright_black")
             else:
                 text.append(part.text, STYLES.get(part.name, ""))
+        if second := self._second_line(self.console.width - 1):
+            text.append(f"\n{second}", "bright_black")
         return text
+
+    def _second_line(self, width: int) -> str:
+        """As many of its parts as fit."""
+        line = ""
+        for part in self.progress.learning():
+            longer = f"{line}{GAP}{part}"
+            if len(longer) > width:
+                break
+            line = longer
+        return line
 
     def _fitting(self, width: int) -> list[LinePart]:
         """The longest version of the line that fits: all parts, the important parts, these in short, or a cut line."""
@@ -161,6 +174,8 @@ class PlainLines:
             self.shown_share, self.shown_at, self.pending = progress.share, time.monotonic(), False
             texts = [part.text + (self._trend() if part.name == "return" else "") for part in progress.parts()]
             print_line(GAP.join([progress.title, *texts]), error=True)
+            if learning := progress.learning():
+                print_line(" " * INDENT + GAP.join(learning), error=True)
             self.shown_returns = len(progress.returns)
 
     def _trend(self) -> str:

@@ -16,6 +16,7 @@ from ..files import CHUNK, Place
 from .callback import MetricsRow
 
 RETURN, SCORE = "charts/episodic_return", "eval/episodic_return"
+LENGTH, EPISODES = "charts/episodic_length", "charts/episodes"
 MAX_FILE = 1 << 30  # bytes: over a million phases
 MAX_LINE = CHUNK  # bytes of one row
 MAX_TAGS = 10_000
@@ -139,6 +140,12 @@ class Columns:
 
     def values(self, tag: str) -> np.ndarray:
         return self.curve(tag)[1]
+
+    def weights(self, tag: str) -> np.ndarray:
+        """How much the value of each row with the tag counts: the number of episodes behind a mean over episodes, else 1."""
+        there = np.isfinite(self["step"]) & np.isfinite(self[tag])
+        counted = self[EPISODES] if tag in (RETURN, LENGTH) else np.ones(self.count)
+        return np.where(counted > 0, counted, 1.0)[there]  # old files have no count
 
     def last(self, tag: str) -> float | None:
         """The newest finite value."""

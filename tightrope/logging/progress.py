@@ -1,4 +1,4 @@
-"""The progress of a run, as the parts of one line of text."""
+"""The progress of a run, as the parts of a line of text, and of a second one about learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from .metrics import RETURN, SCORE
 
 SLOW_SECONDS = 2.0  # after which a phase shows how far it is
 GAP, BARS = "  ", "▁▂▃▄▅▆▇█"
-SCHEDULABLE = ("learning_rate", "clip_coef", "ent_coef")  # shown if they follow a schedule
+SCHEDULABLE = ("clip_coef", "ent_coef")  # shown if they follow a schedule
+LEARNING = {  # the second line
+    "loss": "losses/total_loss", "policy": "losses/policy_loss", "objective": "losses/objective",
+    "value loss": "losses/value_loss", "value": "losses/value_mean", "explained": "losses/explained_variance",
+    "entropy": "losses/entropy", "grad norm": "losses/grad_norm", "lr": "charts/learning_rate",
+}  # fmt: skip
+NOT_WITHOUT = {"value loss": "losses/value_mean"}  # a critic: the loss is 0 without one
 LOWEST = 9  # the rank of parts that are shown only if there is room for everything
 
 
@@ -107,6 +113,11 @@ class Progress:
             found.append(LinePart("in phase", within, 4, within.partition(" steps")[0]))
         left = self._time()
         return [*found, LinePart("time", left, 2, left)]
+
+    def learning(self) -> list[str]:
+        """The parts of the second line: losses, entropy, gradient norm and learning rate of the newest phase."""
+        found = {name: tag for name, tag in LEARNING.items() if NOT_WITHOUT.get(name, tag) in self.latest}
+        return [f"{name} {self.latest[tag]:.3g}" for name, tag in found.items() if tag in self.latest]
 
     def _time(self) -> str:
         """The time left at the speed so far, or the time taken. The first phase is not counted: it includes compilation."""

@@ -21,7 +21,7 @@ from ..engine import cores
 from ..errors import UsageError, checked_seed, plural, printable
 from ..files import Place, Unreadable
 from ..logging.metrics import MAX_FILE
-from ..logging.report.statistics import iqm_interval
+from ..logging.report.statistics import FEWEST_OF_IQM, iqm_interval, mean_interval
 from ..processes import standing_still, start_program
 from ..training.checkpoint_reader import CONFIG
 from ..training.config import Config
@@ -272,10 +272,11 @@ def compare(seeds: Iterable[Seed], folder: Path) -> tuple[Path, str] | None:
     scores = np.array([record.scores[-1].mean for record in records if record.scores])
     page = write_report(there, folder / COMPARISON)
     if len(scores):
-        middle, low, high = iqm_interval([scores])
+        robust = len(scores) >= FEWEST_OF_IQM
+        name, (middle, low, high) = ("IQM", iqm_interval([scores])) if robust else ("mean", mean_interval(scores))
         interval = f", 95 % interval {low:.2f} to {high:.2f}" if len(scores) > 1 else ""
         span = f"from {scores.min():.2f} to {scores.max():.2f}"
-        return page, f"greedy return over {plural(len(scores), 'seed')}: IQM {middle:.2f}{interval}; {span}"
+        return page, f"greedy return over {plural(len(scores), 'seed')}: {name} {middle:.2f}{interval}; {span}"
     if any(record.info.settings["eval_episodes"] for record in records):
         return page, "no seed has a score yet"
     last = [record.columns.last("charts/episodic_return") for record in records]

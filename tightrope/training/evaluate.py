@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,9 +19,10 @@ from ..engine import Mode, Runtime, choose_threads, isolated_rng, stream_seed, t
 from ..envs import TensorEnv
 from ..envs.adapters.host import HostEnv
 from ..envs.with_memory import with_memory
-from ..errors import EnvError, UsageError, plural, raised
+from ..errors import EnvError, UsageError, raised
 from ..models import ActorCritic
-from ..types import Env, Settings
+from ..types import Env
+from .evaluation import Evaluation as Evaluation  # re-exported
 from .signals import Interrupts
 
 MAX_EPISODE_STEPS = 100_000  # after which an endless episode is cut off
@@ -31,88 +31,6 @@ MAX_ENVS_PER_GAME = 16  # rows of a tensor environment that may form one game, s
 LOOK_EVERY = 64  # steps between checks whether all episodes are over, where a check synchronises with the device
 
 Tick = Callable[[int], None]  # called after every step with the number of episodes that are over
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The returns and lengths of the episodes of an evaluation."""
-
-    returns: list[float]
-    """Return of each episode."""
-    lengths: list[int]
-    """Length of each episode, in steps."""
-    unfinished: int = 0
-    """Number of episodes that were cut off before their end."""
-    requested: int = 0
-    """Number of episodes requested, if the time limit came before all of them ended; otherwise 0."""
-    seconds: float = 0.0
-    """The time limit in seconds, if it was reached."""
-    favours_short: bool = False
-    """Whether only the episodes that ended first are counted, which favours short ones."""
-    games_cut: int = 0
-    """Number of Atari games that were cut off at their step limit."""
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns."""
-        return float(np.std(self.returns))
-
-    @property
-    def mean_length(self) -> float:
-        """Mean length of the episodes."""
-        return float(np.mean(self.lengths))
-
-    @property
-    def representative(self) -> bool:
-        """Whether the mean estimates the score: not if the time limit came before the end of the first round."""
-        return not self.requested or not (self.favours_short or self.unfinished == len(self.returns))
-
-    def as_dict(self) -> Settings:
-        """All results, as `tightrope eval --json` prints them."""
-        return {
-            "mean": self.mean, "std": self.std, "min": min(self.returns), "max": max(self.returns),
-            "episodes": len(self.returns), "mean_length": self.mean_length, "returns": self.returns,
-            "lengths": self.lengths, "unfinished": self.unfinished, "requested": self.requested or len(self.returns),
-            "favours_short": self.favours_short, "games_cut": self.games_cut,
-        }  # fmt: skip
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The columns of an evaluation in a row of metrics."""
-        row = {
-            "eval/episodic_return": self.mean, "eval/episodic_length": self.mean_length, "eval/return_std": self.std,
-            "eval/return_min": min(self.returns), "eval/return_max": max(self.returns), "eval/episodes": len(self.returns),
-        }  # fmt: skip
-        return row if self.representative else {**row, "eval/cut_off": 1.0}
-
-    @property
-    def note(self) -> str:
-        """A note on episodes that were cut off or not finished; empty if every episode ended by itself."""
-        if self.requested:
-            up = f"time was up after {self.seconds:g} s"
-            if self.unfinished == len(self.returns):
-                return f"{up} with none of {self.requested} episodes finished: these are the returns so far"
-            only = ": the score is of those only"
-            favoured = ", and short episodes are favoured" if self.favours_short else ""
-            return f"{up} with {len(self.returns)} of {self.requested} episodes finished{only}{favoured}"
-        if self.unfinished:
-            return f"{self.unfinished} of them cut off after {max(self.lengths):,} steps, set max_episode_steps"
-        if self.games_cut:
-            circles = "a deterministic policy may repeat itself forever, sampling actions may end the game"
-            return f"{self.games_cut} of them cut at the limit of {max(self.lengths):,} steps: {circles}"
-        return ""
-
-    def __str__(self) -> str:
-        note = f"; {self.note}" if self.note else ""
-        return (
-            f"mean {self.mean:.2f}, std {self.std:.2f}, min {min(self.returns):.2f}, max {max(self.returns):.2f} "
-            f"over {plural(len(self.returns), 'episode')} (mean length {self.mean_length:.1f}){note}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +95,8 @@ class Episodes:
     total: Tensor  # (N,)
     length: Tensor  # (N,)
     running: Tensor  # (N,) bool
+    measured: Tensor  # (1,) sum over all counted steps
+    measure: Callable[[], Tensor] | None  # of the present states, where the task has a unit of its own
 
     def results(self, rows: Tensor) -> tuple[list[float], list[int]]:
         return self.total[rows].tolist(), self.length[rows].tolist()
@@ -197,6 +117,7 @@ class Rounds:
         self.returns: list[float] = []  # of finished rounds
         self.lengths: list[int] = []
         self.unfinished = 0
+        self.measured = 0.0  # sum over all counted steps
 
     def play(self, rows: int, interrupts: Interrupts, tick: Tick) -> Evaluation:
         """Play all episodes in an environment with `rows` fresh copies, or in the given one if the options allow it."""
@@ -220,11 +141,16 @@ class Rounds:
                 return self._cut_off(episodes, rows)
             returns, lengths = episodes.results(rows)
             self.unfinished += int(episodes.running.sum())
+            self.measured += float(episodes.measured)
             self.returns += returns
             self.lengths += lengths
         limit = self.env.game_limit if isinstance(self.env, HostEnv) else None
         games_cut = 0 if limit is None else sum(length >= limit for length in self.lengths)
-        return Evaluation(self.returns, self.lengths, self.unfinished, games_cut=games_cut)
+        unit = "" if measure_of(self.env) is None else getattr(self.env, "unit", "")
+        measured = self.measured / max(sum(self.lengths), 1) if unit else None
+        return Evaluation(
+            self.returns, self.lengths, self.unfinished, games_cut=games_cut, measured=measured, unit=unit
+        )
 
     def _begin(self) -> Episodes:
         """Start the next round. Episode i has the same seed for every number of copies."""
@@ -239,7 +165,8 @@ class Rounds:
         running = torch.arange(count, device=env.device) < self.episodes - first
         total, length = torch.zeros(count, device=env.device), torch.zeros_like(running, dtype=torch.int64)
         # contiguous, since steps write into the observations and a user's `observe` may return an expanded tensor
-        return Episodes(self.policy, shown, obs.contiguous(), total, length, running)
+        measured, measure = torch.zeros(1, device=env.device), measure_of(env)
+        return Episodes(self.policy, shown, obs.contiguous(), total, length, running, measured, measure)
 
     def _play_round(self, episodes: Episodes, interrupts: Interrupts, tick: Tick) -> bool:
         """Play until every episode is over; False if the time limit comes first."""
@@ -276,10 +203,18 @@ class Rounds:
         return Evaluation(returns, lengths, len(returns), self.episodes, seconds)
 
 
+def measure_of(env: Env) -> Callable[[], Tensor] | None:
+    """Returns what the states of an environment are worth in its own unit, if it has one."""
+    method = getattr(env, "measure", None)
+    return (lambda: method(env.state)) if isinstance(env, TensorEnv) and env.unit and method is not None else None
+
+
 def play(episodes: Episodes, noise: Tensor, draw: Tensor | None) -> None:
     """Take one step in every copy, with the likeliest action or, given the noise `draw`, a sampled one."""
     policy, env, running = episodes.policy, episodes.env, episodes.running
     _, action = policy.act(episodes.obs, draw)
+    if episodes.measure is not None:
+        episodes.measured += torch.where(running, episodes.measure(), 0.0).sum()
     step = env.step(action, noise)
     episodes.total += torch.where(running, step.reward, 0.0)
     episodes.length += running

@@ -15,7 +15,11 @@ from ..errors import UsageError, near_matches
 
 CALLBACKS = ": learn(callbacks=[...]) takes tr.Callback objects; eval_every, save_every and stop_at_return need none"
 MINIBATCHES = "num_minibatches (the batch num_envs x num_steps divided by the minibatch size)"
-VIDEO = "video_every (in phases, 0 for none; `tightrope record` films any trained agent)"
+VIDEO = (
+    ": training is filmed without a switch, into run_dir; video_every says how often, in phases, and 0 films nothing"
+)
+EARLY = ": stop_at_return with eval_every, as the preset of CartPole-v1 has them; VPG also has stop_when_solved"
+LIVE = ": agent.learn(live=True) plays the last rollout in a notebook; elsewhere report.html in run_dir has videos"
 OFF_POLICY = ": there are PPO and VPG, no off-policy methods"
 OTHER_ENV = ": tr.load(path, env=...) brings another environment, agent.evaluate(env=...) scores in one"
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -96,14 +100,19 @@ SETTINGS = foreign_names({
     "use_importance_weights": "use_iw",
     "weight_clamp": "iw_clip",
     "dead_fraction": "frac_dead_rollout",
-    "stop_at_return (with eval_every), or VPG's stop_when_solved": "reward_threshold early_stop early_stopping patience",
+    "stop_at_return (of an evaluation, so with eval_every)": "reward_threshold",
+    EARLY: "early_stop early_stopping",
+    ": no run ends for lack of progress; stop_at_return with eval_every ends one that is good enough": "patience",
+    ": there is no loss of evaluations; their mean return is the score": "eval_loss",
     ": give the env's id; the network and the settings follow from it": "mode",
     ": see `tightrope probe --show-probs`": "show_probs",
-    ": agent.learn(live=True) shows a picture that changes in a notebook; report.html does while training": "live_viz",
+    LIVE: "live_viz",
     "accelerate": "compile",
     "log (log wandb)": "use_wandb track",
     "entity": "wandb_entity",
-    VIDEO: "video_log_freq video no_video record_video capture_video",
+    VIDEO: "video record_video capture_video",
+    "video_every (in phases, not in episodes or steps; a few videos are made without it)": "video_log_freq",
+    "video_every (0 films nothing)": "no_video",
     "project": "wandb_project_name",
     "update_epochs (passes over a batch) or total_timesteps (the length of a run)": "epochs",
     "num_minibatches": "num_mini_batch num_mini_batches",

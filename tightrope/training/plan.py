@@ -1,37 +1,31 @@
-"""The plan of a run, printed before it starts, and the return at which its task counts as solved."""
+"""The plan of a run, printed before it starts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..algorithms import OnPolicyConfig
 from ..algorithms.common import VARYING
 from ..engine import State, choose_threads, cores, waits_asleep, why_not_recorded, world
-from ..envs.registry import module_and_name
 from ..envs.training_warnings import training_warnings
 from ..envs.with_memory import without_memory
 from ..errors import plural
 from ..functional import Schedule
-from ..logging import Target
 from ..models.action_mask import ACTION_MASK
 from ..models.observation_groups import names_of
-from ..types import Env, Settings
+from ..models.summary import network_summary
+from ..types import Env
 from .build import backend_for, traits_of
 from .config import Config
-from .presets import EXPECTED, KIND_WORDS, kind_settings
+from .presets import KIND_WORDS, kind_settings
 from .settings import suits_cpu
 from .user_objects import is_import_path
 
-if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec
-
 FEW_PHASES, FEW_UPDATES = 10, 20  # below these a warning is printed
-SLACK = 0.15  # share of a preset's result by which seeds and evaluations vary
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,7 @@ class TrainingPlan:
     updates: int
     steps: int
     parameters: int
+    network: str
     device: str
     engine: str
     defaults: str | None
@@ -66,6 +61,7 @@ class TrainingPlan:
         return [
             f"plan: {count} x {plural(self.batch, 'step')} = {plural(self.steps, 'step')}; {plural(self.updates, 'update')} on "
             f"minibatches of {self.minibatch:,}; {plural(self.parameters, 'parameter')}; {where}",
+            f"network: {self.network}",
             f"environments: {self.engine}",
             *([f"settings: {self.defaults}"] if self.defaults else []),
             *([f"schedules: {'; '.join(self.schedules)}"] if self.schedules else []),
@@ -115,7 +111,7 @@ def plan(state: State, config: Config) -> TrainingPlan:
     return TrainingPlan(
         phases=phases, batch=algorithm.batch_size, minibatch=algorithm.minibatch_size, ranks=world().size,
         updates=updates, steps=phases * algorithm.batch_size,
-        parameters=sum(p.numel() for p in state.policy.parameters()),
+        parameters=sum(p.numel() for p in state.policy.parameters()), network=network_summary(state.policy),
         device=str(state.env.device), engine=engine_of(state, config), defaults=defaults_of(config, env),
         threads=threads, runtime=state.runtime.describe(), may_stop_early=algorithm.by_trajectory,
         warning=warning or busy_machine_warning(threads),
@@ -166,48 +162,3 @@ def busy_machine_warning(threads: int) -> str | None:
         return None
     busy = f"threads {threads} may be slow on a busy machine (load {load:.1f}, {cores()} cores)"
     return f"{busy}: import tightrope before torch, set OMP_WAIT_POLICY=PASSIVE, or give threads 1"
-
-
-# the target -----------------------------------------------------------------------------------------------------------
-
-
-def target_of(config: Config, env: Env | None = None) -> Target | None:
-    """The return at which a task counts as solved: Gymnasium's threshold, or the result of our preset if that is lower or there
-    is no threshold. None if neither is known or the task was changed. `env` is the training environment, if it exists."""
-    if config.run.adapts_env or config.run.max_episode_steps is not None:
-        return None
-    published, reached = gymnasium_threshold(config.env, env), reached_by_preset(config.env)
-    if reached is None or (published is not None and published <= reached):
-        return None if published is None else Target(published, f"Gymnasium counts it as solved from {published:,.6g}")
-    wanted = "" if published is None else f", Gymnasium asks for {published:,.6g}"
-    return Target(reached - SLACK * abs(reached), f"the preset reaches about {reached:g}{wanted}", published=False)
-
-
-def gymnasium_threshold(env_id: str, env: Env | None) -> float | None:
-    """Gymnasium's reward_threshold for an id; None if the environment differs from its registration."""
-    import gymnasium
-    from gymnasium.envs.registration import EnvSpec
-
-    from ..envs.adapters.gym import ALIASES
-
-    _, name = module_and_name(ALIASES.get(env_id, (env_id, {}))[0])
-    registered = gymnasium.registry.get(name)
-    if registered is None:
-        one = next(iter(getattr(env, "envs", [])), None) or getattr(env, "engine", None)
-        spec = getattr(one, "spec", None)  # other libraries have a `spec` of another kind
-        if not isinstance(spec, EnvSpec) or spec.additional_wrappers:
-            return None
-        registered = gymnasium.registry.get(spec.id)
-        if registered is None or variant(spec) != variant(registered):
-            return None
-    return None if registered.reward_threshold is None else float(registered.reward_threshold)
-
-
-def variant(spec: EnvSpec) -> tuple[Settings, int | None]:
-    """The arguments and the time limit of an environment."""
-    return {k: v for k, v in spec.kwargs.items() if k != "render_mode"}, spec.max_episode_steps
-
-
-def reached_by_preset(env_id: str) -> float | None:
-    """The mean return that our preset reaches, if one is known."""
-    return EXPECTED[env_id].score if env_id in EXPECTED else None

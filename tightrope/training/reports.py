@@ -36,10 +36,10 @@ from .config import Config, configure
 from .evaluate import Evaluation
 from .history import change_lines
 from .lock import is_locked
-from .plan import target_of
 from .presets import NO_STOP, Traits
 from .run_directory import METRICS, load_config, reason
 from .schedules import functions_in
+from .targets import target_of
 from .user_objects import can_be_named, has_id, is_import_path, only_in_its_script, short_name
 
 Item = TypeVar("Item")
@@ -251,11 +251,14 @@ def score_in(row: Settings) -> ScoreRecord | None:
     if step is None or mean is None or row.get("representative") is False:
         return None
     length, std, low, high = (measured(name) for name in ("mean_length", "std", "min", "max"))
-    return ScoreRecord(step, mean, length, std, low, high, count("episodes"))
+    own, unit = measured("measured"), printable(str(row.get("unit", "")))[:40]
+    in_unit = f"{own:.3g} {unit}" if own is not None and unit else ""
+    return ScoreRecord(step, mean, length, std, low, high, count("episodes"), in_unit)
 
 
 def clips(run_dir: Path) -> list[VideoFile]:
-    """The videos of a run, ordered by the phase in names such as phase0050.mp4; other names come first."""
+    """The videos of a run, ordered by the phase in names such as phase0050.mp4; other names come first. Of very many, some
+    over the whole run."""
     folder = Place(run_dir) / VIDEOS
     try:
         places = [folder / name for name in folder.names() if name.endswith(".mp4")]
@@ -263,7 +266,9 @@ def clips(run_dir: Path) -> list[VideoFile]:
         return []
     named = [(re.fullmatch(r"phase(\d{1,12})\.mp4", place.name, re.ASCII), place) for place in places]
     found = sorted(((int(match[1]) if match else None, place) for match, place in named), key=lambda one: one[0] or 0)
-    return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found[-LISTED:]]
+    count = min(len(found), LISTED)
+    found = [found[round(i * (len(found) - 1) / max(count - 1, 1))] for i in range(count)]
+    return [VideoFile(place, phase, None if phase is None else first_phase(place)) for phase, place in found]
 
 
 def recorded_game(run_dir: Path) -> object:

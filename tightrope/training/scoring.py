@@ -43,6 +43,7 @@ ENOUGH = 20  # episodes that the mean return at the end of training needs
 AT_THE_END = 0.1  # share of the steps that counts as the end of training
 
 Score = Callable[[Interrupts, Tick], Evaluation]
+TotalLoss = Callable[[dict[str, float]], dict[str, float]]  # from the other columns of a row
 
 
 def options_of(config: Config, state: State) -> EvaluationOptions:
@@ -99,7 +100,7 @@ class Log:
         applied = mask_columns(env.observation, env.action) is not None
         self.unmasked = None if applied or find_action_mask(env) else env  # steps of this env may still return masks
         self.num_envs = state.env.num_envs * world().size
-        self.unread: list[tuple[dict[str, float], Reading]] = []
+        self.unread: list[tuple[dict[str, float], Reading, TotalLoss]] = []
         self.began, self.seconds_before, self.steps_before = time.perf_counter(), state.seconds, state.steps
         self.recent: deque[tuple[int, float, float]] = deque()  # (step, episodes, sum of returns) of recent phases
         self.stopped = 0.0  # seconds of evaluation and saving, excluded from the speed
@@ -108,16 +109,16 @@ class Log:
     def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
-    def add(self, state: State, reading: Reading) -> dict[str, float]:
+    def add(self, state: State, reading: Reading, total_loss: TotalLoss) -> dict[str, float]:
         """Add a row for the phase that was just run; the caller may add columns."""
         row: dict[str, float] = {"step": state.steps, "phase": state.phase}
-        self.unread.append((row, reading))
+        self.unread.append((row, reading, total_loss))
         state.seconds = self.seconds_before + self.elapsed
         return row
 
     def forget_after(self, phase: int) -> None:
         """Drop the rows of phases that were undone."""
-        self.unread = [(row, reading) for row, reading in self.unread if row["phase"] <= phase]
+        self.unread = [unread for unread in self.unread if unread[0]["phase"] <= phase]
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
@@ -129,8 +130,9 @@ class Log:
     def report(self, everything: bool = False) -> None:
         """Write the rows whose metrics have arrived, or wait and write all of them."""
         while len(self.unread) > (0 if everything else self.late):
-            row, reading = self.unread.pop(0)
+            row, reading, total_loss = self.unread.pop(0)
             row |= reading.row()
+            row |= total_loss(row)
             row["charts/SPS"] = (row["step"] - self.steps_before) / (self.elapsed - self.stopped)
             step, episodes = int(row["step"]), row["charts/episodes"]
             self.recent.append((step, episodes, episodes * row.get("charts/episodic_return", 0.0)))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from signal import SIGINT
 
 import torch
@@ -18,21 +17,22 @@ from ..engine.distributed import propagate_errors, set_lost_rank_advice
 from ..envs.adapters.host import HostEnv
 from ..envs.with_memory import without_memory
 from ..errors import EnvError, NotFinite, printable, warn
-from ..logging import Callback, CallbackList, ConsoleLogger, ReportWriter, RolloutVideo, RunInfo, TrainingResult
-from ..logging.trackers import TRACKERS, TrackerOptions, check_trackers
+from ..logging import Callback, CallbackList, RunInfo, TrainingResult
+from ..logging.trackers import check_trackers
 from ..output import print_line
 from ..types import Env
 from ..version import __version__
 from .build import resolved, traits_of
+from .built_in_callbacks import built_in_callbacks
 from .config import Config
 from .evaluate import Evaluation
 from .history import change_lines
 from .nonfinite import NonFiniteGuard
-from .plan import TrainingPlan, plan, target_of
-from .reports import files_in
+from .plan import TrainingPlan, plan
 from .run_directory import RunDirectory
 from .scoring import Evaluations, Log, Score, last_score, reached, run_missed_evaluation
 from .signals import Interrupted, Interrupts
+from .targets import target_of
 from .user_objects import short_name
 
 
@@ -121,8 +121,10 @@ class Trainer:
             self.say(line)
         self.callbacks = CallbackList()
         if world().is_rank0:
-            own = built_in_callbacks(self.config, self.run, self.quiet, self.say, self.callbacks.call)
-            self.callbacks.add(own)
+            envs = self.state, self.score_env
+            self.callbacks.add(
+                built_in_callbacks(*envs, self.config, self.run, self.quiet, self.say, self.callbacks.call)
+            )
         self.callbacks.add(self.own_callbacks)
         self.callbacks.call("on_start", run_info(self.state, self.config, self.plan, self.run))
         state, config = self.state, self.config
@@ -139,7 +141,8 @@ class Trainer:
         self.stop, steps_before = run_missed_evaluation(self.evaluations, log, run), state.steps
         stopped = self.callbacks.stopped is not None
         for _ in self._run_phases() if not (self.stop or state.solved or stopped) else ():
-            row, config = log.add(state, self.guard.newest), self.config
+            config = self.config
+            row = log.add(state, self.guard.newest, config.algorithm.total_loss)
             row |= config.algorithm.varying(steps_before)
             activity.begin("recording a phase", waits=self.on_device)
             to_score = is_due(config.run.eval_every, steps_before, state.steps)
@@ -259,24 +262,6 @@ def max_over_ranks(*requests: float) -> list[float]:
 def is_due(every: int, steps_before: int, steps: int) -> bool:
     """Whether a multiple of `every` lies between `steps_before` and `steps`."""
     return bool(every) and steps // every > steps_before // every
-
-
-def built_in_callbacks(
-    config: Config, run: RunDirectory | None, quiet: bool, say: Callable[[str], None], call: Callable[..., None]
-) -> list[Callback]:
-    """The callbacks for videos, the progress line, trackers and the report. `call` calls a method of all callbacks."""
-    made: list[Callback] = []
-    settings = config.run
-    if run is not None and settings.video_every != 0:  # first: other callbacks are told of its videos
-        made.append(RolloutVideo(run.path / "videos", settings.video_every, partial(call, "on_video"), say))
-    if not quiet:
-        made.append(ConsoleLogger())
-    names = settings.project, settings.entity, settings.run_name
-    options = TrackerOptions(*names, settings.watch, settings.tags, say)
-    made += [TRACKERS[name](options) for name in dict.fromkeys(settings.log)]
-    if run is not None:  # last: it shows the results of the others
-        made.append(ReportWriter(lambda run_dir: files_in(run_dir, config)))
-    return made
 
 
 def run_info(state: State, config: Config, plan: TrainingPlan, run: RunDirectory | None) -> RunInfo:

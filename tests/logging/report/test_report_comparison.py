@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from tightrope.files import Place
-from tightrope.logging import RunInfo
+from tightrope.logging import RunInfo, Target
 from tightrope.logging.metrics import Columns
 from tightrope.logging.report import RunFiles, RunRecord, RunStatus, ScoreRecord, VideoFile, comparison_page
-from tightrope.logging.report.comparison import chosen_charts, group_runs, score_table
+from tightrope.logging.report.comparison import chosen_charts
+from tightrope.logging.report.groups import group_runs
+from tightrope.logging.report.score_table import score_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -74,7 +76,9 @@ def test_videos_are_in_the_order_of_the_groups(tmp_path: Path) -> None:
 def test_scores_are_of_one_kind() -> None:
     with_all, note = score_table(group_runs([run(1, score=10.0), run(2, score=30.0)]))
     assert "last greedy evaluation" in note
-    assert "worst quarter (of fewer than four runs: the plain mean)." in note
+    assert "an interquartile mean needs four" in note
+    assert ">mean</th>" in with_all
+    assert "IQM" not in with_all
     assert ">20<" in with_all
     with_some, note = score_table(group_runs([run(1, score=10.0), run(2)]))
     assert "mean return in the last 10%" in note
@@ -82,10 +86,22 @@ def test_scores_are_of_one_kind() -> None:
 
 
 def test_the_table_has_the_interquartile_mean_of_each_group() -> None:
-    content, _ = score_table(group_runs([run(seed, score=float(s)) for seed, s in enumerate([0, 10, 11, 12, 1000])]))
+    content, note = score_table(group_runs([run(seed, score=float(s)) for seed, s in enumerate([0, 10, 11, 12, 1000])]))
     cells = re.findall(r"<td>([^<]*)</td>", content)
     assert cells[:2] == ["5", "11"]  # not 206.6, which is the mean
     assert cells[3] == "0 to 1,000"
+    assert ">IQM</th>" in content
+    assert "rliable" in note
+    for at in re.findall(r'<circle cx="([^"]+)"', content):
+        assert 5 <= float(at) <= 195  # no disc is cut at an end
+
+
+def test_the_table_counts_the_runs_that_solved_their_task() -> None:
+    scores = (500.0, 490.0, 100.0)
+    runs = [run(seed, score=score, total_timesteps=400) for seed, score in enumerate(scores)]
+    aimed = [replace(one, info=replace(one.info, target=Target(475.0, "asked: 475"))) for one in runs]
+    assert ">2 of 3<" in score_table(group_runs(aimed))[0]
+    assert "solved" not in score_table(group_runs(runs))[0]
 
 
 def test_a_run_without_an_episode_is_listed_all_the_same(tmp_path: Path) -> None:
@@ -100,7 +116,7 @@ def test_the_page_names_every_run_and_what_differs(tmp_path: Path) -> None:
     runs = [run(1), run(2), run(1, learning_rate=0.2, norm_obs=True), run(1, env="Pendulum-v1")]
     page = comparison_page(runs, tmp_path)
     body = page[: page.index('id="data"')]
-    for expected in ("CartPole-v1: final scores", "Pendulum-v1: final scores", "norm_obs", "rliable", "4 runs"):
+    for expected in ("CartPole-v1: final scores", "Pendulum-v1: final scores", "norm_obs", "bootstrap", "4 runs"):
         assert expected in body, expected
     ids = re.findall(r' id="([^"]+)"', body)
     assert len(ids) == len(set(ids))

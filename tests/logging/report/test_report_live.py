@@ -83,7 +83,7 @@ def test_it_says_how_the_run_ended(error: BaseException | None, words: str, tmp_
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     agent = tr.PPO("CartPole-v1", **SMALL).learn(run_dir=tmp_path / "run", quiet=True, until=32)
     assert pill(tmp_path / "run") == "stopped"
-    assert "after 32 of 96 steps: `tightrope resume" in (tmp_path / "run" / "report.html").read_text()
+    assert "after 32 of 96 steps: <code>tightrope resume" in (tmp_path / "run" / "report.html").read_text()
     agent.learn(quiet=True)
     assert pill(tmp_path / "run") == "finished"
     data = (tmp_path / "run" / "report.html").read_text().partition('id="data">')[2].partition("<")[0]

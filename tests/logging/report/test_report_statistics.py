@@ -5,7 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from tightrope.logging.report.statistics import POINTS, at_common_steps, iqm, iqm_interval, mean_band, smooth, thin
+from tightrope.logging.report.statistics import (
+    POINTS,
+    at_common_steps,
+    iqm,
+    iqm_interval,
+    mean_band,
+    mean_difference,
+    mean_interval,
+    smooth,
+    thin,
+)
 
 
 def test_thinning_keeps_every_extreme_and_the_order() -> None:
@@ -33,6 +43,54 @@ def test_smoothing_works_on_any_number_of_points(count: int) -> None:
     assert len(x) == len(y) == min(count, POINTS)
     assert np.isfinite(y).all()
     assert (np.diff(y) >= 0).all()
+
+
+def test_smoothing_fits_weighted_lines() -> None:
+    """Against the definition, with a bell cut where the code cuts it; and doubling all weights changes nothing."""
+    draw = np.random.default_rng(3)
+    y, weight = draw.normal(size=40), draw.integers(0, 4, size=40).astype(float)
+    y[:2] = -9, 9  # what is found is kept between the lowest and the highest value
+    weight[:2] = 1
+    x, out = smooth(np.arange(40.0), np.where(weight > 0, y, np.nan), weight)
+    for i in range(40):
+        away = np.arange(40) - i
+        bell = np.exp(-0.5 * away**2) * (np.abs(away) <= 5)
+        line = np.polynomial.polynomial.polyfit(away, y, 1, w=np.sqrt(bell * weight))
+        assert out[i] == pytest.approx(np.clip(line[0], -9, 9), abs=1e-6)
+    np.testing.assert_allclose(smooth(x, y, 2 * weight)[1], out)
+
+
+def test_weights_that_change_along_a_slope_shift_nothing() -> None:
+    """Early in training many short episodes end in a phase, later few long ones."""
+    y = np.linspace(0, 500, 60)
+    np.testing.assert_allclose(smooth(np.arange(60.0), y, np.geomspace(50, 1, 60))[1], y, atol=1e-6)
+
+
+def test_far_from_all_weight_a_smoothed_curve_has_a_gap() -> None:
+    weight = np.ones(100)
+    weight[40:60] = 0
+    gaps = np.isnan(smooth(np.arange(100.0), np.ones(100), weight)[1])
+    assert gaps[45:55].all()
+    assert not gaps[:40].any()
+    assert not gaps[60:].any()
+
+
+def test_the_error_of_a_difference_counts_weights_as_repeats() -> None:
+    draw = np.random.default_rng(4)
+    first, second, one = draw.normal(size=50), 1 + draw.normal(size=80), np.ones
+    difference, error = mean_difference((first, one(50)), (second, one(80)))
+    assert difference == pytest.approx(second.mean() - first.mean())
+    assert error == pytest.approx((first.var() / 50 + second.var() / 80) ** 0.5)
+    halves = np.r_[one(40), np.zeros(40)]
+    assert mean_difference((first, one(50)), (second, halves)) == pytest.approx(
+        mean_difference((first, one(50)), (second[:40], one(40)))
+    )
+
+
+def test_the_mean_of_few_runs_has_an_interval_of_its_own() -> None:
+    middle, low, high = mean_interval(np.array([0.0, 3.0, 9.0]))
+    assert middle == 4
+    assert low < middle < high
 
 
 def test_common_steps_are_those_that_all_cover() -> None:

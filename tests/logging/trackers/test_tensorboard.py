@@ -34,7 +34,7 @@ def check_scalars(run_dir: Path, tags: Any = "tightrope", settings: dict[str, An
     expected: dict[str, list[tuple[int, float]]] = {}
     for row in rows_of(run_dir):
         known = {k: v for k, v in row.items() if v is not None}
-        for tag, value in named_scalars(known, tags, settings or {}).items():
+        for tag, value in named_scalars(known, tags).items():
             expected.setdefault(tag, []).append((row["step"], value))
     reader = read_back(run_dir)
     assert set(reader.Tags()["scalars"]) == set(expected)

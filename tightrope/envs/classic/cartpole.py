@@ -84,12 +84,16 @@ class SpinCart(CartPole):
 
     solved_at = None
     solved_by_surviving = False
+    unit = "rad/s"
     top_speed = 15.0  # rad/s beyond which faster pays no more
     view = 2 * TRACK + 2.4  # room for a level pole at the end of the track
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         x, omega = next_state[:, 0], next_state[:, 3]
         return omega.abs().clamp(max=self.top_speed) / self.top_speed * (1 - x.abs() / TRACK).clamp(min=0.0).square()
+
+    def measure(self, state: Tensor) -> Tensor:
+        return state[:, 3].abs()
 
     def terminated(self, state: Tensor) -> Tensor:
         return state[:, 0].abs() > TRACK
@@ -112,6 +116,7 @@ class DanceCart(CartPole):
     push = (0.0, 0.4, 0.0, 0.0, 0.0)
     solved_at = None
     solved_by_surviving = False
+    unit = "m off the beat"
     sway, period, lean = 0.8, 150, math.pi / 4  # metres, steps, radians
 
     def initial(self, noise: Tensor) -> Tensor:
@@ -128,8 +133,10 @@ class DanceCart(CartPole):
         return torch.cat([state[:, :4], beat.sin(), beat.cos()], -1)
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
-        target = self.sway * next_state[:, 4].sin()
-        return (1 - (next_state[:, 0] - target).abs() / self.sway).clamp(min=0.0)
+        return (1 - self.measure(next_state) / self.sway).clamp(min=0.0)
+
+    def measure(self, state: Tensor) -> Tensor:
+        return (state[:, 0] - self.sway * state[:, 4].sin()).abs()
 
     def terminated(self, state: Tensor) -> Tensor:
         return (state[:, 0].abs() > TRACK) | (state[:, 2].abs() > self.lean)

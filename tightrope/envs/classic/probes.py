@@ -68,6 +68,7 @@ class Probe4(ProbeEnv):
     """Two actions, reward -1 or +1: the policy must take action 1, the value must be 1."""
 
     action = Discrete(2)
+    solved_at = 1.0
 
     def reward(self, state: Tensor, action: Tensor, next_state: Tensor) -> Tensor:
         return action.to(state.dtype) * 2 - 1
@@ -77,6 +78,7 @@ class Probe5(ProbeEnv):
     """Observation 0 or 1, reward +1 for repeating it and -1 otherwise: the policy must follow the observation."""
 
     action = Discrete(2)
+    solved_at = 1.0
 
     def initial(self, noise: Tensor) -> Tensor:
         return (noise < 0.5).to(noise.dtype)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ...types import Settings
 from ..metrics import RETURN, SCORE
 from . import html
 from .charts import PLOTS, Chart, Plot, Trace, line, rounded
 from .data import RunRecord
-from .health import health_findings
-from .html import NO_NUMBER, format_number, format_setting, section, settings_table, table, text
+from .groups import Group, differing_settings, group_runs, seed_text
+from .html import format_number, format_setting, section, settings_table, table, text
 from .run import MAX_VIDEOS, curves, link, videos
-from .statistics import Curve, at_common_steps, iqm_interval, mean_band, smooth, thin
+from .score_table import all_scored, final_score, score_table, verdict
+from .statistics import Curve, at_common_steps, mean_band, smooth, thin
 
-FINAL_SHARE = 0.1  # share of a run whose returns are its score, where there are no evaluations
 RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
 GREEDY = Plot("Greedy evaluations", (SCORE,), "Fresh environments, no sampling. Each run by itself.")
 COMPARED = ("charts/episodic_length", "losses/approx_kl", "losses/explained_variance", "losses/entropy", "losses/value_loss",
             "charts/SPS")  # fmt: skip
-
-# settings that do not change what is learned, besides the seed
-IGNORED = {
-    "seed", "device", "threads", "accelerate", "save_seconds", "save_every", "keep_checkpoints", "rank_timeout", "eval_every",
-    "eval_episodes", "eval_envs", "eval_seconds",
-    "video_every", "log", "project", "entity", "run_name", "watch", "tags",
-}  # fmt: skip
 
 
 def comparison_page(runs: Sequence[RunRecord], beside: Path) -> str:
@@ -63,58 +53,19 @@ def env_part(env: str, groups: list[Group], drawn: list[Chart], beside: Path) ->
         for group in groups
         for run in group.runs[:1]
         for video in run.files.videos[-1:]
+        if video.place.is_file()
     ]
+    shaped = sorted({str(other) for group in groups if (other := group.settings.get("train_env"))})
+    if shaped:
+        note += f" Returns in training of {text(' and '.join(shaped))} are paid otherwise: compare greedy evaluations."
     parts = [
         section(f"{name}-scores", f"{text(env)}: final scores", *score_table(groups)),
         curves(made, f"{name}-", first, note),
         settings_that_differ(name, groups),
         section(f"{name}-runs", "Runs", run_table(groups, beside)),
-        videos([*reversed(newest[:MAX_VIDEOS]), *newest[MAX_VIDEOS:]], beside, f"{name}-videos"),
+        videos((newest[:MAX_VIDEOS], newest[MAX_VIDEOS:]), beside, f"{name}-videos"),
     ]
     return "".join(parts)
-
-
-# groups -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ only in their seed."""
-
-    label: str
-    number: int  # decides its colour
-    runs: list[RunRecord]
-
-    @property
-    def settings(self) -> Settings:
-        return self.runs[0].info.settings
-
-
-def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """Groups in the order of the runs, each named by the settings in which it differs."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        relevant = {name: value for name, value in run.info.settings.items() if name not in IGNORED}
-        found.setdefault(json.dumps(relevant, sort_keys=True, default=str), []).append(run)
-    for members in found.values():
-        members.sort(key=lambda run: str(run.info.settings.get("seed")).zfill(20))
-    kinds = [members[0].info.settings for members in found.values()]
-    return [Group(group_label(kinds[i], kinds), i, members) for i, members in enumerate(found.values())]
-
-
-def differing_settings(kinds: Sequence[Settings]) -> list[str]:
-    """Settings that do not have the same value everywhere."""
-    names = dict.fromkeys(name for kind in kinds for name in kind if name not in IGNORED)
-    return [name for name in names if any(kind.get(name) != kinds[0].get(name) for kind in kinds)]
-
-
-def group_label(kind: Settings, kinds: Sequence[Settings]) -> str:
-    algo = str(kind.get("algo"))
-    alike = [other for other in kinds if other.get("algo") == kind.get("algo")]
-    words = [f"{name} {format_setting(kind.get(name))}" for name in differing_settings(alike)]
-    if len(alike) < len(kinds) or not words:
-        words.insert(0, algo)
-    return ", ".join(words[:4]) + (", ..." if len(words) > 4 else "")
 
 
 # curves ---------------------------------------------------------------------------------------------------------------
@@ -138,10 +89,6 @@ def single_runs(groups: Sequence[Group]) -> list[Trace]:
                 one = line("scores", steps, scores, f"{name}, {text(seed_text(run))}", group.number)
                 found.append(one | {"group": name})
     return found
-
-
-def seed_text(run: RunRecord) -> str:
-    return f"seed {run.info.settings.get('seed')}"
 
 
 def group_traces(groups: Sequence[Group], plot: Plot) -> list[Trace]:
@@ -175,7 +122,7 @@ def run_curve(run: RunRecord, tag: str) -> Curve:
         scores = run.scores
         return np.array([score.step for score in scores], float), np.array([score.mean for score in scores], float)
     x, y = run.columns.curve(tag)
-    return smooth(x, y) if len(x) else (x, y)
+    return smooth(x, y, run.columns.weights(tag)) if len(x) else (x, y)
 
 
 def summary_text(groups: Sequence[Group], plot: Plot) -> str:
@@ -186,64 +133,6 @@ def summary_text(groups: Sequence[Group], plot: Plot) -> str:
 def mean_at_end(group: Group, tag: str) -> float | None:
     values = [float(y[-1]) for run in group.runs if len(y := run_curve(run, tag)[1])]
     return float(np.mean(values)) if values else None
-
-
-# scores ---------------------------------------------------------------------------------------------------------------
-
-
-def score_table(groups: Sequence[Group]) -> tuple[str, str]:
-    """(table, note): every group's interquartile mean."""
-    greedy = all_scored(groups)
-    finals = [np.array([s for run in group.runs if (s := final_score(run, greedy)) is not None]) for group in groups]
-    everything = np.concatenate(finals)
-    rows = []
-    for group, values in zip(groups, finals, strict=True):
-        name = f'<span class="swatch s{group.number % 8}"></span>{text(group.label)}'
-        if len(values) == 0:
-            rows.append([name, "0", *4 * [NO_NUMBER]])
-            continue
-        middle, low, high = iqm_interval([values])
-        interval = f"{format_number(low)} to {format_number(high)}" if len(values) > 1 else "one run"
-        spread = f"{format_number(values.min())} to {format_number(values.max())}"
-        picture = strip(values, middle, low, high, everything, group.number)
-        rows.append([name, str(len(values)), format_number(middle), interval, spread, picture])
-    head = ["group", "runs", "IQM", "95 % interval", "range", ""]
-    source = "the last greedy evaluation" if greedy else f"the mean return in the last {FINAL_SHARE:.0%} of training"
-    note = (
-        f"Group: runs that differ only in their seed. Score of a run: {source}. IQM: the interquartile mean, the mean without "
-        "the best and the worst quarter (of fewer than four runs: the plain mean). Its interval is a stratified bootstrap over "
-        "runs (Agarwal et al. 2021, rliable)."
-    )
-    return table("Final scores", head, rows), note
-
-
-def all_scored(groups: Sequence[Group]) -> bool:
-    """Whether all runs have greedy evaluations, so that these can be compared."""
-    return all(run.scores for group in groups for run in group.runs)
-
-
-def final_score(run: RunRecord, greedy: bool) -> float | None:
-    if greedy:
-        return run.scores[-1].mean
-    step, value = run.columns.curve(RETURN)
-    return float(value[step > (1 - FINAL_SHARE) * step[-1]].mean()) if len(step) else None
-
-
-def strip(values: np.ndarray, middle: float, low: float, high: float, everything: np.ndarray, number: int) -> str:
-    """The interval, its middle and the single runs on one scale for all groups."""
-    begin, span = float(everything.min()), float(np.ptp(everything)) or 1.0
-
-    def at(value: float) -> str:
-        return f"{4 + 192 * (value - begin) / span:.1f}"
-
-    color = f"var(--series-{number % 8})"
-    dots = "".join(f'<circle cx="{at(v)}" cy="9" r="2.5" fill="{color}" opacity=".4"/>' for v in values.tolist())
-    return (
-        f'<svg width="200" height="18" role="img" aria-label="from {format_number(low)} to {format_number(high)}">'
-        f'<line x1="4" x2="196" y1="9" y2="9" stroke="var(--grid)"/>'
-        f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{color}" stroke-width="5" opacity=".45"/>'
-        f'{dots}<circle cx="{at(middle)}" cy="9" r="5" fill="{color}"/></svg>'
-    )
 
 
 # what they are ----------------------------------------------------------------------------------------------------------
@@ -264,7 +153,6 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
-            found = health_findings(run.columns, run.info.settings, run.info.target, run.last_score)
             page = None if run.info.run_dir is None else run.info.run_dir / "report.html"
             name = text(run.name)
             linked = f'<a href="{link(page, beside)}">{name}</a>' if page is not None and page.is_file() else name
@@ -272,6 +160,6 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.info.settings.get("seed")), f"{run.steps:,}",
                 format_number(final_score(run, all_scored(groups))), text(run.status.name),
-                text(found[0].what),
+                text(verdict(run).headline or verdict(run).what),
             ])  # fmt: skip
-    return table("Runs", ["run", "group", "seed", "steps", "score", "status", "health"], rows)
+    return table("Runs", ["run", "group", "seed", "steps", "score", "status", "outcome"], rows)

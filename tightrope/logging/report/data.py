@@ -41,6 +41,7 @@ class ScoreRecord:
     low: float | None = None
     high: float | None = None
     episodes: int | None = None
+    own: str = ""  # in the task's own unit, such as "11.8 rad/s"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class RunRecord:
         """The caption of a video."""
         if video.phase is None:
             return video.place.path.stem
+        if video.phase == 0:
+            return "the untrained policy"
         step = self.columns["step"][self.columns["phase"] == video.phase]
         return phase_range(video.first or video.phase, video.phase) + (f", {step[0]:,.0f} steps" if len(step) else "")
 
@@ -105,6 +108,12 @@ class RunRecord:
         """The score of the newest policy; None if only earlier policies were scored."""
         last = self.scores[-1] if self.scores else None
         return last.mean if last is not None and last.step >= self.steps else None
+
+    @property
+    def last_error(self) -> float:
+        """The standard error of that score; 0 if it is unknown."""
+        last = self.scores[-1] if self.last_score is not None else None
+        return (last.std or 0.0) / (last.episodes or 1) ** 0.5 if last is not None else 0.0
 
     def _scores_in_training(self) -> Iterator[ScoreRecord]:
         """Old metrics files have only the mean and the length."""

@@ -37,6 +37,11 @@ def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
+def sentence(value: object) -> str:
+    """Escaped for HTML, with `code` between backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value))
+
+
 def format_number(value: float | None, digits: int = 4) -> str:
     """For people: 12,345 or 0.01234, never 1.2e+04."""
     if value is None or not math.isfinite(value):
@@ -103,7 +108,7 @@ def figure(number: int, name: str, title: str, says: str, label: str, part: str,
     the same `part` of the page zoom together."""
     return (
         f'<figure class="chart card {style}" id="{text(name)}">'
-        f"<figcaption><h3>{text(title)}</h3><p>{text(says)}</p></figcaption>"
+        f"<figcaption><h3>{text(title)}</h3><p>{sentence(says)}</p></figcaption>"
         f'<div class="plot" data-chart="{number}" data-part="{text(part)}" role="img" aria-label="{text(label)}"></div>'
         "</figure>"
     )

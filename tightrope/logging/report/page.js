@@ -23,7 +23,9 @@
   const silent = { hovertemplate: null, hoverinfo: "skip" };
   const styles = {
     raw: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.4), width: 1 } }),
-    smooth: (t) => ({ mode: "lines", line: { color: color(t.color), width: 2.25 } }),
+    dots: (t) => ({ mode: "markers", marker: { color: faded(color(t.color), 0.4), size: 4 } }),
+    gap: (t) => ({ mode: "lines", line: { color: faded(color(t.color), 0.6), width: 1.5, dash: "dot" }, ...silent }),
+    smooth: (t) => ({ mode: "lines", connectgaps: false, line: { color: color(t.color), width: 2.25 } }),
     mean: (t) => ({
       mode: "lines", line: { color: color(t.color), width: 2.5 }, showlegend: t.legend, legendgroup: t.name,
       ...(t.interval ? interval(t) : {}),

@@ -17,33 +17,37 @@ from ...errors import warn
 from ...files import Place, Unreadable
 from ...types import Settings
 from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
-from ..metrics import RETURN, Columns, read_rows
+from ..metrics import Columns, read_rows
 from . import html
-from .charts import Chart, charts, main_chart
+from .charts import Chart, charts, main_charts
 from .data import RunFiles, RunRecord, RunStatus, ScoreRecord, end_status
-from .health import HealthFinding, health_findings
-from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, settings_table, table, text
+from .health import health_findings
+from .html import NO_NUMBER, REFRESH, format_number, format_setting, section, sentence, settings_table, table, text
+from .outcome import HealthFinding, return_at_the_end
 from .play import play_section
-from .statistics import smooth
 
 REPORT, ABOUT = "report.html", "about.json"
 TRAINING_SHARE = 200  # seconds of training per second of writing
 FIRST_SECONDS = 5.0  # until the first page
 EMBEDDED = 6 << 20  # bytes of videos inside a page; further ones are linked
-MAX_VIDEOS = 6  # shown; the newest
+MAX_LINKS = 24  # to further videos
+MAX_VIDEOS = 6  # shown: the first, the last and some between
 LISTED = 200  # videos, evaluations and checkpoints, at most
 
 
 def run_page(record: RunRecord, beside: Path) -> str:
     """The whole page. `beside` is the directory that it will be written to, from which its links lead."""
-    drawn = [main_chart(record), *charts(record.columns)]
+    main, others = main_charts(record), charts(record.columns)
+    drawn = [*main, *others]
+    info, judged = record.info, (record.last_score, record.last_error)
+    verdict, *found = health_findings(record.columns, info.settings, info.target, *judged)
     parts = [
-        header(record),
+        header(record, verdict),
         "<main>",
-        section("health", "Health check", findings(record)),
-        curves(drawn),
+        section("health", "Health check", findings(found, record.columns)) if found else "",
+        curves(drawn, wide=len(main)),
         play_section(record.files.play),
-        videos([(video.place, record.label(video)) for video in record.files.videos][::-1], beside),
+        videos(spread([(video.place, record.label(video)) for video in record.files.videos]), beside),
         evaluations(record.scores),
         settings(record),
         reproduce(record),
@@ -55,11 +59,11 @@ def run_page(record: RunRecord, beside: Path) -> str:
     return html.document(title, parts, [chart.data() for chart in drawn], record.status.kind == "running")
 
 
-def header(record: RunRecord) -> str:
+def header(record: RunRecord, verdict: HealthFinding) -> str:
     name, _, algo = record.info.title.rpartition(" ")
     kind = record.status.kind
     style = "bad" if kind in ("not finite", "failed") else kind
-    details = f'<p class="sub">{text(record.status.details)}</p>' if record.status.details else ""
+    details = f'<p class="sub">{sentence(record.status.details)}</p>' if record.status.details else ""
     share = min(record.steps / max(record.info.total_steps, 1), 1.0)
     progress = f'<progress value="{share:.4f}" aria-label="progress"></progress>' if kind == "running" else ""
     return html.page_header(
@@ -67,8 +71,14 @@ def header(record: RunRecord) -> str:
         algo.upper() if name else "",
         f'{text(record.name)} · written {html.now()} <span id="age"></span>',
         (style, record.status.name),
-        f"{details}\n{progress}{summary_tiles(record)}",
+        f"{details}\n{progress}{banner(verdict, record.columns)}{summary_tiles(record)}",
     )
+
+
+def banner(verdict: HealthFinding, columns: Columns) -> str:
+    """How the run ended, before anything else."""
+    headline = f"<strong>{text(verdict.headline)}</strong>"
+    return f'<div class="verdict {verdict.level}" id="verdict">{headline}<p>{finding_text(verdict, columns)}</p></div>'
 
 
 def summary_tiles(record: RunRecord) -> str:
@@ -77,12 +87,13 @@ def summary_tiles(record: RunRecord) -> str:
     if scores:
         last, best = scores[-1], max(scores, key=lambda score: score.mean)
         spread = f"± {format_number(last.std, 3)} over {last.episodes} episodes" if last.std is not None else "greedy"
-        cells.append(("Score", format_number(last.mean), spread))
+        own = f"{text(last.own)}; " if last.own else ""
+        cells.append(("Score", format_number(last.mean), f"{own}{spread}"))
         if best.mean > last.mean:
             cells.append(("Best score", format_number(best.mean), f"at {best.step:,} steps"))
-    step, value = columns.curve(RETURN)
-    if len(value):
-        cells.append(("Return in training", format_number(float(smooth(step, value)[1][-1])), "sampled actions"))
+    end, other = return_at_the_end(columns), record.info.settings.get("train_env")
+    if end is not None:
+        cells.append(("Return in training", format_number(end), f"of {text(other)}" if other else "sampled actions"))
     total = record.info.total_steps
     cells.append(("Steps", f"{record.steps:,}", f"of {total:,}" if total > record.steps else ""))
     cells.append(("Time", html.format_duration(columns.last("time") or 0.0), "evaluations included"))
@@ -90,53 +101,70 @@ def summary_tiles(record: RunRecord) -> str:
     return html.tiles(cells)
 
 
-def findings(record: RunRecord) -> str:
+def findings(found: Sequence[HealthFinding], columns: Columns) -> str:
     words = {"good": "Good.", "note": "Note.", "warning": "Look at this."}
+    items = [
+        f'<li class="{one.level}"><strong>{words[one.level]}</strong> {finding_text(one, columns)}</li>'
+        for one in found
+    ]
+    return f'<ul class="findings">{"".join(items)}</ul>'
 
-    def item(finding: HealthFinding) -> str:
-        advice = f' <span class="advice">{text(finding.advice)}</span>' if finding.advice else ""
-        link = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in record.columns else ""
-        return f'<li class="{finding.level}"><strong>{words[finding.level]}</strong> {text(finding.what)}{advice}{link}</li>'
 
-    found = health_findings(record.columns, record.info.settings, record.info.target, record.last_score)
-    return f'<ul class="findings">{"".join(map(item, found))}</ul>'
+def finding_text(finding: HealthFinding, columns: Columns) -> str:
+    advice = f' <span class="advice">{sentence(finding.advice)}</span>' if finding.advice else ""
+    link = f' <a href="#{anchor(finding.tag)}">See the curve</a>' if finding.tag in columns else ""
+    return f"{sentence(finding.what)}{advice}{link}"
 
 
 def anchor(tag: str) -> str:
     return "curve-" + "".join(letter if letter.isalnum() else "-" for letter in tag)
 
 
-def curves(drawn: Sequence[Chart], part: str = "", first: int = 0, note: str = "") -> str:
-    """The first chart is wide. `first` is its number on the page."""
+def curves(drawn: Sequence[Chart], part: str = "", first: int = 0, note: str = "", wide: int = 1) -> str:
+    """The first `wide` charts take the whole width. `first` is the number of the first one on the page."""
     cards = []
     for i, chart in enumerate(drawn):
         plot, name = chart.plot, f"{part}{anchor(chart.plot.tags[0])}"
         says = plot.says + (" The axis is logarithmic." if chart.log else "")
-        cards.append(html.figure(first + i, name, plot.title, says, chart.summary, part, "" if i else "wide"))
-    note = note or "Over environment steps. Faint: as measured. Strong: smoothed."
+        cards.append(html.figure(first + i, name, plot.title, says, chart.summary, part, "" if i >= wide else "wide"))
+    note = note or "Over environment steps. Faint: as measured. Strong: smoothed. Dotted: no episode ended."
     return section(f"{part}curves", "Learning curves", html.figures(cards), note)
 
 
-def videos(found: Sequence[tuple[Place, str]], beside: Path, name: str = "videos") -> str:
-    """The section with videos, given as (place, label), the most important first and shown in reverse. Small ones are embedded
-    in the page, others are links to files beside it."""
-    there = [(place, label) for place, label in found[:LISTED] if place.is_file()]
-    if not there:
+Labelled = tuple[Place, str]  # a video and its caption
+
+
+def spread(found: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
+    """(those to show, the others) of the videos of a run, in their order: the first, the last and some between."""
+    there = [one for one in found[:LISTED] if one[0].is_file()]
+    count = min(len(there), MAX_VIDEOS)
+    chosen = {round(i * (len(there) - 1) / max(count - 1, 1)) for i in range(count)}
+    return [there[i] for i in sorted(chosen)], [one for i, one in enumerate(there) if i not in chosen]
+
+
+def videos(found: tuple[list[Labelled], list[Labelled]], beside: Path, name: str = "videos") -> str:
+    """The section with videos: (those to show, those to link to). Small ones are embedded in the page, the last and the first
+    before others; larger ones are files beside it."""
+    shown, others = found
+    if not shown:
         return ""
-    shown, left = [], EMBEDDED
-    for place, label in there[:MAX_VIDEOS]:
+    sources, left = dict[int, str](), EMBEDDED
+    for i in sorted(range(len(shown)), key=lambda i: (i != len(shown) - 1, i)):
+        place = shown[i][0]
         try:
             content = place.read(left)
-            source, left = f"data:video/mp4;base64,{base64.b64encode(content).decode()}", left - len(content)
+            sources[i], left = f"data:video/mp4;base64,{base64.b64encode(content).decode()}", left - len(content)
         except Unreadable:  # larger than what is left
-            source = link(place.path, beside)
-        shown.append(
-            f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{source}" '
-            f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
-        )
-    others = ", ".join(f'<a href="{link(place.path, beside)}">{text(label)}</a>' for place, label in there[MAX_VIDEOS:])
-    more = f'<p class="note">More, as files beside this page: {others}</p>' if others else ""
-    return section(name, "Videos", f'<div class="videos">{"".join(reversed(shown))}</div>{more}')
+            sources[i] = link(place.path, beside)
+    cards = [
+        f'<figure class="card"><video controls loop muted playsinline preload="metadata" src="{sources[i]}" '
+        f'aria-label="{text(label)}"></video><figcaption>{text(label)}</figcaption></figure>'
+        for i, (_, label) in enumerate(shown)
+    ]
+    linked = ", ".join(f'<a href="{link(place.path, beside)}">{text(label)}</a>' for place, label in others[:MAX_LINKS])
+    rest = f" and {len(others) - MAX_LINKS:,} others" if len(others) > MAX_LINKS else ""
+    more = f'<p class="note">More, as files beside this page: {linked}{rest}</p>' if others else ""
+    return section(name, "Videos", f'<div class="videos">{"".join(cards)}</div>{more}')
 
 
 def link(path: Path, beside: Path) -> str:
@@ -177,7 +205,7 @@ def settings(record: RunRecord) -> str:
 
 def reproduce(record: RunRecord) -> str:
     command = html.command_box(record.files.command) if record.files.command else ""
-    plan = "".join(f"<p>{text(line)}</p>" for line in record.info.plan)
+    plan = "".join(f"<p>{sentence(line)}</p>" for line in record.info.plan)
     content = f'{command}<div class="card">{html.facts_list(record.info.facts)}<div class="note">{plan}</div></div>'
     return section("again", "Make it again", content, "On the same machine the same command gives the same numbers.")
 

@@ -15,10 +15,13 @@ import numpy as np
 
 POINTS = 300  # of a curve on a page
 BELL_WIDTH = 0.015  # of the bell that smooths a curve, as a share of it
+NEAR = 2.0  # widths of the bell, beyond which a curve without values has a gap
+FEWEST_OF_IQM = 4  # runs, of which a quarter at either end is one
 RESAMPLES = 2000
 LEVEL = 0.95
 MIN_PHASES = 10  # with fewer there is nothing to judge
 COLLAPSE, FLAT = 0.4, 0.1  # shares of the range of the returns
+CLEAR = 4  # standard deviations of single phases, by which a smoothed curve does not rise by chance
 ROUNDING = 1e-6  # relative difference that counts as equal
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
@@ -31,26 +34,47 @@ def median(values: np.ndarray) -> float:
 
 
 def thin(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
-    """The curve in at most 2 x `points` points: of each stretch the lowest and the highest, so that no peak is lost."""
+    """The curve in at most 2 x `points` points: of each stretch the lowest and the highest, so that no peak is lost. NaN is a
+    gap; a stretch without numbers stays one."""
     if len(x) <= 2 * points:
         return x, y
     kept = []
     for stretch in stretches(len(x), points):
-        low, high = stretch.start + np.argmin(y[stretch]), stretch.start + np.argmax(y[stretch])
-        kept += sorted({int(low), int(high)})
+        part = y[stretch]
+        if np.isnan(part).all():
+            kept.append(stretch.start)
+        else:
+            kept += sorted({stretch.start + int(np.nanargmin(part)), stretch.start + int(np.nanargmax(part))})
     return x[kept], y[kept]
 
 
-def smooth(x: np.ndarray, y: np.ndarray, points: int = POINTS) -> Curve:
-    """Means over stretches, weighed by a bell over their neighbours."""
+def smooth(x: np.ndarray, y: np.ndarray, weight: np.ndarray | None = None, points: int = POINTS) -> Curve:
+    """At each point the value of a line through its neighbours, fitted by least squares that a bell weighs and, if given, the
+    `weight` of each value, such as the number of episodes behind it. (A mean would lag where weights change along a slope.)
+    Where all weights near a point are 0, the curve has a gap: NaN."""
+    weight = np.ones(len(y)) if weight is None else np.where(np.isfinite(y), weight, 0.0)
+    total, there = np.where(weight > 0, y, 0.0) * weight, weight > 0
+    low, high = (float(f(y[there])) for f in (np.min, np.max)) if there.any() else (0.0, 0.0)
     if len(x) > points:
         parts = stretches(len(x), points)
-        x, y = np.array([x[p].mean() for p in parts]), np.array([y[p].mean() for p in parts])
+        x = np.array([x[p].mean() for p in parts])
+        total, weight = np.array([total[p].sum() for p in parts]), np.array([weight[p].sum() for p in parts])
     width = max(BELL_WIDTH * len(x), min(1.0, len(x) / 20))
     reach = np.arange(-int(4 * width) - 1, int(4 * width) + 2)
     bell = np.exp(-0.5 * (reach / width) ** 2)
-    weight = np.convolve(np.ones(len(y)), bell)[len(bell) // 2 :][: len(y)]
-    return x, np.convolve(y, bell)[len(bell) // 2 :][: len(y)] / weight
+
+    def near(values: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+        """The sum over the neighbours of each point, weighed by a kernel of their distance."""
+        return np.convolve(values, kernel[::-1])[len(kernel) // 2 :][: len(values)]
+
+    ones, mean = near(weight, bell), near(total, bell)
+    first, second, slope = near(weight, bell * reach), near(weight, bell * reach**2), near(total, bell * reach)
+    spread = ones * second - first**2
+    flat = spread <= 1e-9 * ones * second  # one neighbour: no line goes through it
+    with np.errstate(all="ignore"):
+        line = np.where(flat, mean / ones, (second * mean - first * slope) / spread)
+    found = near((weight > 0).astype(float), (np.abs(reach) <= NEAR * width).astype(float)) > 0.5
+    return x, np.where(found, np.clip(line, low, high), np.nan)
 
 
 def stretches(count: int, parts: int) -> list[slice]:
@@ -65,7 +89,7 @@ class ReturnSummary:
 
     begin: float
     best: float
-    end: float
+    end: float  # the mean of the last twentieth
     noise: float  # standard deviation of single phases around the smoothed curve
     rise: float  # from the first quarter to the last, in standard errors
     sprint: float  # gain in the very first phases
@@ -77,13 +101,13 @@ class ReturnSummary:
     @property
     def improved(self) -> bool:
         """Whether the return has risen by more than its noise."""
-        return self.rise > 4 or self.best - self.begin > 2 * self.noise or self.sprint > 10 * self.noise
+        return self.rise > 4 or self.best - self.begin > CLEAR * self.noise or self.sprint > 10 * self.noise
 
     @property
     def collapsed(self) -> bool:
         """Whether the return rose and then lost much of its gain."""
         lost = self.best - self.end
-        return self.best - self.begin > 2 * self.noise and lost > max(COLLAPSE * self.range, 2 * self.noise)
+        return self.best - self.begin > CLEAR * self.noise and lost > max(COLLAPSE * self.range, 2 * self.noise)
 
     @property
     def near_its_best(self) -> bool:
@@ -91,26 +115,36 @@ class ReturnSummary:
         return self.improved and self.best - self.end < FLAT * self.range
 
 
-def return_summary(step: np.ndarray, value: np.ndarray) -> ReturnSummary | None:
-    """None for too few returns."""
+def return_summary(step: np.ndarray, value: np.ndarray, weight: np.ndarray | None = None) -> ReturnSummary | None:
+    """None for too few returns. `weight` is the number of episodes behind each of them."""
     if len(value) < 2 * MIN_PHASES:
         return None
-    x, y = smooth(step, value)
-    skipped, quarter = max(len(y) // 20, 1), len(value) // 4
-    early, late = value[len(value) // 20 : quarter], value[-quarter:]
+    weight = np.ones(len(value)) if weight is None else weight
+    x, y = smooth(step, value, weight)
+    skipped, quarter, last = max(len(y) // 20, 1), len(value) // 4, len(value) // 20 + 1
+    early, late = slice(len(value) // 20, quarter), slice(len(value) - quarter, None)
+    rise, error = mean_difference((value[early], weight[early]), (value[late], weight[late]))
+    residual = value - np.interp(step, x, y)
+    off = np.average(residual**2, weights=weight) ** 0.5
+    off = max(1.48 * median(np.abs(residual)), off / 10)  # a steep start is no noise
     return ReturnSummary(
         begin=float(y[skipped]),
         best=float(y[skipped:].max()),
-        end=float(y[-skipped:].mean()),
-        noise=max(float(np.std(value - np.interp(step, x, y))), ROUNDING * float(np.abs(value).max()), 1e-12),
-        rise=float(late.mean() - early.mean()) / max(standard_error(early, late), 1e-12),
+        end=float(np.average(value[-last:], weights=weight[-last:])),
+        noise=max(float(off), ROUNDING * float(np.abs(value).max()), 1e-12),
+        rise=rise / max(error, 1e-12),
         sprint=float(y[skipped] - y[0]),
     )
 
 
-def standard_error(first: np.ndarray, second: np.ndarray) -> float:
-    """Of the difference of two means."""
-    return float(np.hypot(first.std() / len(first) ** 0.5, second.std() / len(second) ** 0.5))
+def mean_difference(first: Curve, second: Curve) -> tuple[float, float]:
+    """(mean of the second minus that of the first, its standard error) of two samples, given as values and weights."""
+    means, squares = [], 0.0
+    for values, weights in (first, second):
+        means.append(float(np.average(values, weights=weights)))
+        effective = weights.sum() ** 2 / (weights**2).sum()
+        squares += float(np.average((values - means[-1]) ** 2, weights=weights)) / effective
+    return means[1] - means[0], squares**0.5
 
 
 def at_common_steps(curves: Sequence[Curve], points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -128,6 +162,11 @@ def mean_band(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray
     share = np.stack([(drawn == run).mean(1) for run in range(len(values))], axis=1)  # of each run in each sample
     low, high = np.quantile(share @ values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return values.mean(0), low, high
+
+
+def mean_interval(scores: np.ndarray) -> tuple[float, float, float]:
+    """(mean, low, high) of the scores of some runs."""
+    return tuple(float(part[0]) for part in mean_band(scores[:, None]))  # type: ignore[return-value]
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:

@@ -45,6 +45,7 @@ SB3: dict[str, tuple[str, float]] = {  # our name: (Stable-Baselines3's name, fa
     "charts/learning_rate": ("train/learning_rate", 1),
     "charts/clip_coef": ("train/clip_range", 1),
     "charts/SPS": ("time/fps", 1),
+    "losses/total_loss": ("train/loss", 1),
     "losses/policy_loss": ("train/policy_gradient_loss", 1),
     "losses/objective": ("train/policy_loss", -1),  # VPG's, like A2C's
     "losses/value_loss": ("train/value_loss", 2),  # theirs has no factor 1/2
@@ -138,7 +139,7 @@ class Tracker(Callback):
     # shared ------------------------------------------------------------------------------------------------------------
 
     def named(self, row: MetricsRow) -> Scalars:
-        return named_scalars(row, self.options.tags, self.info.settings)
+        return named_scalars(row, self.options.tags)
 
     @property
     def run_name(self) -> str:
@@ -162,7 +163,7 @@ def fact_value(fact: str) -> int | str:
     return int(digits) if digits.isdigit() else fact
 
 
-def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Scalars:
+def named_scalars(row: MetricsRow, tags: TrackerTags) -> Scalars:
     """The finite scalars of a row of metrics, under our names or Stable-Baselines3's. Where SB3 means another number by a name,
     the number is converted. Scalars that SB3 does not have keep our names."""
     ours = {tag: float(x) for tag, x in row.items() if tag != "step" and math.isfinite(x)}
@@ -170,11 +171,6 @@ def named_scalars(row: MetricsRow, tags: TrackerTags, settings: Settings) -> Sca
         return ours
     theirs = {tag: SB3.get(tag, (tag, 1)) for tag in ours}
     named = {name: factor * ours[tag] for tag, (name, factor) in theirs.items()}
-    if {"losses/policy_loss", "losses/value_loss", "losses/entropy"} <= ours.keys():
-        weight = ours["charts/ent_coef"] if "charts/ent_coef" in ours else settings["ent_coef"]
-        entropy = weight * ours["losses/entropy"]
-        value_loss = settings.get("vf_coef", 0.0) * ours["losses/value_loss"]
-        named["train/loss"] = ours["losses/policy_loss"] - entropy + value_loss
     return named | {"time/total_timesteps": float(row["step"])}
 
 

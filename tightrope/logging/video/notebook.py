@@ -1,20 +1,27 @@
-"""A picture in a notebook that changes while training runs: the environments, over the curve of their returns."""
+"""A clip of the last rollout in a notebook, over the curve of returns, renewed while training runs."""
 
 from __future__ import annotations
 
+import base64
 import importlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...draw import ACCENT, INK, MUTED, Canvas, captioned_grid, draw_observations, text_width
+from ...draw import ACCENT, INK, MUTED, Canvas, text_width
 from ..callback import Callback, MetricsRow, RunInfo, StateView, TrainingResult
-from .rollout import MAX_CELLS
+from .mp4 import Clip, Video
+from .renderer import PhaseFrames, phase_pictures
+from .rollout import max_rows, store_phase, stride
 
-PICTURE_SECONDS = 0.5  # between two pictures
+PICTURE_SECONDS = 1.5  # between two clips
+SHARE = 10  # times as long as a clip took to make, until the next one
+CLIP_FRAMES = 90  # of a clip, at most
 CURVE_WIDTH, CURVE_HEIGHT = 640, 120  # pixels
 MARGIN, BOTTOM, TOP = 8, 16, 94  # pixels, from below
 SCALE_SIZE = 11  # of the text, in pixels
@@ -29,13 +36,14 @@ class NotebookPicture(Callback):
     def __init__(self, say: Callable[[str], None] = print) -> None:
         self.say = say
         self.handle: Any = None
-        self.shown_at = 0.0
+        self.due = 0.0
         self.points: list[tuple[float, float]] = []  # steps, return
 
     def on_start(self, about: RunInfo) -> None:
-        self.title, self.total = about.title, about.total_steps
+        self.title, self.total, self.steps = about.title, about.total_steps, about.steps
+        self.clip: Clip | None = None  # of a recent rollout
         if in_notebook():
-            self.handle = ipython().display(notebook_image(curve_frame([], self.total, CURVE_WIDTH)), display_id=True)
+            self.handle = ipython().display(self.page(), display_id=True)
         else:
             self.say("live=True shows nothing here: it needs a notebook")
 
@@ -46,22 +54,36 @@ class NotebookPicture(Callback):
                 self.points = self.points[::2]
 
     def on_update(self, state: StateView) -> None:
-        if self.handle is not None and time.monotonic() - self.shown_at >= PICTURE_SECONDS:
-            self.show(state)
-            self.shown_at = time.monotonic()
+        before, self.steps = self.steps, state.steps
+        if self.handle is None or time.monotonic() < self.due:
+            return
+        began = time.monotonic()
+        taken = (state.steps - before) // state.env.num_envs  # a rollout may have ended early
+        if state.env.drawable and taken:
+            rows = min(taken, max_rows(state), CLIP_FRAMES * stride(state))
+            self.clip = clip_of(state, store_phase(state, rows, before).frames(state), self.title)
+        self.handle.update(self.page())
+        self.due = time.monotonic() + max(PICTURE_SECONDS, SHARE * (time.monotonic() - began))
 
     def on_end(self, result: TrainingResult) -> None:
         if self.handle is not None:
-            self.show(result.state)
+            self.handle.update(self.page())
 
-    def show(self, state: StateView) -> None:
-        above = np.empty((0, CURVE_WIDTH, 3), np.uint8)
-        if state.env.drawable:
-            frames = draw_observations(state.env, state.obs[:MAX_CELLS].cpu())
-            words = f"phase {state.phase}   {state.steps:,} steps"
-            above = captioned_grid(frames, [0.0] * len(frames), words, self.title)
-        below = curve_frame(self.points, self.total, above.shape[1])
-        self.handle.update(notebook_image(np.concatenate([above, below])))
+    def page(self) -> Any:
+        """HTML with the clip, if there is one, over the curve."""
+        above = "" if self.clip is None else f"{self.clip._repr_html_()}<br>"
+        return ipython().HTML(f"{above}{curve_image(curve_frame(self.points, self.total, CURVE_WIDTH))}")
+
+
+def clip_of(state: StateView, frames: PhaseFrames, title: str) -> Clip:
+    """A phase as a video in memory, in which a cell turns pink when its episode ends."""
+    since_end = np.full(frames.obs.shape[1], CLIP_FRAMES)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clip.mp4"
+        with Video(path, max(1, state.env.pace // stride(state)), threads=1) as video:
+            for picture in phase_pictures(state.env, frames, title, since_end):
+                video.add(picture)
+        return Clip(path.read_bytes(), video.frames)
 
 
 def ipython() -> Any:
@@ -95,8 +117,9 @@ def curve_frame(points: list[tuple[float, float]], total: int, width: int) -> np
     return canvas.frame
 
 
-def notebook_image(frame: np.ndarray) -> Any:
-    """A frame as an image for IPython."""
+def curve_image(frame: np.ndarray) -> str:
+    """A frame as an HTML image."""
     import cv2
 
-    return ipython().Image(data=cv2.imencode(".png", frame[..., ::-1])[1].tobytes(), format="png")
+    data = base64.b64encode(cv2.imencode(".png", frame[..., ::-1])[1].tobytes()).decode()
+    return f'<img alt="the return over steps" style="max-width: 100%" src="data:image/png;base64,{data}">'

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,17 @@ class Order(NamedTuple):
     steps: int = 0
 
 
+def phase_pictures(env: Env, frames: PhaseFrames, title: str, since_end: np.ndarray) -> Iterator[np.ndarray]:
+    """The cells of a phase, side by side. `since_end` (K,) has the frames since the last end of an episode and is updated."""
+    for t, (obs, action, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
+        with render_scale(cell_scale(len(since_end))):
+            cells = draw_observations(env, torch.from_numpy(obs), torch.from_numpy(action))
+        pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in since_end]
+        words = f"phase {frames.phase}   {frames.steps + t * frames.steps_a_frame:,} steps"
+        yield captioned_grid(cells, pink, words, title)
+        since_end[:] = np.where(done, 0, since_end + 1)
+
+
 class Film:
     """One unfinished video, of consecutive phases."""
 
@@ -84,14 +95,9 @@ class Film:
         count = frames.obs.shape[1]
         if self.since_end is None:
             self.since_end = np.full(count, len(FLASH))
-        for t, (obs, action, done) in enumerate(zip(frames.obs, frames.action, frames.done, strict=True)):
-            with render_scale(cell_scale(count)):
-                cells = draw_observations(self.env, torch.from_numpy(obs), torch.from_numpy(action))
-            pink = [FLASH[k] if k < len(FLASH) else 0.0 for k in self.since_end]
-            words = f"phase {frames.phase}   {frames.steps + t * frames.steps_a_frame:,} steps"
-            self.video.add(captioned_grid(cells, pink, words, self.title))
+        for picture in phase_pictures(self.env, frames, self.title, self.since_end):
+            self.video.add(picture)
             self.pulse[0] = time.monotonic()
-            self.since_end = np.where(done, 0, self.since_end + 1)
 
     def finish(self, place: Place) -> None:
         """Finish the video under this name, and write a page beside it that names its phases."""

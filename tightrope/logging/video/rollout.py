@@ -6,7 +6,6 @@ move to the host only when a video is due. The settings and the plan alone deter
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -114,22 +113,10 @@ class RolloutVideo(Callback):
         """Whether these environments cannot be drawn from observations."""
         if not state.env.drawable:
             self.undrawable = True
-            self.say(f"no videos of training: {self.env} {self.remedy(state)}")
+            self.say(
+                f"no videos of training: {self.env} does not draw itself: give it a method scene(obs, action) or draw"
+            )
         return self.undrawable
-
-    def remedy(self, state: StateView) -> str:
-        """The reason why there is no video, and the remedy."""
-        env = self.env
-        if getattr(state.env, "backend", None) == "tensor":
-            return "does not draw itself: give it a method scene(obs, action) or draw"
-        command = f"`tightrope record {self.folder.parent} --out video.mp4`"
-        condition = ""
-        if ":" in env and not re.search(r"-v\d+$", env):  # module:Class, which a run cannot make again
-            command = f"{command[:-1]} --env {env}`"
-            condition = " if its render() returns an rgb_array"
-        if "<locals>" in env or env.startswith("__main__:"):  # which no command can name
-            command = f'`tr.load("{self.folder.parent}", env=...).record("video.mp4")`'
-        return f"cannot be drawn from observations alone; {command} shows what was learned{condition}"
 
     # which videos ----------------------------------------------------------------------------------------------------------
 
