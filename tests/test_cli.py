@@ -126,10 +126,12 @@ def test_training_from_beginning_to_end(tightrope: Tightrope, empty_directory: P
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(tightrope: Tightrope) -> None:
     done = tightrope("train", "CartPole-v1", *TINY, *BUDGET, "--run-dir", "run")
-    lines = done.err.splitlines()
+    lines, details = done.err.splitlines()[::2], done.err.splitlines()[1::2]
     assert [re.match(r"CartPole-v1 ppo +(\d+%)", line)[1] for line in lines] == ["50%", "100%"]  # type: ignore[index]
     assert "steps/s" in lines[-1]
     assert "KL" in lines[-1]
+    assert all(re.match(r"    loss .* policy .* entropy .* grad norm .* lr ", line) for line in details)
+    assert len(details) == 2
     assert "\x1b" not in done.out + done.err
 
 
@@ -556,7 +558,7 @@ def test_training_in_a_process_of_its_own(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.splitlines()[-1].endswith("run in run")
-    assert len(err.splitlines()) == 2  # progress, and not a warning more
+    assert len(err.splitlines()) == 4  # two lines of progress for each phase, and not a warning more
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

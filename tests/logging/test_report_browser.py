@@ -165,7 +165,7 @@ def test_a_video_plays_while_it_is_in_view(run: Path, look: Open) -> None:
     assert page.evaluate("document.querySelector('video').paused")
     page.query_selector("video").scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('video').currentTime > 0.2", timeout=10_000)
-    assert page.evaluate("document.querySelector('video').videoWidth") == 3 * 160  # the oldest, of eight environments
+    assert page.evaluate("document.querySelector('video').videoWidth") == 3 * 200  # the oldest, of eight environments
     page.evaluate(TO_TOP)
     page.wait_for_function("() => document.querySelector('video').paused")
 

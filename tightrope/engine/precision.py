@@ -55,7 +55,7 @@ def uses_tf32() -> bool:
     try:
         return torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:  # the newer interface was used
-        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")  # type: ignore[attr-defined]
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 @contextmanager

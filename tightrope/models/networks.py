@@ -52,7 +52,7 @@ class MLP(nn.Sequential):
 
     def forward(self, obs: Tensor) -> Tensor:
         if self.fused is None or not obs.is_cuda:
-            features: Tensor = super().forward(obs)
+            features: Tensor = super().forward(obs)  # type: ignore[no-untyped-call]
             return features
         return self.fused([part for part in self if isinstance(part, nn.Linear)], self[2], self[0](obs))
 

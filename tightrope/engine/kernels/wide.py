@@ -98,7 +98,7 @@ class Trunk:
     ) -> None:
         grads = optimizer.grads
         self.weights, self.biases = [x.weight.data for x in layers], [x.bias.data for x in layers]
-        self.heads, self.how = [(x.weight.data, x.bias.data) for x in heads], (activation_of, precision)
+        self.heads, self.how = [(x.weight.data, x.bias.data) for x in heads], (activation, precision)
         self.weight_grads, self.bias_grads = [grads[x.weight] for x in layers], [grads[x.bias] for x in layers]
         self.head_grads = [(grads[x.weight], grads[x.bias]) for x in heads]
 
