@@ -71,7 +71,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self, inputs: Sequence[Tensor], writable: Sequence[Tensor] = (), banned: Sequence[Tensor] = (), exact: bool = False,
-        steady: bool = False, share: bool = True,
+        steady: bool = False, share: bool = True, compiled: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[object, Any] = {}  # results by operation and operands
         self.shared: set[int] = set()
         self.steady, self.share, self.size = steady, share, 0
-        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant")
+        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
