@@ -26,6 +26,7 @@ from .noise import isolated_rng
 
 BLOCK = 512  # rows that a recording handles at once, if results do not depend on how rows are grouped
 CPU = torch.device("cpu")
+COMPILED_C = "compiled C"  # in the description of a runtime
 TOLERANCE = 1e-4  # relative to the norm
 MAX_ITEMS = 64  # longer containers are compared by identity
 PLAIN = (bool, int, float, str, type(None))
@@ -72,7 +73,9 @@ def globals_of(function: object) -> list[object]:
 
 def module_settings(network: nn.Module) -> Iterator[object]:
     """Yield the key of a network: its plain attributes, the addresses of its tensors, the number of its hooks."""
-    for module in network.modules():
+    modules = [network]
+    for module in modules:  # `network.modules()` is slower: this is done twice a phase
+        modules += [x for x in module._modules.values() if x is not None]
         yield type(module), type(module).forward
         for name, value in vars(module).items():
             kind = type(value)
@@ -185,13 +188,18 @@ class Agreeing(Protocol):
 Made = TypeVar("Made", bound=Agreeing)
 
 
-def attempted(policy: nn.Module, make: Callable[[], Made]) -> tuple[Made | None, str | None]:
-    """Return the recording that `make` makes and None, or None and the reason why there is none."""
+def attempted(
+    policy: nn.Module, make: Callable[[bool], Made], compiled: bool = False
+) -> tuple[Made | None, str | None]:
+    """Return the recording that `make` makes and None, or None and the reason why there is none. With `compiled` it is C code,
+    unless only NumPy gives the right numbers."""
     if has_hooks(policy):
         return None, "it has hooks"
     try:
         with trial_parameters(policy) as changed, np.errstate(all="ignore"):
-            found = make()
+            found = make(compiled)
+            if compiled and not found.agrees:
+                found = make(False)
     except Exception as error:  # an error of the function itself occurs again in plain PyTorch
         return None, str(error) if isinstance(error, Unrecordable) else type(error).__name__
     if changed:

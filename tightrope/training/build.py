@@ -243,7 +243,8 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     policy.to(env.device).eval()  # always: with dropout or batch norm in training mode, the policy ratio is undefined
     # a user's network may draw its weights from a stream that differs between ranks
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
-    runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
+    calls = config.algorithm.phases * (config.algorithm.num_steps + config.algorithm.updates_per_phase)
+    runtime = choose_runtime(config.run.accelerate, config.run.precision, env, calls)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
     return state
 
