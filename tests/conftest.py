@@ -50,7 +50,7 @@ def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def c_compiler(compiler_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recordings may be compiled in this test, which is left out on a machine without a C compiler."""
-    monkeypatch.delenv("TIGHTROPE_COMPILER")
+    monkeypatch.delenv("TIGHTROPE_COMPILER", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(compiler_cache))
     if why := why_not_compiled():
         pytest.skip(why)

@@ -118,6 +118,17 @@ def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[C
     return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
 
 
+@ELEMENTWISE.add(aten.remainder)
+def remainder_calls(context: Context, out: Tensor, a: Operand, b: Operand) -> list[Call] | None:
+    return elementwise(context, np.remainder, (a, b), out, out.dtype) if out.is_floating_point() else None
+
+
+@ELEMENTWISE.add(aten.fill)
+def filled(context: Context, out: Tensor, a: Tensor, value: Operand) -> list[Call]:
+    given = array(value) if isinstance(value, Tensor) else np.array(value)
+    return [call_of(np.copyto, array(out), given, "unsafe", written=0)]
+
+
 @ELEMENTWISE.add(aten.addcmul)
 def addcmul(context: Context, out: Tensor, a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> list[Call] | None:
     if value != 1 or not a.dtype == b.dtype == c.dtype == out.dtype:

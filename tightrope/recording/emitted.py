@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .call import Call, runner
-from .compiler import compiled
+from .compiler import NotCompiled, compiled
 from .loops import Loop, statement_of
 from .pointers import Pointers, Unemittable
 from .products import EMITTERS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from _ctypes import CFuncPtr
 
 Run = Callable[[], None]
+MAX_CALLS = 5000  # of a recording: compiling 1,500 takes about two seconds
 
 
 class CFunction:
@@ -44,17 +45,17 @@ def emitter_of(each: Call) -> Callable[[Call, Pointers], str] | None:
     return next((emit for function, emit in EMITTERS if each.function == function), None)
 
 
-def emitted(calls: Sequence[Call]) -> list[CFunction | Call]:
-    """Return C functions, and the calls between them that have no C code."""
+def emitted(calls: Sequence[Call], loops: dict[str, str]) -> list[CFunction | Call]:
+    """Return C functions, and the calls between them that have no C code. Adds the loops that they share."""
     found: list[CFunction | Call] = []
-    pointers, group, parts = Pointers(), list[Call](), list[str | Loop]()
+    pointers, group, parts = Pointers(loops), list[Call](), list[str | Loop]()
 
     def close() -> None:
         nonlocal pointers, group, parts
         if group:
             text = "".join(x if isinstance(x, str) else x.text(pointers) for x in parts)
             found.append(CFunction(group, text, pointers))
-        pointers, group, parts = Pointers(), [], []
+        pointers, group, parts = Pointers(loops), [], []
 
     for each in calls:
         try:
@@ -74,10 +75,11 @@ def emitted(calls: Sequence[Call]) -> list[CFunction | Call]:
     return found
 
 
-def source(functions: Sequence[CFunction]) -> str:
-    """Return the C file of these functions."""
+def source(functions: Sequence[CFunction], loops: dict[str, str]) -> str:
+    """Return the C file of these functions and the loops that they share."""
+    shared = [f"LOOP void {name}{text}" for text, name in loops.items()]
     bodies = [f"void f{i}(char *const *p) {{\n{x.text}}}\n" for i, x in enumerate(functions)]
-    return "\n".join([Path(__file__).with_name("prelude.h").read_text(), *bodies])
+    return "\n".join([Path(__file__).with_name("prelude.h").read_text(), *shared, *bodies])
 
 
 class Machine:
@@ -85,9 +87,12 @@ class Machine:
 
     def __init__(self, lists: Sequence[list[Call]], exact: bool) -> None:
         """`lists` are lists of calls, compiled together. Raises NotCompiled."""
-        parts = [emitted(calls) for calls in lists]
+        if sum(map(len, lists)) > MAX_CALLS:
+            raise NotCompiled("too many calls")
+        loops: dict[str, str] = {}
+        parts = [emitted(calls, loops) for calls in lists]
         functions = [x for part in parts for x in part if isinstance(x, CFunction)]
-        library = compiled(source(functions), exact)
+        library = compiled(source(functions, loops), exact)
         for i, x in enumerate(functions):
             x.load(getattr(library, f"f{i}"))
         self.kept = functions

@@ -18,7 +18,7 @@ SAME = {  # arguments and result have one type
 FLOATS = SAME | {
     np.absolute: "fabs{s}({0})", np.true_divide: "{0} / {1}", np.reciprocal: "1 / {0}", np.sqrt: "sqrt{s}({0})",
     np.exp: "exp{f}({0})", np.expm1: "expm1{f}({0})", np.log: "log{f}({0})", np.log1p: "log1p{f}({0})",
-    np.tanh: "tanh{f}({0})",
+    np.tanh: "tanh{f}({0})", np.remainder: "remainder_f({0}, {1})",
 }  # fmt: skip
 BITS = {np.bitwise_and: "{0} & {1}", np.bitwise_or: "{0} | {1}", np.bitwise_xor: "{0} ^ {1}"}
 TESTS = {  # the result is a truth value, possibly stored as a number
@@ -97,6 +97,8 @@ def expression_of(function: np.ufunc, given: Sequence[np.dtype[np.generic]], out
     if function not in table:
         raise Unemittable(function)
     single = out == np.float32
+    if function is np.remainder and not single:
+        raise Unemittable(function)
     return table[function].replace("{s}", "f" if single else "").replace("{f}", "_f4" if single else "")
 
 
@@ -162,7 +164,7 @@ def merged(shape: tuple[int, ...], views: Sequence[View]) -> tuple[tuple[int, ..
 
 
 def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Pointers) -> str:
-    """Return one loop nest. Every operand is read once and written once."""
+    """Return one loop nest. Every operand is read once and written once. Equal nests share one C function."""
     views = list(dict.fromkeys(v for x in statements for v in (*x.reads, x.out)))
     lengths, strides = merged(shape, views)
     order = list(range(len(lengths)))
@@ -172,7 +174,7 @@ def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Poin
     places = {}
     for i, (view, steps) in enumerate(zip(views, strides, strict=True)):
         kind, size = TYPES[view.dtype], int(view.dtype[1])
-        before.append(f"{kind} *restrict a{i} = ({kind} *){pointers.at(view.start)};")
+        before.append(f"{kind} *restrict a{i} = ({kind} *)q{i};")
         terms = " + ".join(f"i{axis} * {s // size}" for axis, s in enumerate(steps) if s)
         places[view] = f"a{i}[{terms or '0'}]"
         if not any(steps) and shape:  # one number for the whole loop
@@ -197,4 +199,5 @@ def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Poin
     heads = [f"for (long i{axis} = 0; i{axis} < {lengths[axis]}; i{axis}++)" for axis in order]
     if heads:
         heads[-1] = f"INDEPENDENT {heads[-1]}"
-    return "{ " + " ".join([*before, *heads]) + "\n  { " + inner + " } }\n"
+    text = "{ " + " ".join([*before, *heads]) + "\n  { " + inner + " } }\n"
+    return pointers.call(text, [view.start for view in views])

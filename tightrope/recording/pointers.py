@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from .call import Array, Memory, array
@@ -23,11 +25,21 @@ def c_type(x: Array) -> str:
 
 
 class Pointers:
-    """The table of addresses of a C function, numbered in the order of their first use. Entry 0 is free memory."""
+    """The table of addresses of a C function, numbered in the order of their first use. Entry 0 is free memory.
 
-    def __init__(self) -> None:
+    `loops` are functions of addresses, by their text: equal loops over different memory are compiled once.
+    """
+
+    def __init__(self, loops: dict[str, str]) -> None:
         self.addresses: dict[int, int] = {}
         self.room = 1  # floats of free memory
+        self.loops = loops
+
+    def call(self, text: str, addresses: Sequence[int]) -> str:
+        """Return C code that calls the function with this body for some addresses, which are q0, q1, ... in it."""
+        parameters = ", ".join(f"char *q{i}" for i in range(len(addresses)))
+        name = self.loops.setdefault(f"({parameters}) {text}", f"loop{len(self.loops)}")
+        return f"{name}({', '.join(map(self.at, addresses))});\n"
 
     def at(self, address: int) -> str:
         return f"p[{self.addresses.setdefault(address, len(self.addresses) + 1)}]"

@@ -6,6 +6,7 @@
 typedef unsigned char u8;
 typedef long long i64;
 #define INLINE static inline __attribute__((always_inline))
+#define LOOP static __attribute__((noinline))
 typedef void product_f(long, long, long, const float *, long, long, const float *, long, float *, long, long, float *);
 typedef void dots_f(long, long, long, const float *, long, const float *, long, float *, long, long);
 static const float one = 1;
@@ -80,6 +81,10 @@ INLINE float tanh_f4(float x) {
   return a < 0.625f ? p : copysignf(n, x);
 }
 #define INDEPENDENT _Pragma("omp simd") /* the entries of the next loop do not depend on each other */
+INLINE float remainder_f(float x, float y) { /* with the sign of y */
+  float rest = fmodf(x, y);
+  return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+}
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b)) /* what is not a number wins, as in NumPy */
 #define SMALLER(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 

@@ -179,7 +179,8 @@ def vector_math(each: Call, pointers: Pointers) -> str:
         return ""
     source, copied = pointers.to(a), ""
     if not a.flags.c_contiguous:
-        if a.ndim != 1:
+        a = a.squeeze()
+        if a.ndim > 1:
             raise Unemittable(each.function)
         pointers.room = max(pointers.room, a.size)
         copied, source = f"transposed({a.size}, 1, {source}, {a.strides[0] // 4}, 0, {ROOM});\n", ROOM
@@ -256,7 +257,7 @@ def scattered(each: Call, pointers: Pointers) -> str:
 
 
 EMITTERS: tuple[tuple[object, Callable[[Call, Pointers], str]], ...] = (
-    (np.dot, product_of), (np.matmul, product_of), (torch.mm, product_of), (torch.sum, torch_sum), (np.take, taken),
+    (np.dot, product_of), (np.matmul, product_of), (torch.sum, torch_sum), (np.take, taken),
     (put, scattered), (np.add.reduce, reduced), (np.maximum.reduce, reduced), (np.add.accumulate, accumulated),
     *((function, vector_math) for function in VECTOR_MATH),
 )  # fmt: skip
