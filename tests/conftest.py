@@ -1,5 +1,7 @@
-"""What every test starts from: shapes checked in `tightrope.functional`, one thread, repeatable examples, no signal ignored."""
+"""What every test starts from: shapes checked in `tightrope.functional`, one thread, no C compiler, repeatable examples, no
+signal ignored."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +14,12 @@ from hypothesis import settings
 
 jaxtyping.install_import_hook("tightrope.functional", "beartype.beartype")  # before anything imports it
 
+from tightrope.recording import why_not_compiled  # noqa: E402
+
 settings.register_profile("tightrope", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("tightrope")
 torch.set_num_threads(1)
+os.environ["TIGHTROPE_COMPILER"] = "off"  # recordings are NumPy calls, but where a test asks for the compiler
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job, and SIGHUP under nohup
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -34,6 +39,21 @@ def unchecked_shapes() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of compiled C code that the tests share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def c_compiler(compiler_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings may be compiled in this test, which is left out on a machine without a C compiler."""
+    monkeypatch.delenv("TIGHTROPE_COMPILER", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(compiler_cache))
+    if why := why_not_compiled():
+        pytest.skip(why)
 
 
 class Done(NamedTuple):

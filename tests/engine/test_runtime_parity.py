@@ -51,6 +51,7 @@ CASES = {
 }
 RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "recorded": Runtime,
+    "recorded, C": lambda: Runtime(compiles_recordings=True),
     "as on a device": lambda: Runtime(on_device=True),
     "compiled": lambda: Runtime("compile"),
     "cuda, eager": lambda: Runtime(device=torch.device("cuda")),
@@ -65,6 +66,12 @@ MATRIX = [
 ]
 
 
+def runtime_of(name: str, request: pytest.FixtureRequest) -> Runtime:
+    if "C" in name:
+        request.getfixturevalue("c_compiler")
+    return RUNTIMES[name]()
+
+
 def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm() + 1e-6)
 
@@ -72,8 +79,10 @@ def near(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
 @pytest.mark.parametrize(("runtime_name", "case_name"), MATRIX)
-def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: str) -> None:
-    runtime, case = RUNTIMES[runtime_name](), CASES[case_name]
+def test_updates_are_those_of_autograd_and_adam(
+    request: pytest.FixtureRequest, runtime_name: str, case_name: str
+) -> None:
+    runtime, case = runtime_of(runtime_name, request), CASES[case_name]
     network = None if case.network is None else case.network()
     policy = a_policy(case.action, case.observation, network, **case.config).to(runtime.device)
     plain, optimizer = deepcopy(policy), Optimizer(policy)
@@ -105,8 +114,10 @@ def test_updates_are_those_of_autograd_and_adam(runtime_name: str, case_name: st
     "runtime_name", [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES]
 )
 @pytest.mark.parametrize("action", [CHOICE, TORQUE])
-def test_coefficients_that_are_tensors_are_read_at_each_update(runtime_name: str, action: Spec) -> None:
-    runtime = RUNTIMES[runtime_name]()
+def test_coefficients_that_are_tensors_are_read_at_each_update(
+    request: pytest.FixtureRequest, runtime_name: str, action: Spec
+) -> None:
+    runtime = runtime_of(runtime_name, request)
     policy = a_policy(action).to(runtime.device)
     plain, optimizer = deepcopy(policy), Optimizer(policy)
     clip, bonus = (torch.zeros((), device=runtime.device) for _ in range(2))
@@ -127,8 +138,10 @@ def test_coefficients_that_are_tensors_are_read_at_each_update(runtime_name: str
     "runtime_name",
     [pytest.param(name, marks=[ON_GPU] if "cuda" in name else []) for name in RUNTIMES if name != "compiled"],
 )
-def test_rollouts_are_those_of_the_policy_as_written(runtime_name: str, share: bool) -> None:
-    runtime = RUNTIMES[runtime_name]()
+def test_rollouts_are_those_of_the_policy_as_written(
+    request: pytest.FixtureRequest, runtime_name: str, share: bool
+) -> None:
+    runtime = runtime_of(runtime_name, request)
     env = tr.envs.Pendulum(6, str(runtime.device), max_episode_steps=5)
     torch.manual_seed(0)
     policy = actor_critic(env.observation, env.action, NetworkConfig(hidden_sizes=(16,), share_trunk=share))

@@ -13,6 +13,7 @@ from ..models import ActorCritic
 from ..types import Env, GroupedEnv, Rollout, Row
 from .distributed import all_reduce_sum, world
 from .noise import Noise
+from .rollout_in_c import collect_in_c
 from .rollout_policy import Choose, RolloutPolicy
 from .threads import threads, threads_for_acting
 
@@ -33,7 +34,10 @@ def collect(
     num_steps = rollout.reward.shape[0]
     with threads(threads_for_acting(env.num_envs)):
         step = array_stepper(env) if actor.choose is not None else None
-        if step is not None and actor.choose is not None:
+        in_c = collect_in_c(env, actor, rollout, obs, noise, dead_fraction)
+        if in_c is not None:
+            obs, num_steps = in_c
+        elif step is not None and actor.choose is not None:
             obs, num_steps = on_arrays(step, actor.choose, rollout, obs, noise, dead_fraction)
         elif env.groups and dead_fraction is None:
             obs = collect_grouped(cast(GroupedEnv, env), actor, rollout, obs, noise)

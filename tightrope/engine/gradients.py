@@ -76,14 +76,18 @@ class TermsBuffer:
 class RecordedGradient:
     """A recording of the gradient of one loss, for batches of one shape."""
 
-    def __init__(self, gradient: Gradient, loss: Any, policy: ActorCritic, batch: Batch, grad: Tensor) -> None:
+    def __init__(
+        self, gradient: Gradient, loss: Any, policy: ActorCritic, batch: Batch, grad: Tensor, compiled: bool = False
+    ) -> None:
         kind = type(batch)
 
         def function(*columns: Tensor) -> list[Tensor]:
             self.terms = TermsBuffer(gradient(loss, policy, kind(*columns)))
             return self.terms.results()
 
-        self.recording = RecordedFunction(function, columns_of(random_batch(batch, policy, 1)), writes=[grad])
+        self.recording = RecordedFunction(
+            function, columns_of(random_batch(batch, policy, 1)), writes=[grad], compiled=compiled
+        )
         read = [(i, x) for i, x in enumerate(self.recording.inputs) if x is not None]
         self.read, self.places = [i for i, _ in read], [torch.from_numpy(x) for _, x in read]
         other = random_batch(batch, policy, 2)
@@ -108,10 +112,18 @@ class BlockGradient:
     Other rows are dropped, and each block is weighted by its number of rows. One recording serves batches of every size.
     """
 
-    def __init__(self, gradient: Gradient, loss: Any, policy: ActorCritic, batch: Trajectories, grad: Tensor) -> None:
+    def __init__(
+        self,
+        gradient: Gradient,
+        loss: Any,
+        policy: ActorCritic,
+        batch: Trajectories,
+        grad: Tensor,
+        compiled: bool = False,
+    ) -> None:
         """Record a block with as many rows as `batch`, whose values do not matter."""
         self.rows, self.grad, self.alive = len(batch), grad, type(batch).__match_args__.index("alive")
-        self.block = RecordedGradient(gradient, loss, policy, batch, grad)
+        self.block = RecordedGradient(gradient, loss, policy, batch, grad, compiled)
         self.agrees = self.block.agrees and self.block.terms.scalar
         if self.agrees:
             many = resized(batch, 3 * self.rows)
@@ -154,8 +166,8 @@ def columns_of(batch: Batch) -> list[Tensor]:
 class RecordedGradients:
     """Keeps the recordings of a run's losses. If a loss cannot be recorded, `say` prints the reason, once."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say, self.said = say, set[str]()
+    def __init__(self, say: Callable[[str], None], compiled: bool = False) -> None:
+        self.say, self.said, self.compiled = say, set[str](), compiled
         self.kept = Recordings()  # by the shapes of a batch's columns
         self.loss: object = None  # the loss of the last call, whose settings need no second look
         self.grad: Tensor | None = None  # the buffer that all recordings write to
@@ -183,7 +195,9 @@ class RecordedGradients:
         """Return the recording for batches of this shape, or None."""
 
         def make() -> Any:
-            found, refusal = attempted(policy, lambda: kind(gradient, loss, policy, batch, grad))
+            found, refusal = attempted(
+                policy, lambda compiled: kind(gradient, loss, policy, batch, grad, compiled), self.compiled
+            )
             if refusal is not None and kind is RecordedGradient:
                 self.tell(loss, policy, refusal)
             return found

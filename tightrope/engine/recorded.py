@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from types import FunctionType
 from typing import Protocol, TypeVar
 
@@ -26,9 +27,12 @@ from .noise import isolated_rng
 
 BLOCK = 512  # rows that a recording handles at once, if results do not depend on how rows are grouped
 CPU = torch.device("cpu")
+COMPILED_C = "compiled C"  # in the description of a runtime
 TOLERANCE = 1e-4  # relative to the norm
 MAX_ITEMS = 64  # longer containers are compared by identity
 PLAIN = (bool, int, float, str, type(None))
+STANDARD = vars(nn.Module())  # attributes of every module
+STANDARD_DICTS = attrgetter(*(name for name, value in STANDARD.items() if isinstance(value, dict)))
 
 
 # the key of a recording ----------------------------------------------------------------------------------------
@@ -72,18 +76,17 @@ def globals_of(function: object) -> list[object]:
 
 def module_settings(network: nn.Module) -> Iterator[object]:
     """Yield the key of a network: its plain attributes, the addresses of its tensors, the number of its hooks."""
-    for module in network.modules():
-        yield type(module), type(module).forward
+    modules = [network]
+    for module in modules:  # this is done twice a phase, and so avoids `network.modules()` and a look at each attribute
+        modules += [x for x in module._modules.values() if x is not None]
+        yield type(module), type(module).forward, module.training, [*map(len, STANDARD_DICTS(module))]
+        for x in (*module._parameters.values(), *module._buffers.values()):
+            if x is not None:
+                yield x.data_ptr(), x.requires_grad
         for name, value in vars(module).items():
-            kind = type(value)
-            if kind in PLAIN:
-                yield value
-            elif name in ("_parameters", "_buffers"):
-                yield from ((x.data_ptr(), x.requires_grad) for x in value.values() if x is not None)
-            elif name[0] == "_":
-                yield len(value) if isinstance(value, dict) else id(value)
-            elif kind is not Recordings:
-                yield cache_key(value, 2)
+            if name not in STANDARD and type(value) is not Recordings:
+                private = name[0] == "_" and not isinstance(value, PLAIN)
+                yield (len(value) if isinstance(value, dict) else id(value)) if private else cache_key(value, 2)
 
 
 def is_frozen(thing: object) -> bool:
@@ -185,13 +188,18 @@ class Agreeing(Protocol):
 Made = TypeVar("Made", bound=Agreeing)
 
 
-def attempted(policy: nn.Module, make: Callable[[], Made]) -> tuple[Made | None, str | None]:
-    """Return the recording that `make` makes and None, or None and the reason why there is none."""
+def attempted(
+    policy: nn.Module, make: Callable[[bool], Made], compiled: bool = False
+) -> tuple[Made | None, str | None]:
+    """Return the recording that `make` makes and None, or None and the reason why there is none. With `compiled` it is C code,
+    unless only NumPy gives the right numbers."""
     if has_hooks(policy):
         return None, "it has hooks"
     try:
         with trial_parameters(policy) as changed, np.errstate(all="ignore"):
-            found = make()
+            found = make(compiled)
+            if compiled and not found.agrees:
+                found = make(False)
     except Exception as error:  # an error of the function itself occurs again in plain PyTorch
         return None, str(error) if isinstance(error, Unrecordable) else type(error).__name__
     if changed:

@@ -75,7 +75,7 @@ class RecordedPolicy:
 
     evaluates_in_act = False
 
-    def __init__(self, policy: ActorCritic, obs: Tensor, rows: int) -> None:
+    def __init__(self, policy: ActorCritic, obs: Tensor, rows: int, compiled: bool = False) -> None:
         """`obs` are the observations of one step; `rows` is the number of rows in a whole rollout."""
 
         def sample(obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,8 +91,8 @@ class RecordedPolicy:
         block, _, taken, *_ = random_acts(policy, many, 1)
         self.distribution = type(policy.distribution(shown))
         self.methods = methods_of(self.distribution)
-        self.samples = RecordedFunction(sample, (shown, noise), steady=True)
-        self.evaluates = RecordedFunction(evaluate, (block, taken), steady=True)
+        self.samples = RecordedFunction(sample, (shown, noise), steady=True, compiled=compiled)
+        self.evaluates = RecordedFunction(evaluate, (block, taken), steady=True, compiled=compiled)
         self.agrees = all(self._agrees(policy, sample, evaluate, obs, many, seed) for seed in range(2, 2 + TRIALS))
 
     def _agrees(self, policy: ActorCritic, sample: Any, evaluate: Any, obs: Tensor, many: Tensor, seed: int) -> bool:
@@ -153,28 +153,36 @@ def methods_of(distribution: type) -> list[object]:
     return [x for kind in kinds for x in vars(kind).values() if callable(x)]
 
 
-def recorded_policy(policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int) -> RecordedPolicy | None:
+def recorded_policy(
+    policy: ActorCritic, obs: Tensor, noise: Tensor, rows: int, compiled: bool = False
+) -> RecordedPolicy | None:
     """Return recordings of the policy for a rollout of `rows` rows that starts at `obs`, or None if it cannot be recorded."""
     policy.recordings.renew(cache_key(policy))
-    key = (*shapes_of([obs, noise]), min(rows, BLOCK))
-    found: RecordedPolicy | None = policy.recordings.find(key, lambda: make_recordings(policy, obs, rows))
+    key = (*shapes_of([obs, noise]), min(rows, BLOCK), compiled)
+
+    def make() -> RecordedPolicy | None:
+        return make_recordings(policy, obs, rows, compiled)
+
+    found: RecordedPolicy | None = policy.recordings.find(key, make)
     if found is not None and found.methods != methods_of(found.distribution):  # a method was replaced since
         del policy.recordings[key]
-        found = policy.recordings.find(key, lambda: make_recordings(policy, obs, rows))
+        found = policy.recordings.find(key, make)
     if found is not None:
         found.refresh()
     return found
 
 
 @torch.no_grad()
-def make_recordings(policy: ActorCritic, obs: Tensor, rows: int) -> RecordedPolicy | None:
+def make_recordings(policy: ActorCritic, obs: Tensor, rows: int, compiled: bool) -> RecordedPolicy | None:
     """Make recordings, or return None and store the reason in `policy.recordings.refusal`."""
-    found, policy.recordings.refusal = attempted(policy, lambda: RecordedPolicy(policy, obs, rows))
+    found, policy.recordings.refusal = attempted(
+        policy, lambda compiled: RecordedPolicy(policy, obs, rows, compiled), compiled
+    )
     return found
 
 
-def why_not_recorded(policy: ActorCritic, rollout: Rollout, obs: Tensor) -> str | None:
+def why_not_recorded(policy: ActorCritic, rollout: Rollout, obs: Tensor, compiled: bool = False) -> str | None:
     """Return why the policy cannot be recorded for rollouts that start at `obs`, or None if it can."""
     noise = policy.head.noise((len(obs),), torch.Generator())
-    found = recorded_policy(policy, obs, noise, rollout.reward.numel())
+    found = recorded_policy(policy, obs, noise, rollout.reward.numel(), compiled)
     return None if found is not None else policy.recordings.refusal

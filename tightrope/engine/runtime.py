@@ -28,6 +28,7 @@ from ..errors import UsageError
 from ..functional import collected_mask, explained_variance, masked_mean, standardize
 from ..models import ActorCritic
 from ..output import print_line
+from ..recording import turned_off, why_not_compiled
 from ..types import Batch, Env, Rollout
 from . import across_ranks, distributed, rollout_policy
 from . import collect as collection
@@ -38,13 +39,14 @@ from .kernels import clip_and_adam, fuse_trunks, fused_policy, fused_standardize
 from .noise import Noise
 from .optimize import Loss, Optimizer, Terms, autograd, clipped_adam, clipped_adam_on_host, evaluated, over_ranks
 from .precision import KernelPrecision, Precision, arithmetic, prepare_compiler
-from .recorded import CPU
+from .recorded import COMPILED_C, CPU
 from .rollout_policy import EagerPolicy, RolloutPolicy, recorded_policy
 
 Mode = Literal["eager", "compile", "graph", "max"]
 Accelerate = Literal["auto", "eager", "compile", "graph", "max"]
 Unit = Literal["phase", "part"]
 Watcher = Callable[[Batch, Any], None]  # called with each minibatch and its terms, after `backward` and before `step`
+MIN_CALLS = 10_000  # updates and steps of a run, from which compiling saves more time than it takes
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,7 +61,7 @@ class Runtime:
     def __init__(
         self, mode: Mode = "eager", unit: Unit = "phase", precision: Precision = "fp32", device: torch.device = CPU,
         say: Callable[[str], None] = lambda line: print_line(line, error=True), watcher: Watcher | None = None,
-        on_device: bool | None = None,
+        on_device: bool | None = None, compiles_recordings: bool = False,
     ) -> None:  # fmt: skip
         self.mode, self.precision, self.device, self.say, self.watcher = mode, precision, device, say, watcher
         self.unit: Unit | None = unit if mode in ("graph", "max") else None
@@ -69,7 +71,9 @@ class Runtime:
         self.records = self.uses_numpy and precision != "bf16"
         kernels = self.on_device and mode != "compile"
         self.kernels: KernelPrecision | None = precision if kernels and precision != "bf16" else None
-        self.recorded = RecordedGradients(say)
+        self.compiler_refusal = why_not_compiled() if self.records and compiles_recordings else None
+        self.compiles_recordings = self.records and compiles_recordings and self.compiler_refusal is None
+        self.recorded = RecordedGradients(say, self.compiles_recordings)
         self.analytic = AnalyticGradients(precision, self.kernels is not None, say)
         self.graphs: dict[Any, Graph] = {}
         self._running = self._capturing = False
@@ -80,14 +84,14 @@ class Runtime:
     def prepare(self, policy: nn.Module) -> None:
         """Let the trunks of the policy compute whole layers in kernels, if the device has them."""
         if self.kernels is not None and not fuse_trunks(policy, self.compiles):
-            self.say(
-                "accelerate: layers run in plain PyTorch, which is slower: the kernels give other numbers on this device"
-            )
+            self.say("accelerate: layers run in plain PyTorch, which is slower: kernels give other numbers here")
 
     def describe(self) -> str:
         """Describe how phases are executed, for the plan."""
         graphs = {"phase": "each phase is one CUDA graph", "part": "acting and learning are CUDA graphs"}
-        words = ["recorded"] if self.records else [] if self.unit or self.compiles else ["plain PyTorch"]
+        words = [] if self.unit or self.compiles else ["plain PyTorch"]
+        if self.records:
+            words = [f"recorded, {COMPILED_C}" if self.compiles_recordings else "recorded"]
         words += [graphs[self.unit]] if self.unit else []
         words += ["compiled first, which takes up to 30 s"] if self.compiles else []
         rough = self.precision == "bf16" or (self.precision == "tf32" and self.device.type == "cuda")
@@ -168,7 +172,7 @@ class Runtime:
         """Return the fastest implementation of the policy for a rollout. `noise` is the noise of its actions, (T, N, ...)."""
         actor: RolloutPolicy | None = None
         if self.records:
-            actor = recorded_policy(policy, obs, noise[0], len(noise) * len(obs))
+            actor = recorded_policy(policy, obs, noise[0], len(noise) * len(obs), self.compiles_recordings)
         elif self.kernels is not None:
             actor = fused_policy(policy, self.kernels)
         return actor or EagerPolicy(policy, functools.partial(self.call, "part", self.compiled(rollout_policy.act)))
@@ -281,15 +285,16 @@ def run_as(unit: Unit) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
 
 def chosen_mode(accelerate: Accelerate, device: torch.device) -> Mode:
     """Return the mode: `auto` is graph on CUDA and eager elsewhere. Raise UsageError if the device does not support it."""
-    if accelerate == "auto":
-        return "graph" if device.type == "cuda" else "eager"
-    if accelerate == "graph" and device.type != "cuda":
+    on_cuda = device.type == "cuda"
+    if accelerate == "graph" and not on_cuda:
         raise UsageError(f"accelerate graph needs a CUDA device and this run is on {device.type}: give auto or compile")
-    if accelerate == "max" and device.type != "cuda":
-        return "compile"  # graphs and kernels need CUDA
-    return accelerate
+    if accelerate == "auto":
+        return "graph" if on_cuda else "eager"
+    return "compile" if accelerate == "max" and not on_cuda else accelerate  # graphs and kernels need CUDA
 
 
-def choose_runtime(accelerate: Accelerate, precision: Precision, env: Env) -> Runtime:
-    """Return the runtime of a run with these environments."""
-    return Runtime(chosen_mode(accelerate, env.device), "phase" if env.capturable else "part", precision, env.device)
+def choose_runtime(accelerate: Accelerate, precision: Precision, env: Env, calls: int = 0) -> Runtime:
+    """Return the runtime of a run with these environments. Recordings are compiled if the run has enough `calls`, which are its
+    updates and its steps of the environments, and if the machine has a C compiler; nothing else decides it."""
+    mode, compiles = chosen_mode(accelerate, env.device), calls >= MIN_CALLS and not turned_off()
+    return Runtime(mode, "phase" if env.capturable else "part", precision, env.device, compiles_recordings=compiles)

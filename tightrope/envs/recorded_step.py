@@ -26,7 +26,7 @@ TEST_SPREADS = (0.0, 0.01, 0.3, 3.0)  # distances from the current state at whic
 class RecordedStep:
     """The recorded step of one environment, over views of its state."""
 
-    def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor) -> None:
+    def __init__(self, env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool = False) -> None:
         def transition(state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
             following = env._apply("advance", state, action)
             reward = env._apply("reward", state, action, following)
@@ -36,11 +36,12 @@ class RecordedStep:
             kept = torch.where(done.unsqueeze(-1), env._apply("initial", noise), state)
             return kept, env._show(kept)
 
-        self.env, self.verified = env, False  # whether the methods are known to do what was recorded
+        self.env, self.compiled = env, compiled
+        self.verified = False  # whether the methods are known to do what was recorded
         kept = (env.clock, env._running_return, env._finished)  # written at other moments than in a step over tensors
         over = torch.zeros(env.num_envs, dtype=torch.bool)
-        self.transition = RecordedFunction(transition, (env.state, action), exact=True, banned=kept)
-        self.restart = RecordedFunction(restart, (env.state, over, noise), exact=True, banned=kept)
+        self.transition = RecordedFunction(transition, (env.state, action), exact=True, banned=kept, compiled=compiled)
+        self.restart = RecordedFunction(restart, (env.state, over, noise), exact=True, banned=kept, compiled=compiled)
         self.sums = np.empty(env.num_envs, np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,16 +89,44 @@ class RecordedStep:
         return self.verified
 
 
-def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor) -> RecordedStep | None:
+def verified_step(env: Any, action: Tensor, noise: Tensor, compiled: bool = False) -> RecordedStep | None:
+    """The recorded step of a `TensorEnv`, after it has been compared with the methods; None if there is none."""
+    step: RecordedStep | None = env._recorded_step
+    if not env._uses_arrays:
+        return None
+    if step is None or compiled > step.compiled or not (step.verified or step.verify(env.state, action, noise)):
+        compiled = compiled or (step is not None and step.compiled)
+        env._recorded_step = step = record_step(env, action, noise, compiled)
+        env._uses_arrays = step is not None
+    return step
+
+
+def compiled_step(env: Any, action: Tensor, noise: Tensor) -> RecordedStep | None:
+    """The recorded step as C code, for one rollout; None if there is none or if a subclass of `TensorEnv` overrides step."""
+    try:
+        return None if env.in_arrays() is None else verified_step(env, action, noise, compiled=True)
+    except Exception:  # nothing has been changed, and the step over tensors will raise it again
+        env._uses_arrays = False
+        return None
+
+
+def record_step(env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool = False) -> RecordedStep | None:
     """A recording of an environment's step; None unless it gives the same bits as the methods, in this state and a few
-    around it, and the methods change nothing."""
+    around it, and the methods change nothing. With `compiled` it is C code, unless only NumPy gives the same bits."""
+    found = tried_step(env, action, noise, compiled)
+    if compiled and found is None and (found := tried_step(env, action, noise, False)) is not None:
+        found.compiled = True  # has been tried
+    return found
+
+
+def tried_step(env: TensorEnvLike, action: Tensor, noise: Tensor, compiled: bool) -> RecordedStep | None:
     with streams_lock:
         attributes = dict(vars(env))
         values: dict[str, Any] = {name: value.copy() for name, value in attributes.items() if is_numbers(value)}
         values |= {name: value.clone() for name, value in attributes.items() if isinstance(value, Tensor)}
         generator, randomness = torch.Generator().manual_seed(0), GeneratorSnapshot(env)
         try:
-            step, state = RecordedStep(env, action, noise), values["state"]
+            step, state = RecordedStep(env, action, noise, compiled), values["state"]
             for spread in TEST_SPREADS:
                 around = state + spread * torch.randn(state.shape, generator=generator)
                 drawn = noise if spread == 0 else torch.rand(noise.shape, generator=generator)

@@ -32,7 +32,7 @@ from .attribute_writer import Writer
 from .attributes import copy_attributes, first_record, load_attributes, save_attributes, snapshot_attributes
 from .dry_run import is_capturing, try_methods, writes
 from .mask_checks import check_masks, declare_parts, with_parts
-from .recorded_step import MAX_NUMPY_ROWS, RecordedStep, record_step
+from .recorded_step import MAX_NUMPY_ROWS, RecordedStep, verified_step
 from .step_arrays import Array, ArrayStepper, StepArrays
 
 CACHES = frozenset(("_uses_arrays", "_recorded_step", "_first_record", "_in_place", "_for_snapshot"))
@@ -228,13 +228,10 @@ class TensorEnv:
     def _replay(self, action: Tensor, noise: Tensor) -> StepArrays | None:
         """Step with the recording of the methods, which is faster with few rows; None if there is none. It is verified again
         when an attribute was set, and at each reset and rollout: methods may read the class."""
-        step = self._recorded_step
         try:
-            if self._uses_arrays and (step is None or not (step.verified or step.verify(self.state, action, noise))):
-                self._recorded_step = step = record_step(self, action, noise)
-                self._uses_arrays = step is not None
+            step = verified_step(self, action, noise)
             with np.errstate(all="ignore"):  # the guard of training reports numbers that are not finite
-                return step(action.numpy(), noise.numpy()) if self._uses_arrays and step is not None else None
+                return None if step is None else step(action.numpy(), noise.numpy())
         except Exception:  # nothing has been changed, and the step over tensors will raise it again
             self._uses_arrays = False
             return None

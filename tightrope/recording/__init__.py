@@ -1,7 +1,8 @@
-"""Recording a function of tensors once, and replaying it as NumPy calls. It makes small networks fast on the CPU.
+"""Recording a function of tensors once, and replaying it as C code or NumPy calls. It makes small networks fast on the CPU.
 
 With few rows, the overhead of each torch call takes more time than its arithmetic. The function therefore runs once, and every
-operation is noted, those of the backward pass too. A replay does the same operations as NumPy calls into preallocated memory.
+operation is noted, those of the backward pass too. A replay does the same operations into preallocated memory: as NumPy calls,
+or, if a C compiler is to be used, as a compiled C function.
 
 A function that decides by the values in tensors, draws random numbers, or writes to tensors from outside raises Unrecordable.
 """
@@ -16,10 +17,13 @@ import torch
 from torch import Tensor
 
 from .call import Array, Call, Memory, array, runner
+from .compiler import NotCompiled, turned_off
+from .emitted import CFunction, Machine
 from .memory import MemoryPlan, needed, owned
+from .products import why_not_compiled
 from .recorder import Recorder, Sharing, Unrecordable, tensors
 
-__all__ = ["Array", "RecordedFunction", "Recordings", "Unrecordable"]
+__all__ = ["Array", "NotCompiled", "RecordedFunction", "Recordings", "Unrecordable", "turned_off", "why_not_compiled"]
 MAX_SHAPES = 16  # recordings of one function, by the shapes of its inputs
 
 
@@ -28,25 +32,46 @@ class RecordedFunction:
 
     `exact` allows only calls that give the same bits as torch. `writes` are tensors from outside that the function may write,
     `banned` are tensors that it may not read. With `steady`, `refresh` computes everything that depends only on tensors from
-    outside, such as parameters, and calls do not repeat it.
+    outside, such as parameters, and calls do not repeat it. With `compiled`, calls are compiled as C where that is possible.
     """
 
     def __init__(
         self, function: Callable[..., object], inputs: Sequence[Tensor], *, exact: bool = False, steady: bool = False,
-        writes: Sequence[Tensor] = (), banned: Sequence[Tensor] = (),
+        writes: Sequence[Tensor] = (), banned: Sequence[Tensor] = (), compiled: bool = False,
     ) -> None:  # fmt: skip
+        self.exact, self.steady, self.writes, self.banned = exact, steady, list(writes), list(banned)
         given = [x.detach().clone(memory_format=torch.contiguous_format) for x in inputs]
-        recorder, results = recorded(function, given, exact=exact, steady=steady, writable=writes, banned=banned)
+        self.machine: Machine | None = None  # the C functions
+        try:
+            self._make(function, given, compiled)
+        except NotCompiled:
+            self._make(function, given, False)
+        self.refresh()
+
+    def _make(self, function: Callable[..., object], given: list[Tensor], compiled: bool) -> None:
+        recorder, results = recorded(
+            function, given, exact=self.exact, steady=self.steady, writable=self.writes, banned=self.banned,
+            compiled=compiled,
+        )  # fmt: skip
         self.unknown = recorder.unknown
-        calls = needed(recorder.restores + recorder.calls, [*results, *writes])
-        before, after = split(calls, recorder) if steady else ([], calls)
-        after = MemoryPlan(after, [*results, *writes, *given, *(x for each in before for x in each.operands)]).result()
+        calls = needed(recorder.restores + recorder.calls, [*results, *self.writes])
+        before, after = split(calls, recorder) if self.steady else ([], calls)
+        pinned = [*results, *self.writes, *given, *(x for each in before for x in each.operands)]
+        after = MemoryPlan(after, pinned).result()
         read = {owner(x) for each in (*before, *after) for x in each.operands} | {owner(x) for x in results}
         self.calls, self.prepared = after, before
-        self._prepare, self.run = runner(before), runner(after)
+        if compiled:
+            self.machine = Machine([before, after], self.exact)
+            self._prepare, self.run = self.machine.runs
+        else:
+            self._prepare, self.run = runner(before), runner(after)
         self.inputs = [array(x) if owner(x) in read else None for x in given]
         self.results = [array(x) for x in results]
-        self.refresh()
+
+    @property
+    def function(self) -> CFunction | None:
+        """The C function that is the whole of a replay, None if it is not one C function."""
+        return None if self.machine is None else self.machine.single[1]
 
     @np.errstate(all="ignore")
     def refresh(self) -> None:

@@ -28,6 +28,7 @@ class Context:
     exact: bool  # use only calls that give the same bits as torch
     is_steady: Callable[[Tensor], bool]  # whether a tensor changes only with `refresh`
     is_constant: Callable[[Tensor], bool]  # whether a tensor never changes
+    compiled: bool = False  # whether the calls become C code
     shared: dict[object, Array] = field(default_factory=dict)  # arrays that several operations read
 
 
@@ -115,6 +116,17 @@ def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[C
     if exponent == 2:
         return elementwise(context, np.multiply, (a, a), out, out.dtype)
     return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
+
+
+@ELEMENTWISE.add(aten.remainder)
+def remainder_calls(context: Context, out: Tensor, a: Operand, b: Operand) -> list[Call] | None:
+    return elementwise(context, np.remainder, (a, b), out, out.dtype) if out.is_floating_point() else None
+
+
+@ELEMENTWISE.add(aten.fill)
+def filled(context: Context, out: Tensor, a: Tensor, value: Operand) -> list[Call]:
+    given = array(value) if isinstance(value, Tensor) else np.array(value)
+    return [call_of(np.copyto, array(out), given, "unsafe", written=0)]
 
 
 @ELEMENTWISE.add(aten.addcmul)

@@ -122,8 +122,8 @@ class MemoryPlan:
         free: dict[int, list[Array]] = {}
         elsewhere = self.fixed | self.buffers.keys()
         for i, touched in enumerate(self.accesses):
-            blocks = {a.block for a in touched} - elsewhere
-            new = sorted(b for b in blocks if self.first[b] == i)
+            blocks = [b for b in dict.fromkeys(a.block for a in touched) if b not in elsewhere]
+            new = [b for b in blocks if self.first[b] == i]
             ending = [b for b in blocks if self.last[b] == i and self.first[b] < i]
             early = [b for b in ending if self.overwritable(i, b)]
             for b in early:

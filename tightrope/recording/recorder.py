@@ -36,7 +36,7 @@ ROUNDED = {  # NumPy rounds differently from torch
 TORCH_EXACT = {aten.exp: torch.exp, aten.tanh: torch.tanh, aten.sin: torch.sin, aten.cos: torch.cos}
 EXACT = {
     aten.add, aten.sub, aten.rsub, aten.pow, aten.clamp, aten.relu, aten.where, aten.masked_fill, aten.clone, aten._to_copy,
-    aten.copy, aten.stack, aten.cat, aten.select_backward, aten.slice_backward,
+    aten.copy, aten.fill, aten.remainder, aten.stack, aten.cat, aten.select_backward, aten.slice_backward,
 }  # fmt: skip
 UNKNOWABLE = {
     torch.Tag.data_dependent_output: "reads numbers on the host",
@@ -44,7 +44,18 @@ UNKNOWABLE = {
 }
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape, except with a mask
 HIDDEN_WRITES = (aten.native_batch_norm, aten.cudnn_batch_norm, aten._native_batch_norm_legit)
-IN_PLACE = {*ARITHMETIC, *COMPARISONS, *ROUNDED, aten.add, aten.sub, aten.clamp, aten.relu, aten.masked_fill, aten.copy}
+IN_PLACE = {
+    *ARITHMETIC,
+    *COMPARISONS,
+    *ROUNDED,
+    aten.add,
+    aten.sub,
+    aten.clamp,
+    aten.relu,
+    aten.masked_fill,
+    aten.copy,
+    aten.fill,
+}
 CONSTANT = {  # results do not depend on the values of the tensor argument
     aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like, aten.new_zeros, aten.new_ones, aten.new_full,
     aten.new_empty,
@@ -71,7 +82,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self, inputs: Sequence[Tensor], writable: Sequence[Tensor] = (), banned: Sequence[Tensor] = (), exact: bool = False,
-        steady: bool = False, share: bool = True,
+        steady: bool = False, share: bool = True, compiled: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
@@ -85,7 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen: dict[object, Any] = {}  # results by operation and operands
         self.shared: set[int] = set()
         self.steady, self.share, self.size = steady, share, 0
-        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant")
+        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

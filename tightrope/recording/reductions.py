@@ -13,11 +13,12 @@ from .elementwise import FEW, Context, Entries, aten, by_columns, elementwise
 
 MANY = 1 << 16  # entries, from which torch computes the sum
 SMALL = 64**3  # multiplications, up to which OpenBLAS uses one thread
+COMPILED = 256**3  # multiplications, up to which a product is C code
 SHORTEST, MAX_BLOCKS = 32, 8  # rows of a block, blocks: within these limits a product in blocks is faster than torch's
 REDUCTIONS = Entries()
 
 
-def matrix_product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
+def product_calls(a: Array, b: Array, out: Array, steady: bool, compiled: bool) -> list[Call]:
     """Return calls that write a @ b into `out`, in one call or in blocks. `steady`: b changes only with `refresh`."""
     (rows, inner), width = a.shape, b.shape[1]
     before: list[Call] = []
@@ -25,7 +26,7 @@ def matrix_product(a: Array, b: Array, out: Array, steady: bool) -> list[Call]:
         contiguous = empty(b.shape, b.dtype)  # the faster product makes up for the copy
         before, b = [call_of(np.copyto, contiguous, b, written=0)], contiguous
     work = rows * inner * width
-    if work <= SMALL:
+    if work <= (COMPILED if compiled and torch.get_num_threads() == 1 else SMALL):
         return [*before, call_of(np.dot, a, b, out)]
     count = -(-work // SMALL)
     if count <= MAX_BLOCKS and cuts(rows, count) and a.flags.c_contiguous:
@@ -45,7 +46,7 @@ def cuts(length: int, count: int) -> bool:
 
 @REDUCTIONS.add(aten.mm)
 def mm(context: Context, out: Tensor, a: Tensor, b: Tensor) -> list[Call]:
-    return matrix_product(array(a), array(b), array(out), context.is_steady(b))
+    return product_calls(array(a), array(b), array(out), context.is_steady(b), context.compiled)
 
 
 @REDUCTIONS.add(aten.addmm)

@@ -150,8 +150,7 @@ class Shown:
 
 
 def traits_of(env: Any) -> Traits:
-    limit = find_time_limit(env)
-    return Traits(limit if isinstance(limit, int) else None, bool(env.capturable))
+    return Traits(limit if isinstance(limit := find_time_limit(env), int) else None, bool(env.capturable))
 
 
 def configure_for(env: Any, env_id: str, algo: str, settings: Settings, preset_env: str | None = None) -> Config:
@@ -221,8 +220,7 @@ def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
     """Return the state before the first phase, with this rank's share of the environments."""
     share = per_rank_config(config.algorithm, world().size)
-    if env is None:
-        env = make_env(config, config.run.train_env or config.env, share.num_envs)
+    env = env or make_env(config, config.run.train_env or config.env, share.num_envs)
     if isinstance(env, TensorEnv):
         check_spaces(env)  # its methods are checked at the first reset
     if env.skips and config.algorithm.num_steps < 2:  # otherwise a rollout may consist of resets only
@@ -245,11 +243,13 @@ def _build(config: Config, env: Env | None, network: Network | None) -> State:
     policy.to(env.device).eval()  # always: with dropout or batch norm in training mode, the policy ratio is undefined
     # a user's network may draw its weights from a stream that differs between ranks
     copy_from_rank0(*(x.data for x in policy.parameters()), *policy.buffers())
-    runtime = choose_runtime(config.run.accelerate, config.run.precision, env)
+    calls = config.algorithm.phases * (config.algorithm.num_steps + config.algorithm.updates_per_phase)
+    runtime = choose_runtime(config.run.accelerate, config.run.precision, env, calls)
     runtime.prepare(policy)
     state: State = ALGORITHMS[config.algo].start(env, policy, config.algorithm, config.run.seed, runtime)
-    own = {one.name: one.function for one in config.run.functions if one.function is not None}
-    state.functions = state.functions.with_own(own)
+    state.functions = state.functions.with_own(
+        {f.name: f.function for f in config.run.functions if f.function is not None}
+    )
     return state
 
 

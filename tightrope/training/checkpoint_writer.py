@@ -93,6 +93,7 @@ def save_checkpoint(
         "name": name, "serial": serial, "steps": state.steps, "phase": state.phase,
         "score": score, "log_bytes": log_bytes, **({} if ranks == 1 else {"ranks": ranks}),
         "versions": {"tightrope": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "runtime": state.runtime.describe(),
         "config": config.saved(),
         "observation": spec_to_json(env.observation), "action": spec_to_json(flat_action(env.action)),
         "spaces": host_spaces_to_json(env),

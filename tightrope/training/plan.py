@@ -152,8 +152,12 @@ def runtime_notes(state: State) -> list[str]:
     """A note if the policy cannot be recorded and replayed, which is how the CPU runs it fastest."""
     if not state.runtime.records:
         return []
-    why = why_not_recorded(state.policy, state.rollout, state.obs)
-    return [] if why is None else [f"the policy runs in plain PyTorch, which is slower than a recording: {why}"]
+    refusal = state.runtime.compiler_refusal
+    notes = [] if refusal is None else [f"recordings are not compiled, which is slower: {refusal}"]
+    why = why_not_recorded(state.policy, state.rollout, state.obs, state.runtime.compiles_recordings)
+    if why is not None:
+        notes.append(f"the policy runs in plain PyTorch, which is slower than a recording: {why}")
+    return notes
 
 
 def busy_machine_warning(threads: int) -> str | None:

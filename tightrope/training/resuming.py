@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..algorithms.common import VARYING
-from ..engine import State, world
+from ..engine import COMPILED_C, State, world
 from ..errors import plural, printable
 from .checkpoint_reader import Checkpoint
 from .config import Config
@@ -26,6 +26,10 @@ def resume_notes(checkpoint: Checkpoint, state: State, config: Config) -> list[s
     then = printable(str(checkpoint.manifest["versions"].get("torch")))[:20]
     if then != torch.__version__[:20]:
         lines.append(f"note: saved under torch {then}, this is {torch.__version__}: last digits may differ")
+    before, now = (COMPILED_C in str(x) for x in (checkpoint.manifest.get("runtime", ""), state.runtime.describe()))
+    if before != now and state.phase:
+        how = "compiled C, and NumPy replays them here" if before else "replayed by NumPy, and are compiled C here"
+        lines.append(f"note: the recordings of this run were {how}: last digits may differ")
     if checkpoint.ranks != world().size:
         many = plural(checkpoint.ranks, "rank") if checkpoint.ranks else "several ranks without their states"
         lines.append(f"note: saved by {many}, this is {world().size}: {FRESH_EPISODES}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...training.settings import available
-from . import devices, machine
+from . import compiler, devices, machine
 from .machine import Check, CheckResult, run_check
 
 RANKS = Check("ranks", "ranks", devices.ranks_together, if_it_raises="broken")  # run by all ranks at once
@@ -19,6 +19,7 @@ def checks(device: str = "auto", quick: bool = False) -> list[Check]:
         Check("machine", "runs", machine.disk, if_it_raises="broken"),
         Check("pictures", "videos", machine.encoder),
         Check("pictures", "MuJoCo pictures", machine.rendering),
+        Check("devices", "C compiler", compiler.c_compiler),
         Check("devices", "gpu", devices.gpus),
         Check("devices", "torchrun", devices.backends),
         Check("devices", "device", lambda: devices.chosen_device(device), if_it_raises="broken"),
