@@ -104,6 +104,8 @@ def configured_with(given: Any, algo: str, *layers: Settings) -> tuple[Config, A
     if implements_env(given):
         return configure_for(given, env_id, algo, settings, preset_env), given
     if not callable(given):  # a Gymnasium environment, which is looked at where it is
+        from ..envs.adapters.hybrid_writer import Shown
+
         return configure_for(Shown(given), env_id, algo, settings, preset_env), given
     run = run_settings(env_id, algo, settings)
     of_tensors = isinstance(given, type) and issubclass(given, TensorEnv)
@@ -132,21 +134,6 @@ def follows_kind(env_id: str, algo: str, settings: Settings) -> bool:
 def run_settings(env_id: str, algo: str, settings: Settings) -> Config:
     """What decides how an environment is made."""
     return configure(env_id, algo, {k: v for k, v in settings.items() if k in RUN_SETTINGS}, with_preset=False)
-
-
-class Shown:
-    """The spaces of a Gymnasium environment or vector environment, as an Env has them."""
-
-    capturable = False
-
-    def __init__(self, env: Any) -> None:
-        from ..envs.adapters.hybrid_writer import writer_for_env
-        from ..envs.adapters.spaces import observation_reader
-
-        single = "single_" if hasattr(env, "num_envs") else ""
-        self.observation = observation_reader(getattr(env, f"{single}observation_space")).spec
-        self.action = writer_for_env(env).spec
-        self.env = env
 
 
 def traits_of(env: Any) -> Traits:
@@ -220,7 +207,8 @@ def per_rank_config(algorithm: OnPolicyConfig, ranks: int) -> OnPolicyConfig:
 def _build(config: Config, env: Env | None, network: Network | None) -> State:
     """Return the state before the first phase, with this rank's share of the environments."""
     share = per_rank_config(config.algorithm, world().size)
-    env = env or make_env(config, config.run.train_env or config.env, share.num_envs)
+    if env is None:
+        env = make_env(config, config.run.train_env or config.env, share.num_envs)
     if isinstance(env, TensorEnv):
         check_spaces(env)  # its methods are checked at the first reset
     if env.skips and config.algorithm.num_steps < 2:  # otherwise a rollout may consist of resets only

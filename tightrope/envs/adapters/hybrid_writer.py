@@ -137,3 +137,17 @@ def read_conditions(given: object, space: Space) -> Conditions:
         form = f'give {CONDITIONS} = {{"power": ("kind", (1, 2))}} if power is used where kind is 1 or 2'
         raise UsageError(f"{CONDITIONS} {str(given)[:80]} is not {{part: (choice, values)}}: {form}") from None
     return tuple(found)
+
+
+class Shown:
+    """The spaces of a Gymnasium environment or vector environment, as an Env has them."""
+
+    capturable = False
+
+    def __init__(self, env: Any) -> None:
+        from .spaces import observation_reader
+
+        single = "single_" if hasattr(env, "num_envs") else ""
+        self.observation = observation_reader(getattr(env, f"{single}observation_space")).spec
+        self.action = writer_for_env(env).spec
+        self.env = env
