@@ -44,7 +44,7 @@ def test_a_state_that_is_not_carried_is_found_by_the_probes_of_memory(monkeypatc
 
 def test_vpg_is_judged_on_the_policy_and_ppo_on_all():
     assert [p.env for p in probes_for("vpg")] == ["Probe4-v0", "Probe5-v0", "MaskProbe-v0", "HybridProbe-v0"]
-    assert len(probes_for("ppo")) == 8
+    assert len(probes_for("ppo")) == 9
 
 
 @pytest.mark.parametrize("seed", [1, 2])

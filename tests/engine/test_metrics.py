@@ -17,7 +17,7 @@ ppo = PPOMetrics(
     explained_variance=torch.tensor(7.0),
     reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
-    health=torch.zeros(len(PARTS)),
+    health=torch.zeros(1 + len(PARTS)),
 )
 vpg = VPGMetrics(
     terms=VPGTerms(*torch.arange(4.0)),
@@ -30,7 +30,7 @@ vpg = VPGMetrics(
     solved=torch.tensor(True),
     reward=torch.tensor(0.5),
     episodes=torch.tensor([4.0, 100.0, 80.0]),
-    health=torch.zeros(len(PARTS)),
+    health=torch.zeros(1 + len(PARTS)),
 )
 
 
@@ -91,10 +91,17 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 def test_health_is_no_number_of_the_row_but_can_be_asked_for() -> None:
-    bad = torch.zeros(len(PARTS)).index_fill(0, torch.tensor([PARTS.index("reward")]), float("inf"))
+    bad = torch.zeros(1 + len(PARTS)).index_fill(0, torch.tensor([1 + PARTS.index("reward")]), float("inf"))
     assert Reading(ppo._replace(health=bad)).row() == Reading(ppo).row()
     assert Reading(ppo).unhealthy() == []
     assert Reading(vpg._replace(health=bad)).unhealthy() == ["reward"]
+
+
+def test_the_mean_value_is_over_the_steps_that_were_learned_from() -> None:
+    two_ranks = torch.zeros(2, 1 + len(PARTS))
+    two_ranks[:, 0], two_ranks[:, 1 + PARTS.index("value")] = torch.tensor([10.0, 30.0]), torch.tensor([50.0, 30.0])
+    assert Reading(ppo._replace(health=two_ranks)).row()["losses/value_mean"] == 2
+    assert "losses/value_mean" not in Reading(ppo).row()
 
 
 def test_numbers_are_read_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:

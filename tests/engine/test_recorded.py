@@ -160,7 +160,7 @@ CHANGES: dict[str, Callable[[ActorCritic, Optimizer], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "name"), itertools.product([False, True], CHANGES))
+@pytest.mark.parametrize(("own", "name"), list(itertools.product([False, True], CHANGES)))
 def test_it_follows_what_changes(own: bool, name: str) -> None:
     policy = a_policy(TORQUE, network=Own(), norm_obs=True)
     optimizer, batch = Optimizer(policy), a_batch(policy)

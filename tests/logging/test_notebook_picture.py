@@ -63,7 +63,7 @@ def test_a_notebook_sees_clips_of_rollouts_with_ends_in_pink(
     assert "<video" not in notebook[0]
     clips = [frames_in(page) for page in notebook[1:]]
     assert len(clips[0]) == 64 // 2  # of 50 steps a second, every second one
-    assert clips[0][0].shape[1] == 4 * 160  # two cells of twice their size
+    assert clips[0][0].shape[1] == 4 * 200  # two cells of twice their size
     assert not np.array_equal(clips[0][5], clips[0][20])  # it moves
     pink = [(frame[..., 0].astype(int) - frame[..., 1] > 40).mean() for frame in clips[0]]
     assert max(pink) > 0.1  # a quarter of the picture is a cell

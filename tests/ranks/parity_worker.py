@@ -14,6 +14,7 @@ import tightrope as tr
 from tightrope import engine
 from tightrope.algorithms import ALGORITHMS, common
 from tightrope.engine import Optimizer, distributed
+from tightrope.engine.functions import mean_over_ranks
 from tightrope.functional import PPOLoss, VPGLoss
 from tightrope.models import NetworkConfig, actor_critic
 from tightrope.models.normalizer import RunningMoments
@@ -57,7 +58,7 @@ def statistics() -> None:
         "explained_variance": (x + torch.randn(10, 12), x),
     }
     for name, columns in cases.items():
-        function = getattr(runtime, name)
+        function = mean_over_ranks if name == "timestep_mean" else getattr(runtime, name)
         together = function(*(mine(column, halves, 1) for column in columns))
         compare(name, together, partial(function, *columns))
     standardized = runtime.standardized

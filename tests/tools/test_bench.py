@@ -50,7 +50,7 @@ def test_steps_are_those_that_were_taken() -> None:
 
 
 def test_time_belongs_to_the_innermost_part() -> None:
-    marks = Marks(torch.device("cpu"))
+    marks = Marks(torch.device("cpu"), in_graphs=True)
     inner = marks.around("inner", lambda: time.sleep(0.03))
 
     def work() -> None:

@@ -225,15 +225,6 @@ def test_defaults_with_memory_suit_any_number_of_environments() -> None:
         assert mine.config.algorithm.num_steps >= 64
 
 
-def test_imitation_and_memory_are_refused_in_one_line() -> None:
-    small: dict[str, Any] = dict(num_envs=4, num_steps=8, num_minibatches=2, device="cpu", total_timesteps=64)
-    plain, remembering = (tr.PPO("CartPole-v1", memory=memory, **small) for memory in (None, "gru"))
-    with pytest.raises(UsageError, match="memory 'gru' cannot learn by imitation: let an agent without memory imitate"):
-        remembering.imitate(plain, steps=64)
-    with pytest.raises(UsageError, match="the teacher has a memory, which imitation does not support"):
-        plain.imitate(remembering, steps=64)
-
-
 class Forgetful(Decay):
     """Its unroll does not start anew where an episode does."""
 

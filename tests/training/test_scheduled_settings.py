@@ -261,14 +261,12 @@ def test_help_shows_schedules(run_command: Callable[..., Any]) -> None:
 
 def test_the_progress_line_shows_schedules_and_no_plain_numbers() -> None:
     info = RunInfo(
-        title="it", settings={"learning_rate": "linear(1, 0)", "clip_coef": 0.2}, plan=[], steps=0, total_steps=10,
+        title="it", settings={"ent_coef": "linear(1, 0)", "clip_coef": 0.2}, plan=[], steps=0, total_steps=10,
         run_dir=None, facts={},
     )  # fmt: skip
     progress = Progress(info)
-    progress.add({"step": 5, "charts/learning_rate": 0.5, "charts/clip_coef": 0.1})
-    assert [part.text for part in progress.parts() if part.name in ("learning_rate", "clip_coef")] == [
-        "learning_rate 0.5"
-    ]
+    progress.add({"step": 5, "charts/ent_coef": 0.5, "charts/clip_coef": 0.1})
+    assert [part.text for part in progress.parts() if part.name in ("ent_coef", "clip_coef")] == ["ent_coef 0.5"]
 
 
 def test_a_sweep_leaves_schedules_alone_and_may_choose_between_them(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from .. import activity
 from ..errors import UsageError
-from ..functional import collected_mask, explained_variance, masked_mean, standardize
+from ..functional import PPOLoss, collected_mask, explained_variance, masked_mean, standardize
 from ..models import ActorCritic
 from ..output import print_line
 from ..recording import turned_off, why_not_compiled
@@ -207,7 +207,7 @@ class Runtime:
         form = self.analytic.find(loss, policy, batch, optimizer) if by_hand else None
         if form is None:
             return cast(Terms, plain(loss, policy, batch))
-        return cast(Terms, form(cast(Any, loss), batch))
+        return cast(Terms, form(cast(PPOLoss, loss), batch))
 
     def step(self, optimizer: Optimizer, max_grad_norm: float | None, stopped: Tensor | None = None) -> Tensor:
         """Clip the gradient, take one Adam step and return the norm before clipping, as `optimize.clipped_adam` does."""

@@ -20,7 +20,7 @@ def dims_of(given: Any, rank: int) -> list[int]:
     return sorted(d % rank if rank else 0 for d in ([given] if isinstance(given, int) else given))[: rank or 0]
 
 
-def reduced(recorder: ProgramRecorder, kernel: str, out: View, x: View, dims: Sequence[int]) -> View:
+def reduce_dims(recorder: ProgramRecorder, kernel: str, out: View, x: View, dims: Sequence[int]) -> View:
     order = [d for d in range(len(x.shape)) if d not in dims] + list(dims)
     return recorder.add(kernel, out, x.permuted(order))
 
@@ -32,9 +32,9 @@ def reduction(kernel: str) -> Emit:
             return
         x = recorder.view(args[0])
         dims = dims_of(kwargs.get("dim", args[1] if len(args) > 1 else None), len(x.shape))
-        reduced(recorder, kernel, out, x, dims)
+        reduce_dims(recorder, kernel, out, x, dims)
         if len(kwargs["results"]) > 1:  # max and min along a dimension also return the places
-            reduced(recorder, f"arg{kernel[1:]}", recorder.declare(kwargs["results"][1]), x, dims)
+            reduce_dims(recorder, f"arg{kernel[1:]}", recorder.declare(kwargs["results"][1]), x, dims)
 
     return emit
 
@@ -43,7 +43,7 @@ def emit_mean(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwargs) 
     x = recorder.view(args[0])
     dims = dims_of(kwargs.get("dim", args[1] if len(args) > 1 else None), len(x.shape))
     total = recorder.temporary(out.shape, torch.float64)
-    reduced(recorder, "sum", total, x, dims)
+    reduce_dims(recorder, "sum", total, x, dims)
     recorder.map("div", out, total, float(max(x.size // max(out.size, 1), 1)))
 
 
@@ -52,11 +52,11 @@ def emit_softmax(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwarg
     dims = dims_of(args[1], len(x.shape))
     narrow = [1 if i in dims else n for i, n in enumerate(x.shape)]
     most, total = (recorder.temporary(narrow, torch.float64) for _ in range(2))
-    reduced(recorder, "amax", most, x, dims)
+    reduce_dims(recorder, "amax", most, x, dims)
     shifted, powers = (recorder.temporary(x.shape, torch.float64) for _ in range(2))
     recorder.map("sub", shifted, x, most)
     recorder.map("exp", powers, shifted)
-    reduced(recorder, "sum", total, powers, dims)
+    reduce_dims(recorder, "sum", total, powers, dims)
     if log:
         recorder.map("sub", out, shifted, recorder.map("log", most, total))
     else:
@@ -81,10 +81,10 @@ def emit_variance(recorder: ProgramRecorder, out: View, args: Args, kwargs: Kwar
     count = math.prod(x.shape[d] for d in dims)
     narrow = [1 if i in dims else n for i, n in enumerate(x.shape)]
     middle, squares = recorder.temporary(narrow, torch.float64), recorder.temporary(x.shape, torch.float64)
-    recorder.map("div", middle, reduced(recorder, "sum", middle, x, dims), float(count))
+    recorder.map("div", middle, reduce_dims(recorder, "sum", middle, x, dims), float(count))
     recorder.map("sub", squares, x, middle)
     recorder.map("mul", squares, squares, squares)
-    reduced(recorder, "sum", middle, squares, dims)
+    reduce_dims(recorder, "sum", middle, squares, dims)
     flat = View(middle.buffer, 0, out.shape, recorder.temporary(out.shape, torch.float64).strides)
     recorder.map("div", out, flat, float(max(count - (1 if correction is None else correction), 0)))
 

@@ -124,7 +124,7 @@ def remainder_calls(context: Context, out: Tensor, a: Operand, b: Operand) -> li
 
 
 @ELEMENTWISE.add(aten.fill)
-def filled(context: Context, out: Tensor, a: Tensor, value: Operand) -> list[Call]:
+def fill_calls(context: Context, out: Tensor, a: Tensor, value: Operand) -> list[Call]:
     given = array(value) if isinstance(value, Tensor) else np.array(value)
     return [call_of(np.copyto, array(out), given, "unsafe", written=0)]
 

@@ -29,7 +29,7 @@ TESTS = {  # the result is a truth value, possibly stored as a number
 SHORT = 8  # entries of the last axis, below which the longest axis becomes the inner loop
 
 
-class View(NamedTuple):
+class LoopView(NamedTuple):
     """An operand, without axes of length 1."""
 
     start: int
@@ -42,20 +42,22 @@ class Statement(NamedTuple):
     """One elementwise call: `out` = `expression` of the inputs, only where the mask is true if there is one."""
 
     expression: str
-    inputs: tuple[View, ...]
-    out: View
-    mask: View | None
+    inputs: tuple[LoopView, ...]
+    out: LoopView
+    mask: LoopView | None
 
     @property
-    def reads(self) -> tuple[View, ...]:
+    def reads(self) -> tuple[LoopView, ...]:
         return self.inputs if self.mask is None else (*self.inputs, self.mask, self.out)
 
 
-def view_of(x: Array, shape: tuple[int, ...]) -> View:
+def view_of(x: Array, shape: tuple[int, ...]) -> LoopView:
     """Return an operand broadcast to a shape."""
     c_type(x)
     where, strides = span(x), np.broadcast_to(x, shape).strides
-    return View(where.start, tuple(s for s, n in zip(strides, shape, strict=True) if n != 1), x.dtype.str[1:], where)
+    return LoopView(
+        where.start, tuple(s for s, n in zip(strides, shape, strict=True) if n != 1), x.dtype.str[1:], where
+    )
 
 
 def statement_of(each: Call) -> tuple[tuple[int, ...], Statement]:
@@ -102,7 +104,7 @@ def expression_of(function: np.ufunc, given: Sequence[np.dtype[np.generic]], out
     return table[function].replace("{s}", "f" if single else "").replace("{f}", "_f4" if single else "")
 
 
-def clash(a: View, b: View) -> bool:
+def clash(a: LoopView, b: LoopView) -> bool:
     """Whether two operands share memory without being the same entries in the same order."""
     if a.start == b.start and a.strides == b.strides and a.dtype == b.dtype:
         return False
@@ -148,11 +150,11 @@ class Loop:
         return numbers + body(self.shape, self.statements, pointers)
 
 
-def overlapping(a: View, b: View) -> bool:
+def overlapping(a: LoopView, b: LoopView) -> bool:
     return a.span.start < b.span.end and b.span.start < a.span.end
 
 
-def merged(shape: tuple[int, ...], views: Sequence[View]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def merged(shape: tuple[int, ...], views: Sequence[LoopView]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Return the shape, and the strides of each view, with axes joined that are contiguous in all views."""
     lengths, strides = list(shape), [list(v.strides) for v in views]
     for axis in range(len(lengths) - 2, -1, -1):
@@ -181,7 +183,7 @@ def body(shape: tuple[int, ...], statements: Sequence[Statement], pointers: Poin
             before.append(f"const {kind} c{i} = *a{i};")
             names[view] = f"c{i}"
 
-    def value(view: View) -> str:
+    def value(view: LoopView) -> str:
         if view not in names:
             names[view] = f"x{len(names)}_"
             lines.append(f"const {TYPES[view.dtype]} {names[view]} = {places[view]};")

@@ -64,14 +64,14 @@ def probes_that_fail(copy: SecondCopy, seed: int) -> Iterator[Catch]:
             yield Catch(probe.env, probe.meaning)
 
 
-def columns() -> list[str]:
+def check_columns() -> list[str]:
     """The names of all checks, in the order in which they run."""
     return [EQUATION, *PHASES.values(), *(probe.env for probe in SecondCopy().load("tools.probe").PROBES)]
 
 
 def page(rows: list[tuple[Mutation, list[Catch]]]) -> str:
     """The museum as a page of the documentation."""
-    names = columns()
+    names = check_columns()
     short = [name.removesuffix("-v0").replace("one phase of ", "phase ") for name in names]
     caught = sum(bool(found) for _, found in rows)
     lines = [
@@ -96,4 +96,4 @@ def page(rows: list[tuple[Mutation, list[Catch]]]) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["MUTATIONS", "Catch", "Mutation", "catches", "columns", "page"]
+__all__ = ["MUTATIONS", "Catch", "Mutation", "catches", "check_columns", "page"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -115,10 +115,13 @@ def quick_checks(algo: str) -> Iterator[tuple[str, str | None]]:
         yield f"one phase of {algo}", None if found is None else found[1]
 
 
-def run_probe(probe: Probe, algo: str, seed: int) -> ProbeResult:
-    """Train on one probe and return its result."""
+def run_probe(
+    probe: Probe, algo: str, seed: int, own: Mapping[str, Callable[..., object]] | None = None
+) -> ProbeResult:
+    """Train on one probe and return its result. `own` are functions to train with, by the names of `engine.Functions`."""
     config = configure(probe.env, algo, SETTINGS, {"seed": seed, "gamma": GAMMA}, with_preset=False)
     state: State = build(config)
+    state.functions = state.functions.with_own(own or {})
     with threads(1):
         for _ in ALGORITHMS[algo].loop(state, config.algorithm):
             pass

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -55,14 +56,14 @@ class SecondCopy:
         if spec.submodule_search_locations:
             module.__path__ = list(spec.submodule_search_locations)
         if name not in BARE:
-            exec(self._code(name, spec.origin), module.__dict__)
+            CodeLoader(name, spec.origin, self._code(name, spec.origin)).exec_module(module)
         if parent:
             setattr(self.modules[parent], last, module)
         return module
 
     def _code(self, name: str, origin: str) -> CodeType:
         if name != self.changed:
-            return compiled(origin)
+            return code_of(origin)
         text = Path(origin).read_text()
         if text.count(self.old) != 1:
             raise UsageError(f"{name} has {self.old!r} {text.count(self.old)} times: give a line that it has once")
@@ -84,7 +85,18 @@ class SecondCopy:
         return module if fromlist else self._load(PACKAGE)
 
 
+class CodeLoader(SourceFileLoader):
+    """Executes a module with this code instead of that of its file."""
+
+    def __init__(self, name: str, origin: str, code: CodeType) -> None:
+        super().__init__(name, origin)
+        self.code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.code
+
+
 @functools.cache
-def compiled(origin: str) -> CodeType:
+def code_of(origin: str) -> CodeType:
     """The code of a file as it is, which all copies share."""
     return compile(Path(origin).read_text(), origin, "exec", dont_inherit=True)

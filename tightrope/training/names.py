@@ -217,7 +217,7 @@ MEMBERS = foreign_names({
     "agent.policy.value(obs)": "predict_values get_value",
     "agent.learn()": "fit",
     "agent.evaluate()": "test eval",
-    "agent.record(path), or agent.show() in a notebook": "render play",
+    "agent.record(path), or agent.show() in a notebook": "render",
 })  # fmt: skip
 
 # arguments of an agent's methods, besides those that are settings elsewhere

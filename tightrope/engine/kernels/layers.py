@@ -27,7 +27,7 @@ def add_product(total, a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def sigmoid(x):
+def logistic(x):
     return 1 / (1 + tl.exp2(-x * LOG2_E))
 
 
@@ -46,7 +46,7 @@ def activate_with_slope(x, ACTIVATION: tl.constexpr):
         y = tl.where(x > 0, x, tl.where(x > -0.1, small, grown - 1))
         slope = tl.where(x > 0, 1.0, grown)
     elif ACTIVATION == "silu":
-        share = sigmoid(x)
+        share = logistic(x)
         y = x * share
         slope = share * (1 + x * (1 - share))
     else:  # gelu

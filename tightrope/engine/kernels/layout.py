@@ -92,11 +92,13 @@ def has_device(device: torch.device) -> bool:
     return has_tensor_cores(device) and torch.cuda.get_device_capability(device) == HOPPER
 
 
-def linears(trunk: Any) -> list[nn.Linear]:
+def linears(trunk: object) -> list[nn.Linear]:
+    assert isinstance(trunk, nn.Sequential)
     return [part for part in trunk if isinstance(part, nn.Linear)]
 
 
-def activation_of(trunk: Any) -> str | None:
+def activation_of(trunk: object) -> str | None:
+    assert isinstance(trunk, nn.Sequential)
     return activation(trunk[2])
 
 

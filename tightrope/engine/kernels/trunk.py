@@ -152,7 +152,7 @@ def fuse_trunks(policy: nn.Module, compiles: bool) -> bool:
     if not has_tensor_cores(next(policy.parameters()).device):
         return True
     found = [module for module in policy.modules() if type(module) is MLP and is_known(module)]
-    if not all(map(agrees, found)):
+    if not all(map(matches_plain_layers, found)):
         return False
     for module in found:
         module.fused = torch.compiler.disable(fused_layers) if compiles else fused_layers  # type: ignore[no-untyped-call]
@@ -166,7 +166,7 @@ def is_known(trunk: MLP) -> bool:
     return len(named) == 1 and None not in named and plain
 
 
-def agrees(trunk: MLP) -> bool:
+def matches_plain_layers(trunk: MLP) -> bool:
     """Whether fused layers give the output and the gradient of the trunk, for random inputs and in float32."""
     layers, act = linears(trunk), trunk[2]
     parameters = [p for layer in layers for p in (layer.weight, layer.bias) if p.requires_grad]

@@ -23,7 +23,7 @@ from ...models.hybrid_spec import check_hybrid, flat_parts
 from ...types import Composite, Env
 from ..step_arrays import Array
 from .space_members import Observation, Space, entries_of, leaves, nested_like
-from .spaces import NUMPY, ActionWriter, action_writer, space_of
+from .spaces import NUMPY, ActionWriter, action_writer, observation_reader, space_of
 
 CONDITIONS = "action_conditions"
 Conditions = tuple[tuple[str, str, tuple[int, ...]], ...]
@@ -144,9 +144,7 @@ class Shown:
 
     capturable = False
 
-    def __init__(self, env: Any) -> None:
-        from .spaces import observation_reader
-
+    def __init__(self, env: Env | gymnasium.Env[object, object]) -> None:
         single = "single_" if hasattr(env, "num_envs") else ""
         self.observation = observation_reader(getattr(env, f"{single}observation_space")).spec
         self.action = writer_for_env(env).spec

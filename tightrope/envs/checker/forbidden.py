@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -63,16 +63,16 @@ def forbidden_actions(env: SingleUnderTest) -> None:
         env.add("note", "forbidden", f"{message}; they pay {np.mean(paid):.3g} a step{allowed}")
 
 
-def forbidden_action(env: SingleUnderTest) -> Any:
+def forbidden_action(env: SingleUnderTest) -> np.ndarray | None:
     """A random action that the present mask forbids; None if none is found."""
     for _ in range(DRAWS):
         action = env.random_actions()
         if not same_numbers(env.allowed(action), action):
-            return action
+            return cast(np.ndarray, action)
     return None
 
 
-def try_action(env: SingleUnderTest, sent: Any, obs: np.ndarray) -> tuple[str, float]:
+def try_action(env: SingleUnderTest, sent: np.ndarray, obs: np.ndarray) -> tuple[str, float]:
     """(what step does with an action, one of ENDINGS; its reward)."""
     try:
         shown, reward, terminated, truncated, _ = env.env.step(sent)

@@ -14,7 +14,7 @@ from .data import RunRecord
 from .groups import Group, differing_settings, group_runs, seed_text
 from .html import format_number, format_setting, section, settings_table, table, text
 from .run import MAX_VIDEOS, curves, link, videos
-from .score_table import all_scored, final_score, score_table, verdict
+from .score_table import all_scored, final_score, run_verdict, score_table
 from .statistics import Curve, at_common_steps, mean_band, smooth, thin
 
 RETURNS = Plot("Return", (RETURN,), "In training, with sampled actions.")
@@ -160,6 +160,6 @@ def run_table(groups: Sequence[Group], beside: Path) -> str:
                 f'<span class="swatch s{group.number % 8}"></span>{linked}', text(group.label),
                 text(run.info.settings.get("seed")), f"{run.steps:,}",
                 format_number(final_score(run, all_scored(groups))), text(run.status.name),
-                text(verdict(run).headline or verdict(run).what),
+                text(run_verdict(run).headline or run_verdict(run).what),
             ])  # fmt: skip
     return table("Runs", ["run", "group", "seed", "steps", "score", "status", "outcome"], rows)

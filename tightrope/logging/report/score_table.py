@@ -58,10 +58,10 @@ def score_table(groups: Sequence[Group]) -> tuple[str, str]:
 def solved_count(group: Group) -> str:
     """'2 of 3' runs of a group reached the target of their task; empty if none has a target."""
     aimed = [run for run in group.runs if run.info.target is not None]
-    return f"{sum(verdict(run).level == 'good' for run in aimed)} of {len(aimed)}" if aimed else ""
+    return f"{sum(run_verdict(run).level == 'good' for run in aimed)} of {len(aimed)}" if aimed else ""
 
 
-def verdict(run: RunRecord) -> HealthFinding:
+def run_verdict(run: RunRecord) -> HealthFinding:
     return outcome(run.columns, run.info.settings, run.info.target, run.last_score, run.last_error)
 
 
