@@ -91,7 +91,9 @@ def watch_gradients(monkeypatch, look):
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize(
     ("env", "normalize"),
-    [(e, i % 2 == 0) for i, e in enumerate(ENVS) if not e.startswith(("Probe", "PrivilegedProbe"))],
+    [
+        (e, i % 2 == 0) for i, e in enumerate(ENVS) if not e.startswith(("Probe", "PrivilegedProbe", "TimeLimitProbe"))
+    ],  # these have a single action
 )
 def test_ratio_is_1_on_the_first_minibatch_of_every_phase(env, normalize, recorded, monkeypatch):
     """Exactly, where the policy plays as it is written; to float32's rounding, where a recording plays for it."""

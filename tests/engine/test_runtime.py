@@ -195,8 +195,8 @@ class Ledger(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("algo", "settings", "most"),
     [
-        ("ppo", {}, 1270),
-        ("ppo", {"target_kl": 0.01, "norm_obs": True, "norm_reward": True, "clip_vloss": True}, 1540),
+        ("ppo", {}, 1600),  # of plain PyTorch: on CUDA, kernels take the place of most
+        ("ppo", {"target_kl": 0.01, "norm_obs": True, "norm_reward": True, "clip_vloss": True}, 2010),
         ("vpg", {"baseline": "critic"}, 760),
     ],
 )
