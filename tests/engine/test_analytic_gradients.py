@@ -112,3 +112,17 @@ def test_a_loss_with_one_more_term_falls_back_to_autograd(monkeypatch, runtime, 
     runtime.backward(PPOLoss(0.2, 0.5, 0.1, False), policy, batch, optimizer)
     assert runtime.analytic.form is None
     assert capsys.readouterr().err == "", "the reason is printed once"
+
+
+def test_kernels_that_fail_give_way_to_autograd(monkeypatch, runtime, case, capsys):
+    def fail(self, loss, batch):
+        raise RuntimeError("does not compile")
+
+    monkeypatch.setattr(StandIn, "__call__", fail)
+    policy, batch, optimizer = case
+    before = optimizer.flat.clone()
+    terms = runtime.backward(PPOLoss(0.2, 0.5, 0.01, False), policy, batch, optimizer)
+    assert all(term.isfinite() for term in terms)
+    assert runtime.analytic.form is None
+    assert torch.equal(optimizer.flat, before)
+    assert "which is slower: they fail with RuntimeError" in capsys.readouterr().err

@@ -253,7 +253,10 @@ class AnalyticGradients:
         if kind is None:
             return None
         # in float32, because tf32 rounds sums of cancelling terms by several percent
-        reason = disagreement(kind(policy, optimizer, "fp32"), loss, policy, batch, optimizer)
+        try:
+            reason = disagreement(kind(policy, optimizer, "fp32"), loss, policy, batch, optimizer)
+        except Exception as error:  # such as one of Triton's compiler on a device that it does not support
+            reason = f"they fail with {type(error).__name__}"
         form = kind(policy, optimizer, "tf32" if self.precision == "tf32" else "fp32")
         differs = torch.tensor(reason is not None, device=optimizer.flat.device)
         if not all_reduce_max(differs.float()):  # ranks may round differently, and must all choose the same

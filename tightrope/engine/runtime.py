@@ -84,7 +84,7 @@ class Runtime:
     def prepare(self, policy: nn.Module) -> None:
         """Let the trunks of the policy compute whole layers in kernels, if the device has them."""
         if self.kernels is not None and not fuse_trunks(policy, self.compiles):
-            self.say("accelerate: layers run in plain PyTorch, which is slower: kernels give other numbers here")
+            self.say("accelerate: layers run in plain PyTorch, which is slower: kernels fail or differ here")
 
     def describe(self) -> str:
         """Describe how phases are executed, for the plan."""

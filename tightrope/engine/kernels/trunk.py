@@ -147,12 +147,15 @@ def fused_layers(layers: Sequence[nn.Linear], activation: nn.Module, x: Tensor) 
 
 
 def fuse_trunks(policy: nn.Module, compiles: bool) -> bool:
-    """Let every multilayer perceptron of a policy on a CUDA device compute its layers in kernels. Return False if they give
-    other numbers than plain layers. torch.compile, if it is used, leaves kernels alone: it would assume aligned addresses."""
+    """Let every multilayer perceptron of a policy on a CUDA device compute its layers in kernels. Return False if they fail or
+    give other numbers than plain layers. torch.compile leaves kernels alone: it would assume aligned addresses."""
     if not has_tensor_cores(next(policy.parameters()).device):
         return True
     found = [module for module in policy.modules() if type(module) is MLP and is_known(module)]
-    if not all(map(matches_plain_layers, found)):
+    try:
+        if not all(map(matches_plain_layers, found)):
+            return False
+    except Exception:  # such as an error of Triton's compiler on a device that it does not support
         return False
     for module in found:
         module.fused = torch.compiler.disable(fused_layers) if compiles else fused_layers  # type: ignore[no-untyped-call]
