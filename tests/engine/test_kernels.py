@@ -30,7 +30,8 @@ from tightrope.engine.kernels.trunk import fused_layers
 from tightrope.engine.optimize import autograd
 from tightrope.functional import PPOLoss, VPGLoss, standardize
 from tightrope.models import ActorCritic, NetworkConfig, actor_critic
-from tightrope.types import Batch, Box, Discrete, MultiDiscrete, Spec
+from tightrope.models.action_mask import ACTION_MASK, options
+from tightrope.types import Batch, Box, Composite, Discrete, MultiDiscrete, Spec
 
 INTERPRETER = not torch.cuda.is_available() and find_spec("triton") is not None and "triton" not in sys.modules
 if INTERPRETER:
@@ -64,8 +65,11 @@ def a_policy(device: torch.device, observation: Spec = VECTOR, action: Spec = CH
 
 
 def a_batch(policy: ActorCritic, device: torch.device, rows: int, observation: Spec = VECTOR) -> Batch:
-    """Ratios on both sides of the clip interval, advantages of both signs."""
-    obs = torch.randn(rows, *observation.shape).to(device)
+    """Ratios on both sides of the clip interval, advantages of both signs, valid action masks."""
+    obs = policy.valid_rows(torch.randn(rows, *observation.shape))
+    if isinstance(observation, Composite):
+        obs[:, 4] = torch.randint(3, (rows,)).float()  # the part `gear`
+    obs = obs.to(device)
     with torch.no_grad():
         distribution, value = policy(obs)
         noise = policy.head.noise((rows,), torch.Generator().manual_seed(1)).to(device)
@@ -163,14 +167,18 @@ WIDE = [
 @pytest.mark.parametrize("action", [CHOICE, TORQUE])
 def test_the_gradient_of_a_wide_network_is_that_of_autograd(device, action, activation, network):
     policy = a_policy(device, action=action, activation=activation, **network)
-    assert known_network(policy)
     assert not fits(policy)
+    compare_wide(policy, VECTOR, device)
+
+
+def compare_wide(policy: ActorCritic, observation: Spec, device: torch.device) -> None:
+    assert known_network(policy)
     optimizer = Optimizer(policy)
     for rows, loss in (
         (100, PPOLoss(0.2, 0.5, 0.01, True)),
         (17, PPOLoss(0.1, 0.7, torch.tensor(0.05).to(device), False)),
     ):
-        batch = a_batch(policy, device, rows)
+        batch = a_batch(policy, device, rows, observation)
         expected_terms = autograd(loss, policy, batch, optimizer)
         expected = optimizer.grad.clone()
         optimizer.grad.fill_(float("nan"))  # every entry must be written
@@ -183,6 +191,22 @@ def test_the_gradient_of_a_wide_network_is_that_of_autograd(device, action, acti
         again = optimizer.grad.clone()
         wide(loss, batch)
         assert torch.equal(optimizer.grad, again)  # the same bits
+
+
+def with_mask(observation: Spec, count: int) -> Composite:
+    return Composite((("observation", observation), ("gear", Discrete(3)), (ACTION_MASK, Box((count,)))))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("network", [WIDE[0], WIDE[2], WIDE[3], dict(hidden_sizes=(64, 64))], ids=str)
+@pytest.mark.parametrize(
+    "action", [CHOICE, MultiDiscrete((2, 5, 3)), MultiDiscrete((2, 2)), MultiDiscrete((20,))], ids=str
+)
+def test_the_gradient_of_several_choices_and_of_masks_is_that_of_autograd(device, action, network, masked):
+    count = sum(options(action))
+    observation = with_mask(VECTOR, count) if masked else VECTOR
+    policy = a_policy(device, observation, action, **network)
+    compare_wide(policy, observation, device)
 
 
 @pytest.mark.parametrize("sizes", [(5, 16), (4, 24, 40), (3, 16, 130, 7, 33)])
@@ -318,6 +342,9 @@ def test_wide_networks_that_the_kernels_know():
         network(hidden_sizes=(512, 256, 128), activation="elu"), network(hidden_sizes=(128,)), network(share_trunk=True),
         network(activation="silu"), network(activation="gelu", hidden_sizes=(16, 17, 18, 19)), network(norm_obs=True),
     ]  # fmt: skip
+    choices = MultiDiscrete((2, 3))
+    parts = Composite((("speed", VECTOR), ("gear", Discrete(3))))
+    known += [actor_critic(seen, choices, NetworkConfig()) for seen in (VECTOR, with_mask(VECTOR, 5), parts)]
     assert all(map(known_network, known))
     unknown = [network(hidden_sizes=(513, 16)), network(log_std="state"), network(memory="gru"), nn.Linear(4, 2)]
     assert not any(map(known_network, unknown))

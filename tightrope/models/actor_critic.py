@@ -81,7 +81,9 @@ class CategoricalHead(nn.Module):
         self.logits = orthogonal(nn.Linear(in_features, action.n), 0.01)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Categorical:
-        logits = self.logits(features).float()  # also under autocast
+        return self.distribution(self.logits(features).float(), mask)  # float also under autocast
+
+    def distribution(self, logits: Tensor, mask: Tensor | None = None) -> Categorical:
         return Categorical(logits if mask is None else masked_logits(logits, mask))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -104,7 +106,10 @@ class MultiCategoricalHead(nn.Module):
         self.register_buffer("ruled_out", beyond, persistent=False)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> MultiCategorical:
-        logits = self.logits(features).float().unflatten(-1, (self.choices, self.most))
+        return self.distribution(self.logits(features).float(), mask)
+
+    def distribution(self, logits: Tensor, mask: Tensor | None = None) -> MultiCategorical:
+        logits = torch.unflatten(logits, -1, (self.choices, self.most))
         if mask is None:
             return MultiCategorical(logits.masked_fill(self.ruled_out, RULED_OUT))
         rows = mask.split_with_sizes(list(self.sizes), -1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...functional import PPOLoss, PPOTerms
 from ...models import MLP, ActorCritic
-from ...models.actor_critic import CategoricalHead, GaussianHead
+from ...models.actor_critic import CategoricalHead, GaussianHead, MultiCategoricalHead
 from ..precision import KernelPrecision
 
 # a float32 is split into bfloat16; six products of the parts are as accurate as float32, three more accurate than tf32
@@ -43,29 +43,33 @@ def known_loss(loss: object) -> bool:
 
 def known_network(policy: nn.Module) -> TypeGuard[ActorCritic]:
     """Whether the kernels compute the gradient for this kind of policy: multilayer perceptrons of one activation with biases,
-    at most 512 units wide, under a categorical head or a Gaussian head with a free log_std, of at most 32 outputs. All
-    parameters are float32 and trained."""
+    at most 512 units wide, under categorical heads, with or without action masks, or a Gaussian head with a free log_std. A
+    head has at most 32 outputs, for each choice. All parameters are float32 and trained."""
     if type(policy) is not ActorCritic:
         return False
     trunks = policy.actor, policy.critic
     gaussian = type(policy.head) is GaussianHead and policy.head.log_std_layer is None
     return (
-        policy.action_mask is None
-        and (gaussian or type(policy.head) is CategoricalHead)
-        and all(type(trunk) is MLP and type(trunk[0]) is nn.Flatten for trunk in trunks)
+        (gaussian or type(policy.head) in (CategoricalHead, MultiCategoricalHead))
+        and all(type(trunk) is MLP and not list(trunk[0].parameters()) for trunk in trunks)
         and len(names := {activation(part) for trunk in trunks for part in list(trunk)[2::2]}) == 1  # type: ignore[arg-type]
         and None not in names
         and all(layer.bias is not None for trunk in trunks for layer in linears(trunk))
         and all(layer.out_features <= MAX_WIDTH for trunk in trunks for layer in linears(trunk))
-        and policy_output(policy).out_features <= MAX_OUTPUTS
+        and head_shape(policy).options <= MAX_OUTPUTS
+        and head_shape(policy).choices <= MAX_OUTPUTS
         and all(p.requires_grad and p.dtype == torch.float32 for p in policy.parameters())
     )
 
 
 def fits(policy: nn.Module) -> bool:
     """Whether a known network fits into one kernel: separate trunks of two hidden layers of the same width, at most 64, with
-    tanh or relu; at most 63 inputs."""
+    tanh or relu; one vector of at most 63 numbers as input; one choice without a mask, or a Gaussian."""
     if not known_network(policy) or policy.critic is policy.actor:
+        return False
+    if policy.action_mask is not None or isinstance(policy.head, MultiCategoricalHead):
+        return False
+    if any(type(encoder) is not nn.Flatten for encoder in (policy.actor[0], policy.critic[0])):  # type: ignore[index]
         return False
     trunks = linears(policy.actor), linears(policy.critic)
     return (
@@ -111,6 +115,18 @@ def activation(module: nn.Module) -> str | None:
 def policy_output(policy: Any) -> nn.Linear:
     """Return the layer that computes the logits or the means."""
     return policy.head.mean if isinstance(policy.head, GaussianHead) else policy.head.logits
+
+
+class HeadShape(NamedTuple):
+    choices: int
+    options: int  # of each choice; a Gaussian's number of actions
+
+
+def head_shape(policy: ActorCritic) -> HeadShape:
+    head = policy.head
+    if isinstance(head, MultiCategoricalHead):
+        return HeadShape(head.choices, head.most)
+    return HeadShape(1, policy_output(policy).out_features)
 
 
 @dataclass(frozen=True)

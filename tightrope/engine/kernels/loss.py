@@ -1,7 +1,7 @@
 """PPO's loss in kernels: its gradient at the outputs of the networks, for a tile of rows.
 
 `loss_kernel` writes that gradient for networks whose layers are kernels of their own (layers.py); learn.py goes on with it in
-the same kernel.
+the same kernel. Several choices (MultiDiscrete) are handled one after another, each of OUT options.
 """
 
 import triton
@@ -23,26 +23,33 @@ from .blocks import (
 def loss_kernel(
     output, value, output_grad, value_grad, action, old_log_prob, old_value, advantage, target, clip, vf_coef, ent_coef,
     flat, parts, rows,
-    STRIDE: tl.constexpr, LOG_STD: tl.constexpr, OUT: tl.constexpr, PAD_OUT: tl.constexpr, GAUSSIAN: tl.constexpr,
-    CLIP_IS_STORED: tl.constexpr, BONUS_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr, BLOCK: tl.constexpr,
+    STRIDE: tl.constexpr, LOG_STD: tl.constexpr, OUT: tl.constexpr, PAD_OUT: tl.constexpr, CHOICES: tl.constexpr,
+    GAUSSIAN: tl.constexpr, CLIP_IS_STORED: tl.constexpr, BONUS_IS_STORED: tl.constexpr, CLIP_VALUE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients with respect to the policy head's outputs (rows, OUT) and the values (rows,). Each program writes a
-    row of `parts`: the terms of the loss, in the order of layout.TERMS, then the gradient of log_std."""
+    """Write the gradients with respect to the policy head's outputs (rows, CHOICES * OUT) and the values (rows,). Each program
+    writes a row of `parts`: the terms of the loss, in the order of layout.TERMS, then the gradient of log_std."""
     epsilon = tl.load(clip) if CLIP_IS_STORED else clip
     bonus = tl.load(ent_coef) if BONUS_IS_STORED else ent_coef
     r, o = tl.arange(0, BLOCK), tl.arange(0, PAD_OUT)
     first = tl.program_id(0) * BLOCK
     valid = r < rows - first
-    at = (first.to(tl.int64) + r[:, None]) * OUT + o[None, :]
-    inside = valid[:, None] & (o[None, :] < OUT)
-    y = tl.load(output + at, mask=inside, other=0.0)
-    log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT)
     old = tl.load(old_log_prob + first + r, mask=valid, other=0.0)
     worth = tl.load(advantage + first + r, mask=valid, other=0.0)
-    gy, spread, loss, entropy, divergence, clipped = policy_head_gradient(
-        y, log_std, old, worth, action, epsilon, bonus, valid, first, rows, OUT, PAD_OUT, GAUSSIAN, BLOCK
-    )
-    tl.store(output_grad + at, gy, mask=inside)
+    if CHOICES > 1:
+        loss, entropy, divergence, clipped = choices_gradient(
+            output, output_grad, old, worth, action, epsilon, bonus, valid, first, rows, OUT, PAD_OUT, CHOICES, BLOCK
+        )
+    else:
+        at = (first.to(tl.int64) + r[:, None]) * OUT + o[None, :]
+        inside = valid[:, None] & (o[None, :] < OUT)
+        y = tl.load(output + at, mask=inside, other=0.0)
+        log_std = log_deviations(flat, LOG_STD, OUT, PAD_OUT)
+        gy, spread, loss, entropy, divergence, clipped = policy_head_gradient(
+            y, log_std, old, worth, action, epsilon, bonus, valid, first, rows, OUT, PAD_OUT, GAUSSIAN, BLOCK
+        )
+        tl.store(output_grad + at, gy, mask=inside)
+        tl.store(parts + tl.program_id(0) * STRIDE + 5 + o, spread, mask=o < OUT)
     v = tl.load(value + first + r, mask=valid, other=0.0)
     gv, value_loss = value_head_gradient(v, old_value, target, epsilon, vf_coef, valid, first, rows, CLIP_VALUE, BLOCK)
     tl.store(value_grad + first + r, gv, mask=valid)
@@ -52,7 +59,47 @@ def loss_kernel(
     tl.store(part + 2, tl.sum(tl.where(valid, entropy, 0.0), 0) * share)
     tl.store(part + 3, tl.sum(tl.where(valid, divergence, 0.0), 0) * share)
     tl.store(part + 4, tl.sum(tl.where(valid & clipped, 1.0, 0.0), 0) * share)
-    tl.store(part + 5 + o, spread, mask=o < OUT)
+
+
+@triton.jit
+def choices_gradient(
+    output, output_grad, old, worth, action, epsilon, ent_coef, valid, first, rows,
+    OUT: tl.constexpr, PAD_OUT: tl.constexpr, CHOICES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write for a tile of rows the gradient with respect to the logits of all choices. Return for each row loss, entropy,
+    divergence and whether the ratio is outside its interval."""
+    r, o = tl.arange(0, BLOCK), tl.arange(0, PAD_OUT)
+    row, share = first.to(tl.int64) + r, 1.0 / rows
+    log_ratio, entropy = -old, tl.zeros((BLOCK,), tl.float32)
+    for k in tl.static_range(CHOICES):
+        log_probs, probs, taken = choice(output, action, row, valid, k, OUT, PAD_OUT, CHOICES)
+        log_ratio += tl.sum(tl.where(taken, log_probs, 0.0), 1)
+        entropy -= tl.sum(probs * log_probs, 1)
+    weight, loss, clipped = surrogate(log_ratio, worth, epsilon)
+    weight, bonus = tl.where(valid, weight * share, 0.0), tl.where(valid, ent_coef * share, 0.0)
+    for k in tl.static_range(CHOICES):
+        log_probs, probs, taken = choice(output, action, row, valid, k, OUT, PAD_OUT, CHOICES)
+        gy = logits_gradient(log_probs, probs, taken, -tl.sum(probs * log_probs, 1), weight, bonus)
+        at = (row[:, None] * CHOICES + k) * OUT + o[None, :]
+        tl.store(output_grad + at, gy, mask=valid[:, None] & (o[None, :] < OUT))
+    return loss, entropy, divergence_of(log_ratio), clipped
+
+
+@triton.jit
+def choice(output, action, row, valid, k, OUT: tl.constexpr, PAD_OUT: tl.constexpr, CHOICES: tl.constexpr):
+    """Return of one choice log-probabilities, probabilities and the option taken, as one-hot booleans."""
+    o = tl.arange(0, PAD_OUT)[None, :]
+    at = (row[:, None] * CHOICES + k) * OUT + o
+    y = tl.load(output + at, mask=valid[:, None] & (o < OUT), other=0.0)
+    log_probs, probs = log_softmax(y, OUT, PAD_OUT)
+    return log_probs, probs, o == tl.load(action + row * CHOICES + k, mask=valid, other=0)[:, None]
+
+
+@triton.jit
+def logits_gradient(log_probs, probs, taken, entropy, weight, bonus):
+    """Return the gradient at the logits of one choice. It is 0 for an option of probability 0."""
+    gy = weight[:, None] * (tl.where(taken, 1.0, 0.0) - probs)
+    return gy + bonus[:, None] * probs * (log_probs + entropy[:, None])
 
 
 @triton.jit
@@ -80,8 +127,7 @@ def policy_head_gradient(
         weight = tl.where(valid, weight * share, 0.0)
         entropy = -tl.sum(probs * log_probs, 1)
         bonus = tl.where(valid, ent_coef * share, 0.0)
-        gy = weight[:, None] * (tl.where(taken, 1.0, 0.0) - probs)
-        gy += bonus[:, None] * probs * (log_probs + entropy[:, None])
+        gy = logits_gradient(log_probs, probs, taken, entropy, weight, bonus)
         spread = tl.zeros((PAD_OUT,), tl.float32)
     return gy, spread, loss, entropy, divergence_of(log_ratio), clipped
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...functional import PPOLoss, PPOTerms
 from ...models import ActorCritic
-from ...models.actor_critic import GaussianHead
+from ...models.actor_critic import CategoricalHead, GaussianHead, MultiCategoricalHead
 from ...types import Batch
 from ..optimize import Optimizer
 from ..precision import KernelPrecision
@@ -24,6 +24,7 @@ from .layout import (
     fits,
     has_device,
     has_tensor_cores,
+    head_shape,
     known_loss,
     known_network,
     linears,
@@ -46,15 +47,17 @@ class WideGradient:
         named = activation_of(policy.actor)
         assert named is not None
         if policy.critic is policy.actor:
-            self.trunks = [Trunk(linears(policy.actor), [output, value], named, how, optimizer)]
+            self.trunks = [Trunk(policy.actor, [output, value], named, how, optimizer)]
         else:
             trunks = (policy.actor, output), (policy.critic, value)
-            self.trunks = [Trunk(linears(trunk), [head], named, how, optimizer) for trunk, head in trunks]
+            self.trunks = [Trunk(trunk, [head], named, how, optimizer) for trunk, head in trunks]
+        self.head, self.action_mask = policy.head, policy.action_mask
         self.log_std = policy.head.log_std if isinstance(policy.head, GaussianHead) else None
         self.log_std_grad = None if self.log_std is None else optimizer.grads[self.log_std]
+        choices, options = head_shape(policy)
         self.constants = dict(
             LOG_STD=output.bias.storage_offset() if self.log_std is None else self.log_std.storage_offset(),
-            OUT=output.out_features, PAD_OUT=padded(output.out_features), GAUSSIAN=self.log_std is not None,
+            OUT=options, PAD_OUT=padded(options), CHOICES=choices, GAUSSIAN=self.log_std is not None,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -63,8 +66,11 @@ class WideGradient:
 
         rows, clip, bonus = len(batch), loss.clip_coef, loss.ent_coef
         stored, bonus_stored = (isinstance(x, Tensor) and x.device == self.flat.device for x in (clip, bonus))
-        obs = (batch.obs if self.normalizer is None else self.normalizer(batch.obs)).flatten(1).contiguous()
+        obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
+        obs, mask = (obs, None) if self.action_mask is None else self.action_mask(obs)
         output, value = [y for trunk in self.trunks for y in trunk.forward(obs)]
+        if isinstance(self.head, CategoricalHead | MultiCategoricalHead):
+            output = self.head.distribution(output, mask).logits.flatten(1)  # those ruled out have probability 0
         output_grad, value_grad = torch.empty_like(output), torch.empty_like(value)
         stride = len(TERMS) + output.shape[1]
         parts = torch.empty(-(-rows // BLOCK), stride, device=self.flat.device)
@@ -90,21 +96,23 @@ class Trunk:
 
     def __init__(
         self,
-        layers: Sequence[nn.Linear],
+        trunk: nn.Module | None,
         heads: Sequence[nn.Linear],
         activation: str,
         precision: str,
         optimizer: Optimizer,
     ) -> None:
-        grads = optimizer.grads
+        assert isinstance(trunk, nn.Sequential)
+        grads, layers = optimizer.grads, linears(trunk)
+        self.encoder = trunk[0]
         self.weights, self.biases = [x.weight.data for x in layers], [x.bias.data for x in layers]
         self.heads, self.how = [(x.weight.data, x.bias.data) for x in heads], (activation, precision)
         self.weight_grads, self.bias_grads = [grads[x.weight] for x in layers], [grads[x.bias] for x in layers]
         self.head_grads = [(grads[x.weight], grads[x.bias]) for x in heads]
 
-    def forward(self, x: Tensor) -> list[Tensor]:
+    def forward(self, obs: Tensor) -> list[Tensor]:
         """Return the outputs of the heads, each (rows, outputs)."""
-        self.found = layers_forward(x, self.weights, self.biases, *self.how, slopes=True)
+        self.found = layers_forward(self.encoder(obs).contiguous(), self.weights, self.biases, *self.how, slopes=True)
         return [torch.addmm(bias, self.found.outputs[-1], weight.t()) for weight, bias in self.heads]
 
     def backward(self, grads: Sequence[Tensor]) -> None:
