@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[2]
 RUNS, IMAGES = ROOT / "build" / "pictures", ROOT / "docs" / "images"
 SHORT = 14_336  # steps of the less trained of two policies
-GIF_WIDTH, GIF_FPS, GIF_COLORS = 480, 20, 32
+GIF_WIDTH, GIF_FPS, GIF_COLORS = 480, 20, 48
 
 
 def tightrope(*words: str) -> None:
@@ -48,11 +48,19 @@ def learning_gif(run: Path) -> None:
         pictures = [pictures[min(i, len(pictures) - 1)] for i in range(3 * GIF_FPS)]
         size = GIF_WIDTH, round(GIF_WIDTH * pictures[0].height / pictures[0].width)
         shown += [picture.resize(size, Image.Resampling.LANCZOS) for picture in pictures]
-    colors = shown[10].quantize(GIF_COLORS)
+    colors = beside(shown[::10]).quantize(GIF_COLORS, method=Image.Quantize.MAXCOVERAGE)
     small = [picture.quantize(palette=colors, dither=Image.Dither.NONE) for picture in shown]
     small[0].save(
         IMAGES / "learning.gif", save_all=True, append_images=small[1:], duration=1000 // GIF_FPS, loop=0, optimize=True
     )
+
+
+def beside(pictures: list[Image.Image]) -> Image.Image:
+    """One picture of many, for colours that suit them all."""
+    both = Image.new("RGB", (pictures[0].width * len(pictures), pictures[0].height))
+    for i, picture in enumerate(pictures):
+        both.paste(picture, (i * picture.width, 0))
+    return both
 
 
 def still(film: Path, moment: float, name: str) -> None:
@@ -97,7 +105,7 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     pole = trained("pole", "CartPole-v1", "--seed", "1")
     trained("short", "CartPole-v1", "--seed", "1", "--total-timesteps", str(SHORT))
-    unscaled = trained("unscaled", "Pendulum-v1", "--no-norm-reward", "--total-timesteps", "200000")
+    unscaled = trained("unscaled", "Pendulum-v1", "--no-norm-reward", "--total-timesteps", "100000")
     watched = "CartPole-v1", "--seeds", "451-455", "--total-timesteps", "100000", "--eval-every", "20000"
     fast = trained("preset", *watched, "--jobs", "1")
     slow = trained("slow", *watched, "--jobs", "1", "--learning-rate", "5e-4")
@@ -109,7 +117,7 @@ def main() -> None:
     )
     tightrope("play", "pole", "--out", "play.html")
     tightrope("play", "pole", "short", "--out", "play-two.html")
-    learning_gif(pole)
+    learning_gif(fast / "seed0451")
     still(sorted((unscaled / "videos").glob("*.mp4"))[1], 0.4, "pendulum.png")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as playwright:
