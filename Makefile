@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-kernels lint format docs clean
+.PHONY: demo test test-kernels lint format docs gallery clean
 
 demo: $(VENV)/installed            ## train CartPole, then evaluate what was learned
 	rm -rf runs/demo
@@ -27,7 +27,13 @@ format: $(VENV)/installed-dev      ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/installed-docs       ## the documentation as a site, under site/
+docs: $(VENV)/installed-docs       ## the documentation as a site, under site/; trains and films what takes seconds
+	$(BIN)/python docs/make/gallery.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+gallery: $(VENV)/installed-docs    ## the same with films of what takes minutes to train
+	$(PIP) install -c constraints.txt -e ".[docs,box2d,mujoco]"
+	$(BIN)/python docs/make/gallery.py --all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:                             ## forget the virtual environment and everything built
@@ -41,7 +47,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(PIP) install -c constraints.txt -e ".[dev,atari,box2d,mujoco,envpool,brax,playground]"
+	$(PIP) install -c constraints.txt -e ".[dev,docs,atari,box2d,mujoco,envpool,brax,playground]"
 	@touch $@
 
 # For the tests of the report page, which are skipped where there is no browser: never a reason to fail.

@@ -31,7 +31,7 @@ FOREIGN = {  # flags of other programs that the text names, by program
 }  # fmt: skip
 ELSEWHERE = {  # names of other projects
     "NoopResetEnv", "MaxAndSkipEnv", "EpisodicLifeEnv", "FireResetEnv", "WarpFrame", "ClipRewardEnv", "FrameStack",  # Baselines
-    "legal_actions", "enable_wind", "intra_op_num_threads", "tcp_retries2", "KillWait",
+    "legal_actions", "enable_wind", "camera_name", "intra_op_num_threads", "tcp_retries2", "KillWait",
 }  # fmt: skip
 SETTINGS_OF_TRAIN = ("train", "resume", "sweep", "bench")  # commands that take them besides flags of their own
 PLACEHOLDER = r"[A-Z][A-Z_]*|\.\.\.|.*\$.*"
