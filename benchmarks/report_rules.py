@@ -1,21 +1,24 @@
-"""Does a report tell the truth? Forty short runs, half of them spoilt on purpose, and what their reports say of them.
+"""Does a report tell the truth? Three sets of forty short runs, half of them spoilt on purpose, and what their reports say.
 
-    python benchmarks/report_rules.py [--only NAME ...] [--table]
+    python benchmarks/report_rules.py run [--only NAME ...]     # trains what is missing, and asks every report again
+    python benchmarks/report_rules.py table                     # prints the tables, and a line for each run
+    python benchmarks/report_rules.py page                      # writes the tables into docs/benchmarks.md
 
 The truth of a run is its greedy mean over 500 fresh episodes that its report has not seen, against the target of its task. The
 report is asked three times: as it is, without the score after training, and as for a task without a known target. Lines go to
-results/report_rules.jsonl, where `--only` replaces some; `--table` prints their tables. About three minutes on one core.
+results/report_rules.jsonl. About fifteen minutes on one core; runs that are kept (`--kept`) are not trained again.
 """
 
 import argparse
 import json
-import tempfile
+import re
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from report_runs import OWN, SETS, Run
 
 import tightrope as tr
 from tightrope.envs.registry import register
@@ -24,88 +27,32 @@ from tightrope.training.reports import gathered
 from tightrope.training.scoring import save_score
 
 RESULTS = Path(__file__).parent / "results" / "report_rules.jsonl"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- made by report_rules.py -->", "<!-- end -->"
 EPISODES, TRUTH_SEED = 500, 77_777
+Line = dict[str, Any]
 
 
-class FlippedCartPole(tr.envs.CartPole):
-    """CartPole with a reward of the wrong sign."""
-
-    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        return -super().reward(state, action, next_state)
-
-
-class FlippedPendulum(tr.envs.Pendulum):
-    """Pendulum with a reward of the wrong sign."""
-
-    def reward(self, state: torch.Tensor, action: torch.Tensor, next_state: torch.Tensor) -> torch.Tensor:
-        return -super().reward(state, action, next_state)
-
-
-FLIPPED = {"FlippedCartPole-v0": FlippedCartPole, "FlippedPendulum-v0": FlippedPendulum}
-CART, PENDULUM, ACROBOT, CAR = "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"
-TO_THE_END: dict[str, Any] = {"eval_every": 0, "stop_at_return": None}
-SHORT_ACROBOT: dict[str, Any] = {"total_timesteps": 200_000}
-SHORT_VPG: dict[str, Any] = {"total_timesteps": 320_000}
-LATE: dict[str, Any] = {"seed": 13, **TO_THE_END, "total_timesteps": 100_000}
-Run = tuple[str, str, dict[str, Any]]  # env, algo, settings
-
-GOOD: dict[str, Run] = {
-    **{f"CartPole, seed {seed}": (CART, "ppo", {"seed": seed}) for seed in (11, 12, 13)},
-    "CartPole, no stop": (CART, "ppo", {"seed": 14, **TO_THE_END, "total_timesteps": 100_000}),
-    "CartPole, long after it is solved": (CART, "ppo", {"seed": 15, **TO_THE_END, "total_timesteps": 400_000}),
-    "CartPole, normalised observations": (CART, "ppo", {"seed": 16, "norm_obs": True}),
-    "CartPole, evaluations alone": (CART, "ppo", {"seed": 17, "stop_at_return": None, "total_timesteps": 100_000}),
-    **{f"Pendulum, seed {seed}": (PENDULUM, "ppo", {"seed": seed}) for seed in (11, 12, 13)},
-    **{f"Acrobot, seed {seed}": (ACROBOT, "ppo", {"seed": seed, **SHORT_ACROBOT}) for seed in (11, 12)},
-    **{f"MountainCar, seed {seed}": (CAR, "ppo", {"seed": seed}) for seed in (11, 12)},
-    **{f"VPG on CartPole, seed {seed}": (CART, "vpg", {"seed": seed, **SHORT_VPG}) for seed in (11, 12)},
-    "VPG with a critic": (CART, "vpg", {"seed": 13, "baseline": "critic", **SHORT_VPG}),
-    "probe 4": ("Probe4-v0", "ppo", {"seed": 11}),
-    "probe 5": ("Probe5-v0", "ppo", {"seed": 11}),
-    "probe 5, VPG": ("Probe5-v0", "vpg", {"seed": 11, "num_steps": 8, "total_timesteps": 30_000}),
-}
-SPOILT: dict[str, Run] = {
-    "CartPole, learning rate 1e-7": (CART, "ppo", {**LATE, "learning_rate": 1e-7}),
-    "CartPole, learning rate 0.001": (CART, "ppo", {**LATE, "learning_rate": 0.001}),
-    "CartPole, learning rate 1": (CART, "ppo", {**LATE, "learning_rate": 1.0}),
-    "CartPole, clip 1e-4": (CART, "ppo", {**LATE, "clip_coef": 1e-4}),
-    "CartPole, gamma 0": (CART, "ppo", {**LATE, "gamma": 0.0}),
-    "CartPole, entropy bonus 10": (CART, "ppo", {**LATE, "ent_coef": 10.0}),
-    "CartPole, 12,288 steps": (CART, "ppo", {"seed": 13, **TO_THE_END, "total_timesteps": 12_288}),
-    "CartPole, reward flipped": (CART, "ppo", {**LATE, "train_env": "FlippedCartPole-v0"}),
-    "CartPole, gradients cut to 1e-6": (CART, "ppo", {**LATE, "max_grad_norm": 1e-6, "learning_rate": 1e-5}),
-    "CartPole, no limit on the gradient": (CART, "ppo", {**LATE, "max_grad_norm": None, "learning_rate": 0.3}),
-    "Pendulum, gamma 0": (PENDULUM, "ppo", {"seed": 13, "gamma": 0.0}),
-    "Pendulum, learning rate 1e-6": (PENDULUM, "ppo", {"seed": 13, "learning_rate": 1e-6}),
-    "Pendulum, entropy bonus 10": (PENDULUM, "ppo", {"seed": 13, "ent_coef": 10.0}),
-    "Pendulum, reward flipped": (PENDULUM, "ppo", {"seed": 13, "train_env": "FlippedPendulum-v0"}),
-    "Acrobot, learning rate 1e-6": (ACROBOT, "ppo", {"seed": 13, "learning_rate": 1e-6, **SHORT_ACROBOT}),
-    "MountainCar without shaping": (CAR, "ppo", {"seed": 13, "train_env": None}),
-    "VPG, learning rate 1": (CART, "vpg", {"seed": 13, "learning_rate": 1.0, "total_timesteps": 100_000}),
-    "VPG, learning rate 1e-6": (CART, "vpg", {"seed": 13, "learning_rate": 1e-6, "total_timesteps": 100_000}),
-    "VPG, gamma 0": (CART, "vpg", {"seed": 13, "gamma": 0.0, "total_timesteps": 100_000}),
-    "probe 5, learning rate 1e-7": ("Probe5-v0", "ppo", {"seed": 13, "learning_rate": 1e-7}),
-}
-
-
-def line_of(name: str, run: Run, spoilt: bool) -> dict[str, Any]:
-    """Train a run and ask its report."""
+def line_of(name: str, run: Run, kept: Path) -> Line:
+    """Train a run, unless it was, and ask its report."""
     env, algo, settings = run
-    kind = {"ppo": tr.PPO, "vpg": tr.VPG}[algo]
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        agent = kind(env, **settings, device="cpu", threads=1, video_every=0)
-        agent.learn(run_dir=Path(folder) / "run", quiet=True)
-        alone = asked(gathered(Path(folder) / "run"))
-        save_score(Path(folder) / "run", agent.steps, agent.evaluate(100))
-        record = gathered(Path(folder) / "run")
+    folder = kept / re.sub(r"\W+", "-", name)
+    if not (folder / "truth.json").exists():
+        began = time.process_time()
+        agent = {"ppo": tr.PPO, "vpg": tr.VPG}[algo](env, **settings, device="cpu", threads=1, video_every=0)
+        agent.learn(run_dir=folder, quiet=True)
+        save_score(folder, agent.steps, agent.evaluate(100))
         truth = agent.evaluate(EPISODES, seed=TRUTH_SEED).mean
-        target = record.info.target
-        assert target is not None
+        told = {"truth": truth, "seconds": round(time.process_time() - began, 1)}
+        (folder / "truth.json").write_text(json.dumps(told))
+    told, record = json.loads((folder / "truth.json").read_text()), gathered(folder)
+    target, files = record.info.target, record.files
+    assert target is not None, name
     return {
-        "name": name, "env": env, "algo": algo, "settings": settings, "spoilt": spoilt, "target": target.value,
-        "truth": truth, "solved": truth >= target.value, "report": asked(record), "without_score": alone,
-        "without_target": asked(record, aimed=False), "seconds": round(time.perf_counter() - began, 1),
+        "name": name, "env": env, "algo": algo, "settings": settings, "target": target.value, "truth": told["truth"],
+        "solved": told["truth"] >= target.value, "report": asked(record),
+        "without_score": asked(replace(record, files=replace(files, scores=[]))),
+        "without_target": asked(record, aimed=False), "seconds": told["seconds"],
     }  # fmt: skip
 
 
@@ -123,45 +70,73 @@ def asked(record: Any, aimed: bool = True) -> dict[str, Any]:
 # the tables --------------------------------------------------------------------------------------------------------------
 
 
-def tables(lines: list[dict[str, Any]]) -> str:
-    """One table for each way of asking, then every run."""
+def tables(lines: list[Line], name: str) -> list[str]:
+    """One table for each way of asking, of one set of runs."""
     asks = {"report": "the report", "without_score": "without the score", "without_target": "without a target"}
-    out = [f"| {len(lines)} runs | task | 'good' | a note | an alarm |", "|---|---|---|---|---|"]
+    out = [f"| {name} set, {len(lines)} runs | task | 'good' | a note | an alarm |", "|---|---|---|---|---|"]
     for ask, words in asks.items():
         for solved in (True, False):
             count = Counter(outcome(line[ask]) for line in lines if line["solved"] == solved)
             cells = [str(count[kind]) for kind in ("good", "note", "alarm")]
             out.append(f"| {words} | {'solved' if solved else 'not solved'} | {' | '.join(cells)} |")
-    out += ["", "| run | truth | the report | and |", "|---|---|---|---|"]
+    return out
+
+
+def runs_table(lines: list[Line]) -> list[str]:
+    """Every run."""
+    out = ["| run | truth | the report | and |", "|---|---|---|---|"]
     for line in lines:
-        _, *others = line["report"]["findings"]
-        first = line["report"]["findings"][0] if not line["solved"] else ""
-        out.append(
-            f"| {line['name']} | {line['truth']:.1f} | {line['report']['headline']} | {' '.join([first, *others])} |"
-        )
-    return "\n".join(out)
+        first, *others = line["report"]["findings"]
+        words = " ".join([first] * (not line["solved"]) + others)
+        out.append(f"| {line['name']} | {line['truth']:.1f} | {line['report']['headline']} | {words} |")
+    return out
 
 
 def outcome(answer: dict[str, Any]) -> str:
     return "good" if answer["verdict"] == "good" else "alarm" if answer["alarm"] else "note"
 
 
+def page_text(lines: list[Line]) -> str:
+    """The tables of both sets for the page."""
+    parts = [tables([x for x in lines if x["set"] == name], name) for name in SETS]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def write_page(lines: list[Line]) -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{page_text(lines)}\n\n{END}{after}")
+
+
+def read_lines() -> list[Line]:
+    return [json.loads(row) for row in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", help="names of runs")
-    parser.add_argument("--table", action="store_true", help="print the tables of the lines that are there")
+    parser.add_argument("command", choices=["run", "table", "page"])
+    parser.add_argument("--kept", type=Path, default=Path("runs/report_rules"), help="where the runs are kept")
+    parser.add_argument("--only", nargs="*", help="names of runs or sets")
     options = parser.parse_args()
-    there = {row["name"]: row for row in map(json.loads, RESULTS.read_text().splitlines())} if RESULTS.exists() else {}
-    if not options.table:
-        for env_id, env in FLIPPED.items():
+    there = {(row["set"], row["name"]): row for row in read_lines()}
+    if options.command == "run":
+        for env_id, env in OWN.items():
             register(env_id, env)
-        runs = [(name, run, group is SPOILT) for group in (GOOD, SPOILT) for name, run in group.items()]
-        for name, run, spoilt in runs:
-            if not options.only or name in options.only:
-                there[name] = line = line_of(name, run, spoilt)
+        runs = [
+            (key, name, run) for key, groups in SETS.items() for group in groups.values() for name, run in group.items()
+        ]
+        for key, name, run in runs:
+            if not options.only or {key, name} & {*options.only}:
+                line = {"set": key, "spoilt": name in SETS[key][True], **line_of(name, run, options.kept / key)}
+                there[key, name] = line
                 print(f"{name}: {line['truth']:.1f}, {line['seconds']} s: {line['report']['headline']}", flush=True)
-        RESULTS.write_text("".join(json.dumps(there[name]) + "\n" for name, _, _ in runs if name in there))
-    print(tables([*there.values()]))
+        kept = [there[key, name] for key, name, _ in runs if (key, name) in there]
+        RESULTS.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    lines = read_lines()
+    if options.command == "page":
+        write_page(lines)
+    else:
+        print(page_text(lines), *runs_table(lines), sep="\n")
 
 
 if __name__ == "__main__":

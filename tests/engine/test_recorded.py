@@ -218,7 +218,7 @@ def test_a_loss_that_looks_at_numbers_runs_as_it_is_written(capsys: pytest.Captu
     optimizer = Optimizer(policy)
     for rows in (64, 32):  # which is said once
         held_to_autograd(looks, policy, a_batch(policy, rows=rows), optimizer)
-    refusal = "aten._local_scalar_dense.default reads numbers on the host"
+    refusal = "aten._local_scalar_dense.default looks at numbers: use torch.where instead of if"
     assert capsys.readouterr().err == f"recording: looks runs in plain PyTorch: {refusal}\n"
     held_to_autograd(looks_aside, policy, a_batch(policy), optimizer)
     assert not recordings(optimizer)

@@ -1,12 +1,13 @@
 """The report in a real browser: from disk, with no network, drawn, hovered over, played, dark, and on a phone."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from browser import Open, Opened, chromium, opening
 
 import tightrope as tr
 from tightrope.cli import main
@@ -15,28 +16,6 @@ from tightrope.training.reports import add_score, write_report
 
 SETTINGS: dict[str, Any] = dict(num_envs=8, num_steps=32, hidden_sizes=(16,), total_timesteps=20 * 256, device="cpu")
 TO_TOP = "scrollTo({ top: 0, behavior: 'instant' })"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-class Opened(NamedTuple):
-    page: Any
-    complaints: list[str]  # of the console, and errors
-    requests: list[str]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("playwright is not installed: pip install playwright")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no chromium here: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, headless=True, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -64,34 +43,10 @@ def comparison(run: Path) -> Path:
     return write_report(runs, run.parent.parent / "both.html")
 
 
-Open = Callable[..., Opened]
-
-
 @pytest.fixture(scope="module")
-def look(browser: Any) -> Iterator[Open]:
-    contexts = []
-
-    def look_at(
-        path: Path, width: int = 1200, height: int = 900, dark: bool = False, touch: bool = False, calm: bool = False
-    ) -> Opened:
-        wishes = {"color_scheme": "dark" if dark else "light", "reduced_motion": "reduce" if calm else "no-preference"}
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, has_touch=touch, is_mobile=touch, **wishes)
-        contexts.append(context)
-        page, complaints, requests = context.new_page(), [], []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        context.route(
-            "**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort()
-        )
-        page.goto(path.absolute().as_uri())
-        page.wait_for_selector(".plot[data-drawn]", timeout=20_000)
-        return Opened(page, complaints, requests)
-
-    yield look_at
-    for context in contexts:
-        context.close()
+def look() -> Iterator[Open]:
+    with chromium() as browser, opening(browser, ".plot[data-drawn]") as look_at:
+        yield look_at
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,12 @@ def put(x: Tensor) -> Tensor:
     return y
 
 
+def masked(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[y > 0.5] = 9.0
+    return y
+
+
 def filled(x: Tensor) -> Tensor:
     y = torch.zeros_like(x)
     y[:, 0], y[:, 1] = x[:, 1], 3.0
@@ -64,6 +70,15 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "fused": lambda x: torch.addcmul(x, x, x, value=2) + torch.addcdiv(x, x, x + 9) + torch.lerp(x, x * 2, 0.3),
     "in place": in_place,
     "put": put,
+    "masked": masked,
+    "padded": lambda x: F.pad(x, (2, 1), value=3.0).repeat(1, 2).roll(1, -1),
+    "powers": lambda x: x.abs() ** x + x.abs() ** torch.tensor([2.0]) + 3 ** x.argmax(-1),
+    "quotients": lambda x: (
+        torch.div(9 * x, 2, rounding_mode="trunc") + torch.div(9 * x, 2, rounding_mode="floor") + (9 * x).long() // 2
+    ),
+    "moments of rows": lambda x: torch.cat(
+        [MATRIX.mul(x).var(1), MATRIX.add(x).mean(0), torch.var_mean(MATRIX * x, 1)[1]]
+    ),
     "filled": filled,
     "gathered": lambda x: torch.cat(
         [x.gather(1, torch.tensor([[2, 0]])), x[:, torch.tensor([3, -1])], MATRIX[x.argmax(-1) % 4]], 1
@@ -78,11 +93,11 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "double": lambda x: (x.double() / 3).float() + x * torch.tensor(0.1, dtype=torch.float64),
 }
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "random": (lambda x: x + torch.rand(5), "draws random numbers by rand"),
+    "random": (lambda x: x + torch.rand(5), "aten.rand.default draws random numbers"),
     "looked at": (lambda x: x * x[0, 0].item(), "looks at numbers"),
     "branch": (lambda x: x if x[0, 0] > 0 else -x, "looks at numbers"),
-    "unknown": (lambda x: x.sort().values, "operation aten.sort.default"),
-    "outer": (lambda x: MATRIX.add_(0), "changes a tensor in place"),
+    "unknown": (lambda x: x.sort().values, "aten.sort.default is not an operation that recordings know"),
+    "outer": (lambda x: MATRIX.add_(0), "writes into a tensor that was not made here"),
     "bits": (lambda x: x.long() & 3, "bits of whole numbers"),
-    "mask": (lambda x: x[x > 0], "looks at numbers|selects by a mask"),
+    "mask": (lambda x: x[x > 0], "shape depends on numbers: use torch.where"),
 }

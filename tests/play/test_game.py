@@ -193,9 +193,9 @@ class Steps(Ball):
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (Random, "It cannot be played in a browser: Random.advance: it draws random numbers by randn_like$"),
-    (Sorted, r"Sorted.reward: it uses the operation aten.sort.default, which is not known in the browser$"),
-    (Looks, "Looks.terminated: it looks at numbers"),
+    (Random, "It cannot be played in a browser: Random.advance: aten.randn_like.default draws random numbers$"),
+    (Sorted, r"Sorted.reward: aten.sort.default is not an operation that recordings know$"),
+    (Looks, "Looks.terminated: aten._local_scalar_dense.default looks at numbers: use torch.where instead of if$"),
     (Impure, "pure is False"),
     (Steps, "only tensor environments can$"),
 ]

@@ -5,12 +5,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from browser import Open, Opened, chromium, opening
 from play_cases import CASES, ROW
 from test_game import Drawing
 
@@ -19,60 +20,24 @@ from tightrope.logging.report import html
 from tightrope.logging.report.play import play_page
 from tightrope.play import page as play_pages
 from tightrope.play.agreement import check_game
-from tightrope.play.operations import record
+from tightrope.play.emitted import record
 from tightrope.play.replay import ELEMENTWISE, REDUCED
 from tightrope.training.reports import write_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SMALL: dict[str, Any] = dict(num_envs=8, num_steps=16, num_minibatches=4, hidden_sizes=(16,), device="cpu")
 QUIET = "tightropePlay.settings.running = false"
 
 
-class Opened(NamedTuple):
-    page: Any
-    complaints: list[str]  # of the console, and errors
-    requests: list[str]
-
-
-Open = Callable[..., Opened]
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("playwright is not installed: pip install playwright")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no chromium here: apt-get install chromium")
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, headless=True, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
 def look(browser: Any) -> Iterator[Open]:
-    contexts = []
-
-    def look_at(path: Path, width: int = 1200, height: int = 800, dark: bool = False, touch: bool = False) -> Opened:
-        size = {"width": width, "height": height}
-        scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport=size, has_touch=touch, is_mobile=touch, color_scheme=scheme)
-        contexts.append(context)
-        page, complaints, requests = context.new_page(), list[str](), list[str]()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.absolute().as_uri())
-        page.wait_for_selector("#play .game")
-        return Opened(page, complaints, requests)
-
-    yield look_at
-    for context in contexts:  # it would play on
-        context.close()
+    with opening(browser, "#play .game") as look_at:  # each test closes its pages, which would play on
+        yield look_at
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,7 +81,7 @@ def values(page: Any) -> dict[str, Any]:
 
 def test_kernels_compute_what_torch_computes(cart: Opened) -> None:
     names = cart.page.evaluate("tightropePrograms.kernels")
-    assert {*names} == {*ELEMENTWISE, *REDUCED, "matmul", "gather", "scatter"}
+    assert {*names} == {*ELEMENTWISE, *REDUCED, "matmul", "take", "put"}
     programs = {name: record(lambda x, f=f: {"out": f(x)}, {"x": ROW.clone()}).as_json() for name, f in CASES.items()}
     run = """([programs, x]) => Object.entries(programs).map(([name, json]) => {
         const program = new tightropePrograms.Program(json, {});

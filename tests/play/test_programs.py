@@ -7,10 +7,11 @@ import pytest
 import torch
 from play_cases import CASES, REFUSED, ROW
 
-from tightrope.play.operations import record
-from tightrope.play.program import Constant, Untranslatable, expression_value
-from tightrope.play.recorder import Attribute
+from tightrope.play.attribute import Attribute
+from tightrope.play.emitted import record
+from tightrope.play.program import Constant, expression_value
 from tightrope.play.replay import Replay
+from tightrope.recording import Unrecordable
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -28,7 +29,7 @@ def test_a_program_does_what_its_function_does(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_recorded_is_named(name: str) -> None:
     function, words = REFUSED[name]
-    with pytest.raises(Untranslatable, match=words):
+    with pytest.raises(Unrecordable, match=words):
         record(lambda x: {"out": function(x)}, {"x": ROW.clone()})
 
 

@@ -64,6 +64,7 @@ KNOWN: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "arithmetic": (lambda x, y: (x * y - x / (y.abs() + 1) + 2 * x - (1 - y)) ** 2, ((5, 4), (5, 4))),
     "broadcast rows": (lambda x, y: x * y + y, ((512, 2), (512, 1))),
     "broadcast columns": (lambda x, y: (x - y) / (y.abs() + 1), ((700, 3), (3,))),
+    "powers": (lambda x, y: x.abs() ** y + 2**x + x.abs() ** y[:1, :1], ((5, 4), (5, 4))),
     "comparisons": (lambda x, y: ((x > y) & (x < 1) | (y >= 0.5) | ~(x <= -1)).float(), ((9, 3), (9, 3))),
     "whole numbers": (lambda x: (x * 3).round().long() // 2 + (x > 0), ((7, 2),)),
     "choices": (lambda x, y: torch.where(x > 0, x, y).masked_fill(y > 1, -2.0), ((6, 3), (6, 3))),

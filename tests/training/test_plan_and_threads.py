@@ -262,7 +262,7 @@ class Branching(nn.Linear):
         (None, None),
         (lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8)), None),
         (Noisy, "draws random numbers"),
-        (Branching, "reads numbers on the host"),
+        (Branching, "looks at numbers"),
     ],
     ids=["built in", "own", "random", "host"],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,12 +19,13 @@ from ..errors import UsageError, raised
 from ..models import ActorCritic
 from ..models.hybrid_spec import flat_parts
 from ..models.recurrent import RecurrentActorCritic
+from ..recording import Unrecordable
 from ..scene import Scene, columns, coordinates
 from ..training.export_outputs import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
-from .operations import record
-from .program import Expression, Json, Program, Untranslatable, expression_json, number_json
-from .recorder import Attribute
+from .attribute import Attribute
+from .emitted import record
+from .program import Expression, Json, Program, expression_json, number_json
 
 NUDGE = 1e-6  # relative: how far a recorded attribute's value lies from its true one, so that all differ
 PALETTE = {getattr(draw, name): name.lower() for name in ("BACKGROUND", "INK", "MUTED", "ACCENT", "WARM", "PINK")}
@@ -66,7 +68,7 @@ def game_of(policy: ActorCritic, env: Env, seed: int, title: str, steps: int = 0
     if not env.pure:
         raise UsageError(f"{title} cannot be played in a browser: pure is False, so its methods change something")
     with isolated_rng(seed, env.device), torch.no_grad():
-        twin = env.spawn(1, seed)
+        twin, policy = on_cpu(env.spawn(1, seed), seed), copy.deepcopy(policy).cpu()
         obs = twin.reset(seed)
         example = Example(twin, policy, obs)
         try:
@@ -78,9 +80,18 @@ def game_of(policy: ActorCritic, env: Env, seed: int, title: str, steps: int = 0
                 attributes = {k: v for k, v in attributes.items() if k in trial["advance"].attributes}
                 changeable, picture, why = example.programs(attributes)
                 programs |= changeable
-        except Untranslatable as error:
+        except Unrecordable as error:
             raise UsageError(f"{title} cannot be played in a browser: {error}") from None
     return Game(title, steps, twin, policy, programs, picture, why, attributes)
+
+
+def on_cpu(env: TensorEnv, seed: int) -> TensorEnv:
+    """The environment, moved to the CPU: that is where recordings are made."""
+    if env.device.type != "cpu":
+        vars(env).update({name: x.cpu() for name, x in vars(env).items() if isinstance(x, Tensor)})
+        env.device = torch.device("cpu")
+        env._allocate(env.num_envs, seed)
+    return env
 
 
 class Example:
@@ -104,12 +115,12 @@ class Example:
         def of(name: str, function: Callable[..., Mapping[str, Tensor]], **inputs: Tensor) -> Program:
             try:
                 return record(lambda *values: function(*values[:-1]), {**inputs, **clock}, constants)
-            except Untranslatable as error:
-                raise Untranslatable(f"{type(env).__name__}.{name}: {error}") from None
+            except Unrecordable as error:
+                raise Unrecordable(f"{type(env).__name__}.{name}: {error}") from None
             except UsageError:
                 raise
             except Exception as error:
-                raise Untranslatable(f"{type(env).__name__}.{name} raises {raised(error)}") from None
+                raise Unrecordable(f"{type(env).__name__}.{name} raises {raised(error)}") from None
 
         with Changed(env, attributes, constants, nudge):
             found = {
@@ -124,7 +135,7 @@ class Example:
                 scenes: list[Scene] = []
                 found["scene"] = of("scene", lambda o, a: self.drawn(scenes, o, a), obs=self.obs, action=action)
                 picture = picture_json(scenes[0])
-            except (Untranslatable, UsageError):
+            except (Unrecordable, UsageError):
                 why = "This environment has no method scene that can be recorded, so there is no picture."
                 if env._overrides("draw"):
                     why = (
@@ -143,8 +154,8 @@ class Example:
             inputs["memory"] = self.memory
         try:
             return record(lambda o, n, m=None: played(self.policy, o, m, n), inputs)
-        except Untranslatable as error:
-            raise Untranslatable(f"the network: {error}") from None
+        except Unrecordable as error:
+            raise Unrecordable(f"the network: {error}") from None
 
 
 def played(policy: ActorCritic, obs: Tensor, memory: Tensor | None, noise: Tensor) -> dict[str, Tensor]:
@@ -210,7 +221,7 @@ def follows(example: Example, attributes: Mapping[str, float]) -> bool:
         for nudge in (NUDGE, 3 * NUDGE):
             programs, picture, _ = example.programs(attributes, nudge)
             texts.append(json.dumps([{k: v.as_json() for k, v in programs.items()}, picture]))
-    except (Untranslatable, UsageError):
+    except (Unrecordable, UsageError):
         return False
     return bool(attributes) and texts[0] == texts[1]
 

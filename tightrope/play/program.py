@@ -2,7 +2,7 @@
 
 Memory is a list of buffers. A view is a part of one, as in torch: (buffer, offset, shape, strides). An operation is a kernel,
 the view that it writes, and its arguments: views, numbers, or `Constant`s, expressions of an environment's attributes. Kernels
-compute in double precision and round to the type of the buffer that they write.
+compute in double precision and round to the type of the buffer that they write. emitted.py makes programs of recordings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import math
 import operator
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -28,10 +28,6 @@ Json = object
 OPERATORS: dict[str, Callable[[float, float], float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
 }  # fmt: skip
-
-
-class Untranslatable(Exception):
-    """A function that cannot be run in a browser; the message says why."""
 
 
 class View(NamedTuple):
@@ -52,8 +48,7 @@ class View(NamedTuple):
         wide = tuple(0 if mine == 1 else stride for mine, stride in zip(own, strides, strict=True))
         return View(self.buffer, self.offset, tuple(shape), wide)
 
-    def permuted(self, order: Iterable[int]) -> View:
-        order = list(order)
+    def permuted(self, order: Sequence[int]) -> View:
         shape, strides = (tuple(values[i] for i in order) for values in (self.shape, self.strides))
         return View(self.buffer, self.offset, shape, strides)
 
@@ -61,9 +56,10 @@ class View(NamedTuple):
         shape, strides = ((*values[:dim], *values[dim + 1 :]) for values in (self.shape, self.strides))
         return View(self.buffer, self.offset + index * self.strides[dim], shape, strides)
 
-    def narrowed(self, dim: int, start: int, length: int) -> View:
-        shape = (*self.shape[:dim], length, *self.shape[dim + 1 :])
-        return View(self.buffer, self.offset + start * self.strides[dim], shape, self.strides)
+    @property
+    def column(self) -> View:
+        """A vector as a matrix."""
+        return View(self.buffer, self.offset, (*self.shape, 1), (*self.strides, 0))
 
 
 class Constant(NamedTuple):
@@ -97,27 +93,6 @@ class Program:
         """The names of the attributes that it depends on."""
         constants = (x for each in self.operations for x in each.arguments if isinstance(x, Constant))
         return {name for constant in constants for name in names_in(constant.expression)}
-
-    def pruned(self) -> Program:
-        """Without operations and buffers that no output depends on."""
-        needed, kept = {view.buffer for view in self.outputs.values()}, list[Operation]()
-        for operation in reversed(self.operations):
-            if operation.out.buffer in needed:
-                kept.append(operation)
-                needed |= {x.buffer for x in operation.arguments if isinstance(x, View)}
-        inputs = {name: view for name, view in self.inputs.items() if view.buffer in needed}
-        number = {old: new for new, old in enumerate(sorted(needed))}
-
-        def moved(view: View) -> View:
-            return view._replace(buffer=number[view.buffer])
-
-        operations = [
-            Operation(k, moved(out), tuple(moved(x) if isinstance(x, View) else x for x in arguments))
-            for k, out, arguments in reversed(kept)
-        ]
-        contents = {number[i]: content for i, content in self.contents.items() if i in number}
-        starts, ends = ({name: moved(view) for name, view in views.items()} for views in (inputs, self.outputs))
-        return Program([self.buffers[i] for i in number], contents, starts, ends, operations)
 
     def as_json(self) -> Json:
         return {

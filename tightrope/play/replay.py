@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .program import Argument, Constant, Program, View, as_float32, expression_value
+from .program import Constant, Program, View, as_float32, expression_value
 
 Array = np.ndarray
 Kernel = Callable[..., Any]
@@ -73,7 +73,7 @@ class Replay:
     ) -> dict[str, Tensor]:
         for name, view in self.program.inputs.items():
             self.array(view)[...] = inputs[name].detach().cpu().numpy()
-        for (kernel, _, arguments), out, places in self.steps:
+        for (kernel, _, _), out, places in self.steps:
             values = [value_of(x, attributes or {}) for x in places]
             if kernel in ELEMENTWISE:
                 store(out, ELEMENTWISE[kernel](*values))
@@ -81,26 +81,18 @@ class Replay:
                 inner = values[0].reshape(out.size, -1)
                 store(out, REDUCED[kernel](inner, axis=1).reshape(out.shape))
             elif kernel == "matmul":
-                store(out, values[0] @ values[1] + (values[2] if len(values) > 2 else 0))
+                store(out, values[0] @ values[1])
+            elif kernel == "take":
+                store(out, values[0][places_in(values[0], values[1])])
+            elif kernel == "put":
+                out[places_in(out, values[0])] = values[1]
             else:
-                self.indexed(kernel, out, arguments, values)
+                raise ValueError(kernel)
         return {name: torch.from_numpy(array.copy()) for name, array in self.ends.items()}
 
-    def indexed(self, kernel: str, out: Array, arguments: tuple[Argument, ...], values: list[Any]) -> None:
-        """Read or write at places given by (index, stride, size), one for each dimension that is chosen in."""
-        view = arguments[0]
-        assert isinstance(view, View)
-        at = np.full(view.shape, view.offset, np.int64)
-        for size, stride, grid in zip(view.shape, view.strides, np.indices(view.shape), strict=True):
-            at += stride * grid * (size > 0)
-        for i in range(1, len(values) - 2, 3):
-            index = values[i].astype(np.int64)
-            at += (index + (index < 0) * int(values[i + 2])) * int(values[i + 1])
-        buffer = self.memory[view.buffer]
-        if kernel == "gather":
-            store(out, buffer[at.clip(0, len(buffer) - 1)].reshape(out.shape))
-        else:
-            buffer[at.clip(0, len(buffer) - 1)] = np.broadcast_to(values[-1], at.shape)
+
+def places_in(x: Array, index: Array) -> Array:
+    return index.astype(np.int64).clip(0, len(x) - 1)
 
 
 def value_of(argument: Array | float | Constant, attributes: Mapping[str, float]) -> Any:

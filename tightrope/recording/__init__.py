@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .call import Array, Call, Memory, array, runner
+from .call import Array, Call, Memory, Unrecordable, array, runner
 from .compiler import NotCompiled, turned_off
 from .emitted import CFunction, Machine
 from .memory import MemoryPlan, needed, owned
 from .products import why_not_compiled
-from .recorder import Recorder, Sharing, Unrecordable, tensors
+from .recorder import Recorder, Sharing, tensors
 
 __all__ = ["Array", "NotCompiled", "RecordedFunction", "Recordings", "Unrecordable", "turned_off", "why_not_compiled"]
 MAX_SHAPES = 16  # recordings of one function, by the shapes of its inputs

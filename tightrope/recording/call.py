@@ -14,8 +14,23 @@ from torch.utils import _pytree as pytree
 Array = np.ndarray[Any, Any]
 Memory = Array | Tensor
 Function = Callable[..., object]
-TORCH = (torch.sin, torch.cos, torch.exp, torch.expm1, torch.log, torch.log1p, torch.tanh, torch.mm, torch.sum)
+TORCH = (
+    torch.sin,
+    torch.cos,
+    torch.exp,
+    torch.expm1,
+    torch.log,
+    torch.log1p,
+    torch.tanh,
+    torch.mm,
+    torch.sum,
+    torch.erf,
+)
 KEYWORD_OUT = (np.maximum, np.minimum, *TORCH)  # take their output only as the keyword `out`
+
+
+class Unrecordable(Exception):
+    """The function cannot be recorded: its operations depend on values, or it changes tensors from outside."""
 
 
 class Span(NamedTuple):

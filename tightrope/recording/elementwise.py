@@ -29,7 +29,16 @@ class Context:
     is_steady: Callable[[Tensor], bool]  # whether a tensor changes only with `refresh`
     is_constant: Callable[[Tensor], bool]  # whether a tensor never changes
     compiled: bool = False  # whether the calls become C code
+    portable: bool = False  # whether every operation must have calls, as none can be left to torch
     shared: dict[object, Array] = field(default_factory=dict)  # arrays that several operations read
+    numbers: dict[int, tuple[Array, object]] = field(default_factory=dict)  # the number that an array is of, by its id
+
+    def number(self, value: object, dtype: np.dtype[np.generic] | None = None) -> Array:
+        """An array of one number."""
+        made = np.array(value, dtype)
+        if self.portable:
+            self.numbers[id(made)] = made, value
+        return made
 
 
 class Entries(dict[object, Builder]):
@@ -61,7 +70,7 @@ def elementwise(
         if isinstance(x, Tensor):
             operands.append(typed(context, x, dtype, target.shape, calls))
         elif isinstance(x, (bool, int, float)):
-            operands.append(np.array(x, numpy_type(dtype)))
+            operands.append(context.number(x, numpy_type(dtype)))
         else:
             raise TypeError(x)
     return [*calls, *by_columns(function, operands, target)]
@@ -113,6 +122,8 @@ ELEMENTWISE |= {aten.add: unscaled(np.add), aten.sub: unscaled(np.subtract), ate
 
 @ELEMENTWISE.add(aten.pow)
 def power(context: Context, out: Tensor, a: Tensor, exponent: Operand) -> list[Call] | None:
+    if isinstance(exponent, Tensor):
+        return None
     if exponent == 2:
         return elementwise(context, np.multiply, (a, a), out, out.dtype)
     return [call_of(np.copyto, array(out), array(a), written=0)] if exponent == 1 else None
@@ -125,7 +136,7 @@ def remainder_calls(context: Context, out: Tensor, a: Operand, b: Operand) -> li
 
 @ELEMENTWISE.add(aten.fill)
 def fill_calls(context: Context, out: Tensor, a: Tensor, value: Operand) -> list[Call]:
-    given = array(value) if isinstance(value, Tensor) else np.array(value)
+    given = array(value) if isinstance(value, Tensor) else context.number(value)
     return [call_of(np.copyto, array(out), given, "unsafe", written=0)]
 
 
@@ -197,7 +208,7 @@ def where(context: Context, out: Tensor, choice: Tensor, a: Operand, b: Operand)
     calls: list[Call] = []
     target = array(out)
     chosen, other = (
-        typed(context, x, out.dtype, target.shape, calls) if isinstance(x, Tensor) else np.array(x, target.dtype)
+        typed(context, x, out.dtype, target.shape, calls) if isinstance(x, Tensor) else context.number(x, target.dtype)
         for x in (a, b)
     )
     copied = call_of(np.copyto, target, other, written=0)

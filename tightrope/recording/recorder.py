@@ -7,7 +7,7 @@ operands is done once. Tensors from outside (parameters, buffers, anything else 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .call import Call, call_of
+from .call import Call, Unrecordable, call_of
 from .elementwise import ELEMENTWISE, Context, aten, common_type, elementwise
+from .portable import PORTABLE, simplified
 from .reductions import REDUCTIONS
 
 ARITHMETIC = {  # results have the type in which they are computed
@@ -39,7 +40,7 @@ EXACT = {
     aten.copy, aten.fill, aten.remainder, aten.stack, aten.cat, aten.select_backward, aten.slice_backward,
 }  # fmt: skip
 UNKNOWABLE = {
-    torch.Tag.data_dependent_output: "reads numbers on the host",
+    torch.Tag.data_dependent_output: "looks at numbers: use torch.where instead of if",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)  # of fixed shape, except with a mask
@@ -65,10 +66,6 @@ MAX_BYTES = 1 << 28  # total size of results: beyond it, call overhead does not 
 LARGE = 1 << 20  # bytes: larger results of operations without a NumPy equivalent are not copied
 
 
-class Unrecordable(Exception):
-    """The function cannot be recorded: its operations depend on values, or it changes tensors from outside."""
-
-
 class Sharing(Exception):
     """The function writes to a result that is shared by several operations."""
 
@@ -77,12 +74,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside this context, notes every operation.
 
     `inputs` change with every replay; `writable` tensors from outside may be written; `banned` ones may not be read. With
-    `steady`, other tensors from outside change only with `refresh`. With `share`, repeated operations are done once.
+    `steady`, other tensors from outside change only with `refresh`. With `share`, repeated operations are done once. With
+    `portable`, every operation becomes NumPy calls, if necessary as simpler ones. `varying` are numbers that are inputs too.
     """
 
     def __init__(
         self, inputs: Sequence[Tensor], writable: Sequence[Tensor] = (), banned: Sequence[Tensor] = (), exact: bool = False,
-        steady: bool = False, share: bool = True, compiled: bool = False,
+        steady: bool = False, share: bool = True, compiled: bool = False, portable: bool = False,
+        varying: Container[float] = (),
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
@@ -93,10 +92,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.writable, self.banned = {storage(x) for x in writable}, {storage(x) for x in banned}
         self.made: dict[int, str] = {}  # storages made by the function: constant, steady or live
         self.writes: dict[int, int] = {}  # how often a storage was written to
-        self.seen: dict[object, Any] = {}  # results by operation and operands
+        self.seen: dict[object, tuple[object, list[int]]] = {}  # results by operation and operands
         self.shared: set[int] = set()
-        self.steady, self.share, self.size = steady, share, 0
-        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled)
+        self.steady, self.share, self.size, self.varying = steady, share, 0, varying
+        self.context = Context(exact, self.is_steady, lambda x: self.kind(x) == "constant", compiled, portable)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -115,7 +114,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        leaves = pytree.tree_leaves((args, kwargs))
+        given = [x for x in leaves if isinstance(x, Tensor)]
         self.refuse(operation, args, given)
         key = None if operation._schema.is_mutable else self.identity(operation, args, kwargs)
         if key is not None and key in self.seen:
@@ -132,11 +132,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if results and all(storage(x) in known for x in results):
             return result  # a view
         kinds = {self.kind(x) for x in given if operation.overloadpacket not in CONSTANT}
+        if self.varying and any(type(x) is float and x in self.varying for x in leaves):
+            kinds.add("live")
         kind = "live" if "live" in kinds else "steady" if "steady" in kinds else "constant"
         for x in results:
             self.made[storage(x)] = kind
-        if kind != "constant":
-            self.note(operation, args, kwargs, result)
+        if kind != "constant" and not self.note(operation, args, kwargs, result):
+            with self:
+                result = simplified(operation, args, kwargs)
         if key is not None:
             self.seen[key] = result, self.versions(result)
         return result
@@ -151,10 +154,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.dynamic_output_shape in operation.tags:
             indices = tensors(args[1]) if packet in INDEXED else []
             if packet not in INDEXED or any(x.dtype in (torch.bool, torch.uint8) for x in indices):
-                raise Unrecordable(f"{operation} has a result whose shape depends on numbers")
+                raise Unrecordable(f"{operation} has a result whose shape depends on numbers: use torch.where")
         if packet in HIDDEN_WRITES and True in args:
             raise Unrecordable(f"{operation} keeps statistics in training")
-        if packet in CONVOLUTIONS:
+        if packet in CONVOLUTIONS and not self.context.portable:
             raise Unrecordable(f"{operation} is faster in PyTorch")
         if any(x.device.type != "cpu" for x in given):
             raise Unrecordable(f"{operation} on another device")
@@ -173,8 +176,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def versions(self, result: object) -> list[int]:
         return [self.writes.get(storage(x), 0) for x in tensors(result)]
 
-    def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add the calls that repeat an operation."""
+    def note(self, operation: Any, args: Any, kwargs: Any, result: Any) -> bool:
+        """Add the calls that repeat an operation. Return False if it must first become simpler ones."""
         self.size += sum(x.untyped_storage().nbytes() for x in tensors(result))
         if self.size > MAX_BYTES:
             raise Unrecordable("its results are too large")
@@ -182,12 +185,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor):
             calls = calls_for(self.context, operation, args, kwargs, result)
         if calls is None:
+            if self.context.portable:
+                return False
             if any(x.nbytes > LARGE for x in tensors(result)):
                 raise Unrecordable(f"{operation}: its result is too large to be copied")
             self.unknown[str(operation)] = self.unknown.get(str(operation), 0) + 1
             plain = pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, (args, kwargs, result))
             calls = [call_of(again, operation, *plain)]
         self.calls += calls
+        return True
 
     def write(self, operation: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """Do an operation that writes into tensors, and note it."""
@@ -196,6 +202,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             x for a in operation._schema.arguments if a.alias_info is not None and a.alias_info.is_write
             for x in tensors(named.get(a.name))
         ]  # fmt: skip
+        if self.context.portable and operation.overloadpacket not in (aten.copy_, aten.fill_):
+            with self:
+                made: Any = simplified(operation, args, {k: v for k, v in kwargs.items() if k != "out"})
+                return written[0].copy_(made)
         for x in written:
             at = storage(x)
             if at in self.shared:
@@ -268,6 +278,9 @@ def calls_for(
         if packet in ROUNDED and not kwargs:
             return elementwise(context, ROUNDED[packet], args, out, out.dtype) if out.is_floating_point() else None
         builder = ELEMENTWISE.get(packet) or REDUCTIONS.get(packet)
-        return None if builder is None else builder(context, out, *args, **kwargs)
+        calls = None if builder is None else builder(context, out, *args, **kwargs)
     except TypeError:  # a builder does not handle these arguments or dtypes
-        return None
+        calls = None
+    if calls is None and context.portable and packet in PORTABLE:
+        return PORTABLE[packet](context, out, *args, **kwargs)
+    return calls

@@ -176,6 +176,22 @@ def test_a_score_within_its_error_of_the_target_is_neither_praised_nor_blamed() 
     assert health_findings(made(), SETTINGS, TARGET, 473.0, error=1.5)[0].level == "warning"
 
 
+def test_so_is_a_return_in_training_without_a_score() -> None:
+    near = made(charts__episodic_return=np.minimum(20 + 800 * TIME, 478.0) + 10 * NOISE)
+    (line,) = words(near, TARGET)
+    assert line.startswith("note: About solved: 47")
+    assert "within its error of" in line
+    far = made(charts__episodic_return=np.minimum(20 + 800 * TIME, 460.0) + 10 * NOISE)
+    assert words(far, TARGET)[0].startswith("warning: Not solved: 4")
+
+
+def test_a_critic_that_keeps_its_loss_is_blamed() -> None:
+    """Though the first phase's loss, before rewards are scaled, is much larger."""
+    loss = np.where(TIME == 0, 2000.0, 0.8)
+    curves = {"losses__explained_variance": 0.0 * TIME - 0.3, "losses__value_loss": loss, RETURN: NOISE}
+    assert any("the critic is not learning" in line for line in words(made(**curves)))
+
+
 def test_a_run_whose_phases_are_large_is_at_its_end_when_none_is_left() -> None:
     short = {**SETTINGS, "total_timesteps": PHASES * BATCH + 900, "num_envs": 10, "num_steps": 100}
     assert health_findings(made(charts__episodic_return=20 + TIME), short, TARGET)[0].headline.startswith(
@@ -262,6 +278,11 @@ SILENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a few high KLs at the start", {"losses__approx_kl": np.where(TIME < 0.1, 0.2, 0.01)}, {}),
     ("clipping in a shrinking interval", {"losses__clipfrac": np.maximum(TIME, 0.1), "losses__approx_kl": 0.001}, {}),
     ("a critic of a solved task", {"losses__explained_variance": np.where(TIME < 0.4, 0.9, 0.0)}, {}),
+    (
+        "a critic without a loss",
+        {"losses__explained_variance": 0.0 * TIME - 0.01, "losses__value_loss": 0.5 * 0.8 ** (100 * TIME)},
+        {},
+    ),
     ("a critic that is not defined", {"losses__explained_variance": np.nan}, {}),
     ("a Gaussian that narrows", {"losses__entropy": 1.4 - 5 * TIME}, {}),
     ("a choice made late", {"losses__entropy": np.where(TIME < 0.5, 0.6, 0.0)}, {}),

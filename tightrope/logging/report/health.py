@@ -34,6 +34,7 @@ KL_HIGH, KL_TINY = 0.05, 1e-5
 OFTEN = 0.2  # share of phases
 CLIP_HIGH, KL_HARMLESS = 0.4, 0.02
 VARIANCE_LOW, VARIANCE_BEST = 0.1, 0.3
+LOSS_GONE = 0.01  # of the value loss of the first quarter
 ENTROPY_GONE, ENTROPY_EARLY = 0.02, 0.05  # shares of the first value and of the steps
 NORM_TIMES = 50  # a gradient norm of so many times max_grad_norm is scaled down to almost nothing
 
@@ -97,11 +98,13 @@ def weights_pinned(columns: Columns, settings: Settings) -> HealthFinding | None
 
 
 def critic_learns_nothing(columns: Columns, settings: Settings) -> HealthFinding | None:
-    """Never well above 0. (Near 0 at the end of a solved task is fine: all targets are equal there.)"""
-    explained = columns.values("losses/explained_variance")
+    """Never well above 0. A critic with hardly any loss left has nothing to explain: all its targets are equal."""
+    explained, loss = columns.values("losses/explained_variance"), columns.values("losses/value_loss")
     if len(explained) < 2 * MIN_PHASES or median(explained) > VARIANCE_LOW or not explained.any():
         return None
     if smooth(np.arange(len(explained)), explained)[1].max() > VARIANCE_BEST:
+        return None
+    if len(loss) and median(loss[len(loss) // 2 :]) < LOSS_GONE * median(loss[1 : 1 + max(len(loss) // 4, 1)]):
         return None
     scaled = "" if settings.get("norm_reward") else " Set norm_reward if returns are in the hundreds."
     what = "Explained variance near 0: the critic is not learning."

@@ -153,16 +153,12 @@ def footer(hint: str) -> str:
     return f"<footer><p>{text(hint)} Made by Tightrope; this file needs no network and no server.</p></footer>"
 
 
-def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool = False) -> str:
-    """A whole page. Only scripts with the nonce may run, and nothing may be fetched. A `live` page says how old it is, and
-    reloads itself every so many seconds."""
-    nonce = NONCE
+def whole_page(title: str, body: str) -> str:
+    """A whole page. Only scripts with the nonce may run, and nothing may be fetched."""
     policy = (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src 'nonce-{NONCE}'; style-src 'unsafe-inline'; img-src data: blob:; "
         "media-src 'self' data: blob: file:; base-uri 'none'; form-action 'none'"
     )
-    data = {"charts": charts, "live": live, "written": time.time(), "every": REFRESH}
-    content = "\n".join(body)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -174,16 +170,24 @@ def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, obje
 <link rel="icon" href="data:,">
 <title>{text(title)}</title>
 <style>{asset("page.css")}</style>
-<script nonce="{nonce}">{asset("theme.js")}</script>
+{script(asset("theme.js"))}
 </head>
 <body>
-{content}
-{data_block("data", data)}
-<script type="text/plain" id="library">{packed_library()}</script>
-<script nonce="{nonce}">{asset("page.js")}</script>
+{body}
 </body>
 </html>
 """
+
+
+def script(code: str) -> str:
+    return f'<script nonce="{NONCE}">{code}</script>'
+
+
+def document(title: str, body: Iterable[str], charts: Sequence[Mapping[str, object]], live: bool = False) -> str:
+    """A page with charts. A `live` page says how old it is, and reloads itself every so many seconds."""
+    data = {"charts": charts, "live": live, "written": time.time(), "every": REFRESH}
+    library = f'<script type="text/plain" id="library">{packed_library()}</script>'
+    return whole_page(title, "\n".join([*body, data_block("data", data), library, script(asset("page.js"))]))
 
 
 def data_block(name: str, value: object) -> str:

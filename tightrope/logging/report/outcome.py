@@ -104,6 +104,11 @@ def solved(
         tells = "another `tightrope eval` with more episodes tells"
         what = f"The score is within its error of {format_number(error, 2)}: {tells}. {told(target)}"
         return HealthFinding("note", what, tag=RETURN, headline=against(AT_TARGET, score, target))
+    returns = returns_of(columns)
+    if score is None and returns is not None and 0 < target.value - value[0] < returns.error:
+        within = f"The return in training is within its error of {format_number(returns.error, 2)}"
+        what = f"{within}: `tightrope eval` tells. {told(target)}"
+        return HealthFinding("note", what, tag=RETURN, headline=against(AT_TARGET, value[0], target))
     if value[0] < target.value:
         return None
     word = "Solved" if target.published else "As good as the preset"

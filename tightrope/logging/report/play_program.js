@@ -113,33 +113,25 @@ const tightropePrograms = (() => {
         };
       }
       if (kernel === "matmul") {
-        const [A, a] = given, [[B, b], bias] = rest, inner = args[0][2][1], columns = out[2][1];
+        const [A, a] = given, [B, b] = rest[0], inner = args[0][2][1], columns = out[2][1];
         return () => {
           for (let i = 0; i < n; i++) {
             const row = Math.floor(i / columns), column = i % columns;
             let sum = 0;
             for (let k = 0; k < inner; k++) sum += A[a[row * inner + k]] * B[b[k * columns + column]];
-            target[at[i]] = bias ? sum + bias[0][bias[1][i]] : sum;
+            target[at[i]] = stored(sum);
           }
         };
       }
-      return this.indexed(kernel, target, at, stored, given, rest);
-    }
-
-    // Reads or writes at places given by (index, stride, size), one for each dimension that is chosen in.
-    indexed(kernel, target, at, stored, [A, a], rest) {
-      if (kernel !== "gather" && kernel !== "scatter") throw new Error(`unknown operation ${kernel}`);
-      const value = kernel === "scatter" ? rest.pop() : null;
-      const place = (i) => {
-        let found = a[i];
-        for (let k = 0; k < rest.length; k += 3) {
-          const index = rest[k][0][rest[k][1][i]];
-          found += (index < 0 ? index + rest[k + 2][0][0] : index) * rest[k + 1][0][0];
-        }
-        return Math.min(Math.max(found, 0), A.length - 1);
-      };
-      if (value === null) return () => { for (let i = 0; i < at.length; i++) target[at[i]] = stored(A[place(i)]); };
-      return () => { for (let i = 0; i < a.length; i++) A[place(i)] = stored(value[0][value[1][i] ?? 0]); };
+      // Reads or writes at places that are given as numbers.
+      const place = (index, count) => Math.min(Math.max(index, 0), count - 1);
+      if (kernel === "take") {
+        const [A, a] = given, [I, i] = rest[0];
+        return () => { for (let k = 0; k < n; k++) target[at[k]] = stored(A[a[place(I[i[k]], a.length)]]); };
+      }
+      if (kernel !== "put") throw new Error(`unknown operation ${kernel}`);
+      const [I, i] = given, [B, b] = rest[0];
+      return () => { for (let k = 0; k < i.length; k++) target[at[place(I[i[k]], n)]] = stored(B[b[k]]); };
     }
 
     run(inputs) {
@@ -152,5 +144,5 @@ const tightropePrograms = (() => {
     }
   }
 
-  return { Program, evaluate, kernels: [...Object.keys(ELEMENTWISE), ...Object.keys(REDUCED), "matmul", "gather", "scatter"] };
+  return { Program, evaluate, kernels: [...Object.keys(ELEMENTWISE), ...Object.keys(REDUCED), "matmul", "take", "put"] };
 })();

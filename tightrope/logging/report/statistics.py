@@ -93,6 +93,7 @@ class ReturnSummary:
     noise: float  # standard deviation of single phases around the smoothed curve
     rise: float  # from the first quarter to the last, in standard errors
     sprint: float  # gain in the very first phases
+    error: float = 0.0  # standard error of `end`
 
     @property
     def range(self) -> float:
@@ -127,13 +128,15 @@ def return_summary(step: np.ndarray, value: np.ndarray, weight: np.ndarray | Non
     residual = value - np.interp(step, x, y)
     off = np.average(residual**2, weights=weight) ** 0.5
     off = max(1.48 * median(np.abs(residual)), off / 10)  # a steep start is no noise
+    noise = max(float(off), ROUNDING * float(np.abs(value).max()), 1e-12)
     return ReturnSummary(
         begin=float(y[skipped]),
         best=float(y[skipped:].max()),
         end=float(np.average(value[-last:], weights=weight[-last:])),
-        noise=max(float(off), ROUNDING * float(np.abs(value).max()), 1e-12),
+        noise=noise,
         rise=rise / max(error, 1e-12),
         sprint=float(y[skipped] - y[0]),
+        error=noise / last**0.5,
     )
 
 
