@@ -19,7 +19,7 @@ from ..models import ActorCritic
 from ..models.hybrid_spec import flat_parts
 from ..models.recurrent import RecurrentActorCritic
 from ..scene import Scene, columns, coordinates
-from ..training.export_outputs import other_outputs
+from ..training.export_interface import other_outputs
 from ..types import Box, Composite, Discrete, Env, MultiDiscrete, Spec
 from .operations import record
 from .program import Expression, Json, Program, Untranslatable, expression_json, number_json
